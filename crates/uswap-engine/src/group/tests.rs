@@ -1,0 +1,205 @@
+use super::*;
+
+fn config() -> GroupConfig {
+    let mut config = GroupConfig {
+        memory_limit_bytes: 512 << 20,
+        zpool_percent: 35,
+        accept_threshold_percent: 90,
+        compressor: Compressor::Zstd,
+        verbosity: 1,
+        ..GroupConfig::default()
+    };
+    config.areas[0] = AreaConfig { present: true, slots: 512 * 4, priority: -2, direct: true, punch_holes: true };
+    config.areas[1] = AreaConfig { present: true, slots: 513, priority: 7, direct: false, punch_holes: false };
+    config
+}
+
+#[test]
+fn another_mapping_sees_the_same_group() {
+    let (group, fd) = Group::create(&config()).unwrap();
+    let other = Group::open(&fd).unwrap();
+    assert_eq!(*other.config(), config());
+    let index = group.allot(77).unwrap();
+    other.process(index).anon_pages.store(12, Relaxed);
+    other.process(index).shmem_pages.store(3, Relaxed);
+    assert_eq!(group.usage_pages(), 15);
+    assert_eq!(other.processes().map(|(i, s)| (i, s.pid.load(Relaxed))).collect::<Vec<_>>(), [(index, 77)]);
+}
+
+#[test]
+fn a_file_that_is_no_group_is_refused() {
+    let fd = rustix::fs::memfd_create(c"x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    assert!(Group::open(&fd).is_err());
+    rustix::fs::ftruncate(&fd, 1 << 24).unwrap();
+    assert!(Group::open(&fd).is_err());
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    assert!(Group::open(&fd).is_err());
+}
+
+#[test]
+fn clusters_have_one_owner_and_run_forward() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let (a, b) = (group.allot(1).unwrap(), group.allot(2).unwrap());
+    assert_eq!(group.claim_cluster(0, a), Some(0));
+    assert_eq!(group.claim_cluster(0, b), Some(1));
+    assert_eq!(group.claim_cluster(0, a), Some(2));
+    assert!(!group.release_cluster(0, 1, a), "not a's to give");
+    assert!(group.release_cluster(0, 0, a));
+    assert_eq!(group.claim_cluster(0, b), Some(3), "the hint moves on");
+    assert_eq!(group.claim_cluster(0, b), Some(0));
+    assert_eq!(group.claim_cluster(0, b), None);
+    // 513 slots: one whole cluster and a short one.
+    assert_eq!(group.claim_cluster(1, a), Some(0));
+    assert_eq!(group.claim_cluster(1, a), Some(1));
+    assert_eq!(group.claim_cluster(1, a), None);
+    assert_eq!(group.claim_cluster(2, a), None, "an area that is not there");
+    assert_eq!(group.clusters_of(0, b).collect::<Vec<_>>(), [0, 1, 3]);
+    group.release_all_of(b);
+    assert_eq!(group.clusters_taken(0), 1);
+    assert_eq!(group.clusters_taken(1), 2);
+}
+
+#[test]
+fn a_dead_owner_keeps_its_clusters_while_an_inheritor_lives() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let parent = group.allot(1).unwrap();
+    group.claim_cluster(0, parent).unwrap();
+    group.process(parent).fork_begins();
+    assert!(group.process(parent).has_inheritors());
+    // The parent dies before its child says hello.
+    group.retire(parent);
+    assert_eq!(group.reapable().count(), 0);
+    let child = group.allot(2).unwrap();
+    group.fork_arrived(parent, child);
+    assert_eq!(group.reapable().count(), 0);
+    // The grandchild inherits from both.
+    group.process(child).fork_begins();
+    let grandchild = group.allot(3).unwrap();
+    group.fork_arrived(child, grandchild);
+    group.retire(child);
+    assert_eq!(group.reapable().count(), 0);
+    assert_eq!(group.cluster_owner(0, 0), Some(parent));
+    group.retire(grandchild);
+    let mut reaped = group.reapable().collect::<Vec<_>>();
+    reaped.sort_unstable();
+    assert_eq!(reaped, [parent, child, grandchild]);
+    reaped.into_iter().for_each(|index| group.reap(index));
+    assert_eq!(group.clusters_taken(0), 0);
+    assert_eq!(group.taken().count(), 0);
+}
+
+#[test]
+fn forks_that_never_arrived_are_forgotten() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let index = group.allot(1).unwrap();
+    let slot = group.process(index);
+    slot.fork_begins();
+    slot.fork_begins();
+    let seen = slot.forks_in_flight();
+    slot.fork_begins();
+    slot.forks_in_flight_are(seen, 0);
+    assert_eq!(slot.forks_in_flight(), 3, "a fork began while the supervisor counted: not now");
+    slot.forks_in_flight_are(3, 1);
+    assert_eq!(slot.forks_in_flight(), 1);
+    slot.fork_failed();
+    slot.fork_failed();
+    assert_eq!(slot.forks_in_flight(), 0);
+}
+
+#[test]
+fn counts_of_the_dead_are_kept() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let index = group.allot(1).unwrap();
+    let generation = group.process(index).generation.load(Relaxed);
+    group.process(index).tally.add(Counter::Pswpin, 5);
+    group.process(index).tally.latency(LatencyKind::Zswap).record(1000);
+    group.process(index).anon_pages.store(9, Relaxed);
+    assert_eq!(group.count(Counter::Pswpin), 5);
+    group.retire(index);
+    assert_eq!(group.usage_pages(), 0);
+    group.reap(index);
+    assert_eq!(group.count(Counter::Pswpin), 5);
+    assert_eq!(group.totals().latency(LatencyKind::Zswap).count(), 1);
+    let again = group.allot(2).unwrap();
+    assert_eq!(again, index);
+    assert_ne!(group.process(again).generation.load(Relaxed), generation);
+    assert_eq!(group.process(again).tally.get(Counter::Pswpin), 0);
+    assert_eq!(group.process(again).anon_pages.load(Relaxed), 0);
+}
+
+#[test]
+fn all_slots_can_be_taken_and_no_more() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    for n in 0..PROCESSES_MAX as u32 {
+        assert_eq!(group.allot(n + 1), Some(n));
+    }
+    assert_eq!(group.allot(9999), None);
+    group.retire(500);
+    group.reap(500);
+    assert_eq!(group.allot(9999), Some(500));
+}
+
+#[test]
+fn histogram_is_exact_to_an_eighth() {
+    let histogram = Histogram::new();
+    assert_eq!(histogram.percentile_ns(0.5), None);
+    let mut before = 0;
+    for shift in 0..34 {
+        for ns in [1u64 << shift, (1 << shift) + (1 << shift) / 2, (2 << shift) - 1] {
+            let bucket = Histogram::bucket(ns);
+            let top = Histogram::bucket_top_ns(bucket);
+            assert!(top >= ns && top <= ns + ns / 8, "{ns} in bucket {bucket} up to {top}");
+            assert!(bucket >= before);
+            before = bucket;
+        }
+    }
+    assert_eq!(Histogram::bucket(u64::MAX), BUCKETS - 1);
+    for ns in 1..=1000 {
+        histogram.record(ns * 1000);
+    }
+    let median = histogram.percentile_ns(0.5).unwrap();
+    assert!((500_000..=570_000).contains(&median), "{median}");
+    assert_eq!(histogram.percentile_ns(1.0), Some(1_000_000));
+}
+
+#[test]
+fn a_killed_process_leaves_a_group_that_works() {
+    // Two processes claim and release clusters without pause; one is killed in the middle of it.
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let index = group.allot(1).unwrap();
+    // SAFETY: the child calls nothing but atomic operations on shared memory, and is killed.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        loop {
+            if let Some(cluster) = group.claim_cluster(0, index) {
+                group.process(index).tally.add(Counter::Pswpout, 1);
+                if cluster % 2 == 0 {
+                    let _ = group.release_cluster(0, cluster, index);
+                }
+            } else {
+                group.release_all_of(index);
+            }
+        }
+    }
+    let me = group.allot(2).unwrap();
+    let mut mine = 0;
+    while group.process(index).tally.get(Counter::Pswpout) < 10_000 {
+        if let Some(cluster) = group.claim_cluster(0, me) {
+            assert_eq!(group.cluster_owner(0, cluster), Some(me));
+            mine += 1;
+            assert!(group.release_cluster(0, cluster, me));
+        }
+    }
+    assert!(mine > 0);
+    // SAFETY: our own child, not waited for yet.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    group.retire(index);
+    assert_eq!(group.reapable().collect::<Vec<_>>(), [index]);
+    group.reap(index);
+    assert_eq!(group.clusters_taken(0), 0);
+    assert!(group.count(Counter::Pswpout) >= 10_000);
+}

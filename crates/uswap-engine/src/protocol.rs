@@ -1,0 +1,496 @@
+//! What a process of the tree and the supervisor say to each other, over one SOCK_SEQPACKET connection.
+//!
+//! A process says `Hello` once: after exec, or after fork. The answer is `Welcome` with descriptors, or
+//! `Refused`, after which the process must stop. Later the process sends its userfaultfds (`KeepUffd`), which
+//! the supervisor keeps open until the process has ended: closing the last one would turn swapped-out pages
+//! into zeros. The connection itself is a sign of life in both directions: end of file tells the process that
+//! its supervisor is gone, and the supervisor that the program image is.
+//!
+//! Every message is one packet of `MESSAGE_BYTES`, little-endian, so a reader never sees half of one. Nothing
+//! here allocates: an agent thread may run in a process whose memory it manages.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::group::AREAS_MAX;
+
+/// Bytes in every message.
+pub const MESSAGE_BYTES: usize = 64;
+/// Descriptors that one message can carry: the group, a userfaultfd device, standard error, the areas.
+pub const FDS_MAX: usize = 3 + AREAS_MAX;
+/// Grows with every change of the messages.
+const VERSION: u32 = 1;
+
+/// Environment variable that names the socket (abstract).
+pub const SOCKET_VARIABLE: &str = "USWAP_SOCKET";
+/// Environment variable with the token, in hexadecimal.
+pub const TOKEN_VARIABLE: &str = "USWAP_TOKEN";
+
+/// What proves that a process belongs to the tree: 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// Compares without telling by its duration where the difference is.
+    pub fn matches(&self, other: &Token) -> bool {
+        let difference = self.0.iter().zip(&other.0).fold(0, |all, (a, b)| all | (a ^ b));
+        std::hint::black_box(difference) == 0
+    }
+
+    /// 32 hexadecimal digits.
+    pub fn to_hex(&self) -> [u8; 32] {
+        let mut hex = [0; 32];
+        for (byte, digits) in self.0.iter().zip(hex.chunks_exact_mut(2)) {
+            digits[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+            digits[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+        }
+        hex
+    }
+
+    /// The reverse of `to_hex`.
+    pub fn from_hex(hex: &[u8]) -> Option<Token> {
+        if hex.len() != 32 {
+            return None;
+        }
+        let digit = |c: u8| char::from(c).to_digit(16);
+        let mut token = [0; 16];
+        for (byte, digits) in token.iter_mut().zip(hex.chunks_exact(2)) {
+            *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
+        }
+        Some(Token(token))
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// How a process came to have an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It started a program.
+    Exec,
+    /// It was forked from a process of the group, whose index and generation were these.
+    Fork {
+        /// The parent's process slot.
+        parent: u32,
+        /// The parent's `generation`, for the slot may have a new user meanwhile.
+        generation: u32,
+    },
+}
+
+/// Why a process may not join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Refusal {
+    /// The token is not this group's.
+    WrongToken = 1,
+    /// The agent is from another version of uswap.
+    WrongVersion = 2,
+    /// All process slots are taken.
+    Full = 3,
+    /// The supervisor cannot see the process: it lives in an unrelated pid namespace.
+    Invisible = 4,
+    /// The parent it names is not in the group.
+    UnknownParent = 5,
+    /// The supervisor ran out of descriptors or memory.
+    Resources = 6,
+}
+
+impl Refusal {
+    fn from_raw(raw: u32) -> Option<Refusal> {
+        use Refusal::*;
+        [WrongToken, WrongVersion, Full, Invisible, UnknownParent, Resources].into_iter().find(|r| *r as u32 == raw)
+    }
+
+    /// For the one line on standard error.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Refusal::WrongToken => "wrong token",
+            Refusal::WrongVersion => "the agent belongs to another version of uswap",
+            Refusal::Full => "too many processes in the group",
+            Refusal::Invisible => "the process is in a pid namespace that the supervisor cannot see",
+            Refusal::UnknownParent => "its parent is not in the group",
+            Refusal::Resources => "the supervisor ran out of descriptors or memory",
+        }
+    }
+}
+
+/// One packet. Descriptors travel beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Process to supervisor, first of all.
+    Hello {
+        /// From the environment.
+        token: Token,
+        /// Its own pid, for messages only: the supervisor asks the kernel.
+        pid: u32,
+        /// After exec or after fork.
+        kind: Kind,
+    },
+    /// Supervisor to process. Descriptors: the group, the userfaultfd device if `device`, standard error of
+    /// `uswap run`, the areas in their order.
+    Welcome {
+        /// The process slot.
+        index: u32,
+        /// The slot's generation, for `Kind::Fork` of children.
+        generation: u32,
+        /// /dev/userfaultfd is among the descriptors.
+        device: bool,
+        /// How many areas are among them.
+        areas: u32,
+    },
+    /// Supervisor to process: it may not join.
+    Refused(Refusal),
+    /// Process to supervisor, with one descriptor to be kept.
+    KeepUffd,
+}
+
+/// Somebody sent what is not a message of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Another version of the protocol.
+    Version,
+    /// Not a message.
+    Content,
+}
+
+impl Message {
+    /// The packet.
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let mut words = [0u32; MESSAGE_BYTES / 4];
+        words[0] = VERSION;
+        let mut token_bytes = [0; 16];
+        match *self {
+            Message::Hello { token, pid, kind } => {
+                words[1] = 1;
+                words[2] = pid;
+                if let Kind::Fork { parent, generation } = kind {
+                    (words[3], words[4], words[5]) = (1, parent, generation);
+                }
+                token_bytes = token.0;
+            }
+            Message::Welcome { index, generation, device, areas } => {
+                words[1..6].copy_from_slice(&[2, index, generation, u32::from(device), areas]);
+            }
+            Message::Refused(refusal) => words[1..3].copy_from_slice(&[3, refusal as u32]),
+            Message::KeepUffd => words[1] = 4,
+        }
+        let mut bytes = [0; MESSAGE_BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[MESSAGE_BYTES - 16..].copy_from_slice(&token_bytes);
+        bytes
+    }
+
+    /// Reads a packet.
+    pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
+        if bytes.len() < 8 {
+            return Err(Malformed::Content);
+        }
+        let word = |n: usize| u32::from_le_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]]);
+        if word(0) != VERSION {
+            return Err(Malformed::Version);
+        }
+        if bytes.len() != MESSAGE_BYTES {
+            return Err(Malformed::Content);
+        }
+        match word(1) {
+            1 => {
+                let mut token = [0; 16];
+                token.copy_from_slice(&bytes[MESSAGE_BYTES - 16..]);
+                let kind = match word(3) {
+                    0 => Kind::Exec,
+                    1 => Kind::Fork { parent: word(4), generation: word(5) },
+                    _ => return Err(Malformed::Content),
+                };
+                Ok(Message::Hello { token: Token(token), pid: word(2), kind })
+            }
+            2 => Ok(Message::Welcome { index: word(2), generation: word(3), device: word(4) != 0, areas: word(5) }),
+            3 => Refusal::from_raw(word(2)).map(Message::Refused).ok_or(Malformed::Content),
+            4 => Ok(Message::KeepUffd),
+            _ => Err(Malformed::Content),
+        }
+    }
+}
+
+/// What came in.
+pub enum Received {
+    /// The other side is gone.
+    EndOfFile,
+    /// Nothing is waiting (only on a non-blocking socket).
+    Nothing,
+    /// A packet that is no message.
+    Malformed(Malformed),
+    /// A message and its descriptors.
+    Message(Message, Fds),
+}
+
+/// Descriptors of one message, in their order.
+#[derive(Default)]
+pub struct Fds {
+    fds: [Option<OwnedFd>; FDS_MAX],
+    next: usize,
+}
+
+impl Fds {
+    fn push(&mut self, fd: OwnedFd) {
+        // More than fit were truncated by the kernel already.
+        if let Some(place) = self.fds.iter_mut().find(|place| place.is_none()) {
+            *place = Some(fd);
+        }
+    }
+}
+
+impl Iterator for Fds {
+    type Item = OwnedFd;
+
+    fn next(&mut self) -> Option<OwnedFd> {
+        let fd = self.fds.get_mut(self.next)?.take();
+        self.next += 1;
+        fd
+    }
+}
+
+/// Sends one message. `NoSignal`: a vanished reader is an error, not a SIGPIPE.
+pub fn send(socket: impl AsFd, message: &Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = message.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives one message. Descriptors are close-on-exec.
+pub fn receive(socket: impl AsFd) -> io::Result<Received> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let result = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let got = match result {
+        Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(rustix::io::Errno::CONNRESET) => return Ok(Received::EndOfFile),
+        other => other?,
+    };
+    let mut fds = Fds::default();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            rights.for_each(|fd| fds.push(fd));
+        }
+    }
+    if got.bytes == 0 {
+        return Ok(Received::EndOfFile);
+    }
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Ok(Received::Malformed(Malformed::Content));
+    }
+    Ok(match Message::decode(&bytes[..got.bytes]) {
+        Ok(message) => Received::Message(message, fds),
+        Err(malformed) => Received::Malformed(malformed),
+    })
+}
+
+/// Opens the listening socket. `name` is abstract: no file is left behind.
+pub fn listen(name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    // As many as can be in the group: a pool of workers may be forked at once.
+    rustix::net::listen(&socket, crate::group::PROCESSES_MAX as i32)?;
+    Ok(socket)
+}
+
+/// Why saying hello failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HelloError {
+    /// The supervisor said no.
+    Refused(Refusal),
+    /// The supervisor is gone, or answered with nonsense.
+    NoAnswer,
+    /// The system said no.
+    Io(io::Error),
+}
+
+impl From<io::Error> for HelloError {
+    fn from(error: io::Error) -> HelloError {
+        HelloError::Io(error)
+    }
+}
+
+impl std::fmt::Display for HelloError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HelloError::Refused(refusal) => f.write_str(refusal.text()),
+            HelloError::NoAnswer => f.write_str("no answer from the supervisor"),
+            HelloError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for HelloError {}
+
+/// What a process gets when it joins.
+pub struct Welcome {
+    /// Its process slot.
+    pub index: u32,
+    /// The slot's generation.
+    pub generation: u32,
+    /// The memory file of the group, for `Group::open`.
+    pub group: OwnedFd,
+    /// /dev/userfaultfd, unless the syscall is to be used.
+    pub device: Option<OwnedFd>,
+    /// Where messages to the user go.
+    pub stderr: OwnedFd,
+    /// The swap areas, in the order of `GroupConfig::areas`.
+    pub areas: [Option<OwnedFd>; AREAS_MAX],
+}
+
+/// A process's side of the connection.
+pub struct Client {
+    socket: OwnedFd,
+}
+
+impl Client {
+    /// Connects to the supervisor.
+    pub fn connect(name: &[u8]) -> io::Result<Client> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let address = SocketAddrUnix::new_abstract_name(name)?;
+        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+        Ok(Client { socket })
+    }
+
+    /// Joins the group.
+    pub fn hello(&self, token: Token, kind: Kind) -> Result<Welcome, HelloError> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        send(&self.socket, &Message::Hello { token, pid, kind }, &[])?;
+        match receive(&self.socket)? {
+            Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
+            Received::Message(Message::Welcome { index, generation, device, areas }, mut fds) => {
+                let group = fds.next().ok_or(HelloError::NoAnswer)?;
+                let device = if device { Some(fds.next().ok_or(HelloError::NoAnswer)?) } else { None };
+                let stderr = fds.next().ok_or(HelloError::NoAnswer)?;
+                let mut area_fds = [const { None }; AREAS_MAX];
+                for place in area_fds.iter_mut().take(areas as usize) {
+                    *place = Some(fds.next().ok_or(HelloError::NoAnswer)?);
+                }
+                Ok(Welcome { index, generation, group, device, stderr, areas: area_fds })
+            }
+            _ => Err(HelloError::NoAnswer),
+        }
+    }
+
+    /// Has the supervisor hold a reference to a userfaultfd of this process until it ends.
+    pub fn keep_uffd(&self, uffd: BorrowedFd<'_>) -> io::Result<()> {
+        send(&self.socket, &Message::KeepUffd, &[uffd])
+    }
+}
+
+impl AsFd for Client {
+    /// Readable with end of file when the supervisor is gone; nothing else is ever sent.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: Token = Token(*b"0123456789abcdef");
+
+    fn all_messages() -> [Message; 5] {
+        [
+            Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
+            Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
+            Message::Welcome { index: 1023, generation: 7, device: true, areas: 8 },
+            Message::Refused(Refusal::Invisible),
+            Message::KeepUffd,
+        ]
+    }
+
+    #[test]
+    fn every_message_comes_back() {
+        for message in all_messages() {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+        for raw in 1..=6 {
+            let refused = Message::Refused(Refusal::from_raw(raw).unwrap());
+            assert_eq!(Message::decode(&refused.encode()), Ok(refused));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_malformed() {
+        assert_eq!(Message::decode(&[]), Err(Malformed::Content));
+        assert_eq!(Message::decode(&[9; MESSAGE_BYTES]), Err(Malformed::Version));
+        let mut bytes = Message::KeepUffd.encode();
+        assert_eq!(Message::decode(&bytes[..MESSAGE_BYTES - 1]), Err(Malformed::Content));
+        bytes[4] = 99;
+        assert_eq!(Message::decode(&bytes), Err(Malformed::Content));
+    }
+
+    #[test]
+    fn token_travels_as_text() {
+        let hex = TOKEN.to_hex();
+        assert!(Token::from_hex(&hex).unwrap().matches(&TOKEN));
+        assert!(!TOKEN.matches(&Token([0; 16])));
+        assert!(Token::from_hex(&hex[1..]).is_none());
+        assert!(Token::from_hex(&[b'x'; 32]).is_none());
+    }
+
+    #[test]
+    fn a_process_joins_with_all_its_descriptors() {
+        let name = format!("uswap-test-{}", std::process::id());
+        let listener = listen(name.as_bytes()).unwrap();
+        let client = Client::connect(name.as_bytes()).unwrap();
+        let server = rustix::net::accept(&listener).unwrap();
+        // The answer is ready before the question: one thread is enough.
+        let files: Vec<_> = (0..FDS_MAX).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let fds: Vec<_> = files.iter().map(|f| f.as_fd()).collect();
+        let welcome = Message::Welcome { index: 5, generation: 2, device: true, areas: AREAS_MAX as u32 };
+        send(&server, &welcome, &fds).unwrap();
+        let got = client.hello(TOKEN, Kind::Exec).unwrap();
+        assert_eq!((got.index, got.generation), (5, 2));
+        assert!(got.device.is_some() && got.areas.iter().all(Option::is_some));
+
+        let Ok(Received::Message(Message::Hello { token, pid, kind: Kind::Exec }, _)) = receive(&server) else {
+            panic!("no hello");
+        };
+        assert!(token.matches(&TOKEN) && pid == std::process::id());
+        client.keep_uffd(fds[0]).unwrap();
+        drop(client);
+        let Ok(Received::Message(Message::KeepUffd, mut kept)) = receive(&server) else { panic!("nothing to keep") };
+        assert!(kept.next().is_some() && kept.next().is_none());
+        assert!(matches!(receive(&server), Ok(Received::EndOfFile)));
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        let name = format!("uswap-test-refusal-{}", std::process::id());
+        let listener = listen(name.as_bytes()).unwrap();
+        let client = Client::connect(name.as_bytes()).unwrap();
+        let server = rustix::net::accept(&listener).unwrap();
+        send(&server, &Message::Refused(Refusal::WrongToken), &[]).unwrap();
+        assert!(matches!(client.hello(TOKEN, Kind::Exec), Err(HelloError::Refused(Refusal::WrongToken))));
+        drop(server);
+        assert!(matches!(client.hello(TOKEN, Kind::Exec), Err(HelloError::Io(_) | HelloError::NoAnswer)));
+    }
+}
