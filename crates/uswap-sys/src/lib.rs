@@ -1,0 +1,38 @@
+//! What uswap asks of Linux, and nothing else: no policy lives here.
+//!
+//! Each file wraps one kernel interface and turns its signed answers into enums, so that nobody above
+//! can misread them. Much of this crate runs inside a foreign process, in threads that libc does not
+//! know: nothing marked *fault path* allocates, takes a libc lock, writes `errno` of a program thread
+//! or panics. System calls go through `rustix`'s raw back end for that reason.
+//!
+//! Where to look:
+//!
+//! - [`uffd`]: userfaultfd, the substrate of everything;
+//! - [`private_memory`]: what belongs to the agent and must never be swapped;
+//! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc;
+//! - [`pagemap`], [`maps`], [`rss`]: what a process has in memory;
+//! - [`ring`], [`socket`], [`report`]: I/O;
+//! - [`elf`]: what kind of program a file is.
+
+#![deny(unsafe_code)]
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("uswap-sys knows Linux on x86_64 only");
+
+pub mod elf;
+pub mod futex;
+pub mod heap;
+pub mod maps;
+pub mod pagemap;
+pub mod private_memory;
+pub mod report;
+pub mod ring;
+pub mod rss;
+pub mod socket;
+pub mod thread;
+pub mod uffd;
+
+pub use private_memory::AlignedBuffer;
+
+/// Bytes of a page: what the program sees fault.
+pub const PAGE_SIZE: usize = 4096;

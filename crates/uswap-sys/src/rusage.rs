@@ -1,0 +1,71 @@
+//! What this process has cost so far: CPU time and page faults, by getrusage(2).
+//!
+//! All threads count, those of a preloaded agent too.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// CPU time and page faults of the calling process since it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// Time spent in user mode, all threads together.
+    pub user: Duration,
+    /// Time spent in the kernel, all threads together.
+    pub system: Duration,
+    /// Faults that had to wait for I/O, as the kernel counts them.
+    pub major_faults: u64,
+    /// Faults that were served without I/O, as the kernel counts them.
+    pub minor_faults: u64,
+}
+
+impl ProcessUsage {
+    /// The usage at this moment.
+    pub fn now() -> ProcessUsage {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: `usage` is a writable `rusage`, which is all that getrusage writes to.
+        let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+        assert_eq!(status, 0, "getrusage(RUSAGE_SELF) cannot fail");
+        // SAFETY: zeroed at first and filled in by the kernel; every bit pattern of its integers is valid.
+        let usage = unsafe { usage.assume_init() };
+        ProcessUsage {
+            user: duration(usage.ru_utime),
+            system: duration(usage.ru_stime),
+            major_faults: u64::try_from(usage.ru_majflt).unwrap_or(0),
+            minor_faults: u64::try_from(usage.ru_minflt).unwrap_or(0),
+        }
+    }
+
+    /// What was spent between `earlier` and `self`.
+    pub fn since(&self, earlier: &ProcessUsage) -> ProcessUsage {
+        ProcessUsage {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+            major_faults: self.major_faults.saturating_sub(earlier.major_faults),
+            minor_faults: self.minor_faults.saturating_sub(earlier.minor_faults),
+        }
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touching_fresh_memory_is_seen_as_faults_and_time() {
+        let before = ProcessUsage::now();
+        let mut touched = vec![0u8; 8 << 20];
+        for page in touched.chunks_mut(4096) {
+            page[0] = 1;
+        }
+        let spent = ProcessUsage::now().since(&before);
+        assert_eq!(touched.iter().map(|&byte| usize::from(byte)).sum::<usize>(), 2048);
+        assert!(spent.minor_faults > 0);
+    }
+}
