@@ -1,0 +1,169 @@
+//! The books of one process, together.
+
+use alloc::vec::Vec;
+
+use crate::entry::{AreaId, EntryId, Epoch, Location};
+use crate::page_table::{OpId, PageTable};
+use crate::readahead::Readahead;
+use crate::reclaim::Reclaim;
+use crate::slots::Slots;
+use crate::swap_cache::SwapCache;
+use crate::swap_table::{LetGo, SwapTable};
+use crate::zswap::Zswap;
+
+/// What a [`Core`] is made with.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// Blocks of 16 frames in the frame area.
+    pub frame_blocks: u32,
+    /// Slots of each area, in the order of the areas.
+    pub area_slots: Vec<u64>,
+    /// Most pages that one fault brings in, at most [`crate::fault::MAX_WINDOW`].
+    pub window_max: u32,
+}
+
+/// A place that nothing here uses any more; the engine releases it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Released {
+    /// The entry that named it. Its index may be in use again already.
+    pub entry: EntryId,
+    /// Who stored it: this process (a pool object to free), or an ancestor (whose ledger is to be told).
+    pub epoch: Epoch,
+    /// The place.
+    pub location: Location,
+}
+
+/// The books. One lock of the engine guards them.
+pub struct Core {
+    pub(crate) pages: PageTable,
+    pub(crate) table: SwapTable,
+    pub(crate) cache: SwapCache,
+    pub(crate) reclaim: Reclaim,
+    pub(crate) zswap: Zswap,
+    pub(crate) readahead: Readahead,
+    pub(crate) slots: Vec<Slots>,
+    pub(crate) config: CoreConfig,
+    pub(crate) last_op: OpId,
+    pub(crate) loads_in_flight: u32,
+    pub(crate) swapped_pages: u64,
+    pub(crate) zombies: Vec<EntryId>,
+    released: Vec<Released>,
+}
+
+impl Core {
+    /// Empty books.
+    pub fn new(config: CoreConfig) -> Self {
+        Self {
+            pages: PageTable::new(),
+            table: SwapTable::new(),
+            cache: SwapCache::new(config.frame_blocks),
+            reclaim: Reclaim::new(),
+            zswap: Zswap::new(),
+            readahead: Readahead::new(config.window_max),
+            slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
+            last_op: OpId(0),
+            loads_in_flight: 0,
+            swapped_pages: 0,
+            zombies: Vec::new(),
+            released: Vec::new(),
+            config,
+        }
+    }
+
+    pub(crate) fn next_op(&mut self) -> OpId {
+        self.last_op = self.last_op.next();
+        self.last_op
+    }
+
+    /// A page needs `entry` no more.
+    pub(crate) fn let_go(&mut self, entry: EntryId) {
+        let outcome = self.table.let_go(entry);
+        self.after_let_go(entry, outcome);
+    }
+
+    /// Ends a pin of `entry`.
+    pub(crate) fn unpin(&mut self, entry: EntryId) {
+        if let Some(outcome) = self.table.unpin(entry) {
+            self.after_let_go(entry, outcome);
+        }
+    }
+
+    fn after_let_go(&mut self, entry: EntryId, outcome: LetGo) {
+        match outcome {
+            LetGo::Freed(location, epoch) => self.release_place(entry, location, epoch),
+            LetGo::Zombie => self.zombies.push(entry),
+            LetGo::Condemned => {}
+        }
+    }
+
+    pub(crate) fn release_place(&mut self, entry: EntryId, location: Location, epoch: Epoch) {
+        if epoch == self.table.epoch() {
+            match location {
+                Location::Slot { area, slot } => {
+                    let _ = self.slots[area.0 as usize].free(slot);
+                    return;
+                }
+                Location::Pool { .. } => self.zswap.object_gone(),
+            }
+        }
+        self.released.push(Released { entry, epoch, location });
+    }
+
+    /// Places released since the last call. Call it after each verb that may release some, under the same lock.
+    pub fn take_released(&mut self, out: &mut Vec<Released>) {
+        out.append(&mut self.released);
+    }
+
+    /// Whether [`take_released`](Self::take_released) has something to give.
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// Buries the zombies that no heir holds any more.
+    pub fn bury_unheld(&mut self, held: impl Fn(EntryId) -> bool) {
+        let epoch = self.table.epoch();
+        for entry in core::mem::take(&mut self.zombies) {
+            if held(entry) {
+                self.zombies.push(entry);
+            } else {
+                let location = self.table.bury(entry);
+                self.release_place(entry, location, epoch);
+            }
+        }
+    }
+
+    /// The slots that this process owns in `area`.
+    pub fn slots_mut(&mut self, area: AreaId) -> &mut Slots {
+        &mut self.slots[area.0 as usize]
+    }
+
+    /// The slots that this process owns in `area`.
+    pub fn slots(&self, area: AreaId) -> &Slots {
+        &self.slots[area.0 as usize]
+    }
+
+    /// The page table, for looking.
+    pub fn pages(&self) -> &PageTable {
+        &self.pages
+    }
+
+    /// The swap table, for looking.
+    pub fn swap_table(&self) -> &SwapTable {
+        &self.table
+    }
+
+    /// The swap cache, for looking.
+    pub fn swap_cache(&self) -> &SwapCache {
+        &self.cache
+    }
+
+    /// Pages whose content is in the pool, an area, or stored as nothing.
+    pub fn swapped_pages(&self) -> u64 {
+        self.swapped_pages
+    }
+
+    /// Swap-ins that threads are working on.
+    pub fn loads_in_flight(&self) -> u32 {
+        self.loads_in_flight
+    }
+}

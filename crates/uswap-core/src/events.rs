@@ -1,0 +1,88 @@
+//! Events: what the program itself does to adopted memory.
+//!
+//! The engine hands an event in before any fault that was read after it, and while no page is being moved.
+
+use crate::core::Core;
+use crate::page_table::PageState;
+use crate::swap_cache::FrameUse;
+use crate::units::{PageNumber, PageRange};
+
+impl Core {
+    /// Takes `range` in: from here on its faults are answered by the books.
+    pub fn adopt(&mut self, range: PageRange) {
+        self.pages.adopt(range);
+    }
+
+    /// madvise(MADV_DONTNEED, MADV_FREE): the content is given up, the memory stays.
+    pub fn removed(&mut self, range: PageRange) {
+        let mut from = range.start;
+        while let Some((page, state)) = self.pages.next_with_state(from, range.end()) {
+            self.discard(page, state);
+            from = page.plus(1);
+        }
+    }
+
+    /// munmap and the like: content and memory are given up.
+    pub fn unmapped(&mut self, range: PageRange) {
+        self.removed(range);
+        self.pages.forget_range(range);
+    }
+
+    /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
+    pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
+        let target = PageRange { start: to, pages };
+        self.unmapped(target);
+        self.pages.adopt(target);
+        let end = from.plus(pages);
+        let mut next = from;
+        while let Some((page, state)) = self.pages.next_with_state(next, end) {
+            next = page.plus(1);
+            let new = PageNumber(page.0 - from.0 + to.0);
+            let state = match state {
+                PageState::InFrame { frame } => {
+                    self.cache.frame_mut(frame).owner = Some(new);
+                    state
+                }
+                // The swap-in will find that nobody waits at the old address, and end.
+                PageState::ReadingIn { entry, .. } => {
+                    self.swapped_pages += 1;
+                    entry.map_or(PageState::SwappedZero, |entry| PageState::Swapped { entry })
+                }
+                other => other,
+            };
+            self.pages.set(page, PageState::Untouched);
+            self.pages.set(new, state);
+            if matches!(state, PageState::Resident { .. }) {
+                self.note_resident(new, false);
+            }
+        }
+    }
+
+    fn discard(&mut self, page: PageNumber, state: PageState) {
+        self.pages.set(page, PageState::Untouched);
+        match state {
+            PageState::Resident { clean } => self.drop_clean(clean),
+            PageState::Swapped { entry } => {
+                self.swapped_pages -= 1;
+                self.let_go(entry);
+            }
+            PageState::SwappedZero => self.swapped_pages -= 1,
+            // Pinned by the swap-in: it goes when that ends.
+            PageState::ReadingIn { entry: Some(entry), .. } => self.let_go(entry),
+            PageState::ReadingIn { entry: None, .. } | PageState::Poisoned | PageState::Untouched => {}
+            PageState::InFrame { frame } => {
+                let record = *self.cache.frame(frame);
+                self.drop_clean(record.clean);
+                let record = self.cache.frame_mut(frame);
+                record.clean = None;
+                record.owner = None;
+                match record.state {
+                    FrameUse::Cached => self.cache.release(frame),
+                    // Whoever stores it finds no owner and releases it.
+                    FrameUse::Writing => {}
+                    other => panic!("{page:?} was discarded while its frame was {other:?}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What a fault means for a page in each state.
+
+use crate::core::Core;
+use crate::entry::{EntryId, Epoch, Location};
+use crate::page_table::{OpId, PageState};
+use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
+use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
+
+/// Most pages of one window.
+pub const MAX_WINDOW: usize = BLOCK_PAGES;
+
+/// What to do about a fault.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub enum FaultPlan {
+    /// The page is not adopted. Once no event is unread it is new memory that an mremap has grown: adopt it.
+    NotAdopted,
+    /// Map zeros; then [`Core::zeros_installed`].
+    Zero {
+        /// Pages to map, the faulting one among them.
+        range: PageRange,
+        /// Names the swap-in.
+        op: OpId,
+    },
+    /// Move frames back; then [`Core::restored`].
+    Restore {
+        /// First page; page `first + i` is in frame `frame + i`.
+        first: PageNumber,
+        /// First frame.
+        frame: FrameId,
+        /// How many.
+        pages: u32,
+    },
+    /// Read or decompress, then move in; each page ends in one of the `load_…` verbs.
+    Load(LoadPlan),
+    /// Another thread is at it and will wake the faulting one.
+    Wait,
+    /// The books say that the page is there: wake the thread, but check (see the engine).
+    Present,
+    /// The content is lost.
+    Poisoned,
+}
+
+/// Pages to bring in, all in one run of addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadPlan {
+    /// Names the swap-in.
+    pub op: OpId,
+    /// The pages in address order; only the first [`count`](Self::count) are meant.
+    pub pages: [LoadPage; MAX_WINDOW],
+    /// How many pages.
+    pub count: usize,
+    /// Which of them the thread waits for.
+    pub faulting: usize,
+    /// Pages brought along earlier that were used, for the statistics.
+    pub hits: u32,
+}
+
+impl LoadPlan {
+    /// The pages.
+    pub fn pages(&self) -> &[LoadPage] {
+        &self.pages[..self.count]
+    }
+}
+
+/// Where the content of a page is put before it goes to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landing {
+    /// A free frame, moved in without a copy.
+    Frame(FrameId),
+    /// None was free: a buffer of the thread, copied in.
+    Buffer,
+}
+
+/// One page of a [`LoadPlan`].
+#[derive(Clone, Copy, Debug)]
+pub struct LoadPage {
+    /// The page.
+    pub page: PageNumber,
+    /// Its entry (pinned); `None`: all zeros.
+    pub entry: Option<EntryId>,
+    /// Where the content is (meaningless for zeros).
+    pub location: Location,
+    /// Who stored it.
+    pub epoch: Epoch,
+    /// Its hash.
+    pub hash: u128,
+    /// Where it is to be put.
+    pub landing: Landing,
+}
+
+const NO_PAGE: LoadPage = LoadPage {
+    page: PageNumber(0),
+    entry: None,
+    location: Location::Pool { handle: 0, len: 0 },
+    epoch: Epoch(0),
+    hash: 0,
+    landing: Landing::Buffer,
+};
+
+impl Core {
+    /// A thread touched `page`, which is not mapped.
+    pub fn fault(&mut self, page: PageNumber, write: bool) -> FaultPlan {
+        let Some(state) = self.pages.get(page) else { return FaultPlan::NotAdopted };
+        match state {
+            PageState::Resident { .. } => FaultPlan::Present,
+            PageState::Poisoned => FaultPlan::Poisoned,
+            PageState::ReadingIn { .. } => FaultPlan::Wait,
+            PageState::InFrame { frame } => self.fault_in_frame(page, frame),
+            PageState::Untouched => self.fault_untouched(page, write),
+            PageState::Swapped { .. } | PageState::SwappedZero => self.fault_swapped(page),
+        }
+    }
+
+    fn fault_in_frame(&mut self, page: PageNumber, frame: FrameId) -> FaultPlan {
+        let record = self.cache.frame_mut(frame);
+        assert!(record.owner == Some(page), "{page:?} is in {frame:?}, which belongs to {:?}", record.owner);
+        if record.state != FrameUse::Cached {
+            record.wanted = true;
+            return FaultPlan::Wait;
+        }
+        // Blocks move out whole, so a stream that comes back finds its pages side by side.
+        let window = self.readahead.window(page);
+        let mut pages = 0;
+        while pages <= window.after {
+            let (next_page, next_frame) = (page.plus(u64::from(pages)), FrameId(frame.0 + pages));
+            let there = next_frame.block() == frame.block()
+                && self.pages.get(next_page) == Some(PageState::InFrame { frame: next_frame })
+                && self.cache.frame(next_frame).state == FrameUse::Cached;
+            if !there {
+                break;
+            }
+            self.cache.restore(next_frame);
+            pages += 1;
+        }
+        self.readahead.clipped(page, window, page, page.plus(u64::from(pages)));
+        FaultPlan::Restore { first: page, frame, pages }
+    }
+
+    fn fault_untouched(&mut self, page: PageNumber, write: bool) -> FaultPlan {
+        let op = self.next_op();
+        let window = self.readahead.window(page);
+        let mut end = page;
+        // Pages that are read before they are written stay the shared zero page: no memory is spent on them.
+        let after = if write { window.after } else { 0 };
+        while end.0 <= page.0 + u64::from(after) && self.pages.get(end) == Some(PageState::Untouched) {
+            self.pages.set(end, PageState::ReadingIn { entry: None, op });
+            end = end.plus(1);
+        }
+        self.readahead.clipped(page, window, page, end);
+        self.loads_in_flight += 1;
+        FaultPlan::Zero { range: PageRange { start: page, pages: end.0 - page.0 }, op }
+    }
+
+    fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
+        let op = self.next_op();
+        let window = self.readahead.window(page);
+        let swapped =
+            |state| matches!(state, Some(PageState::Swapped { .. } | PageState::SwappedZero));
+        let mut start = page;
+        while page.0 - start.0 < u64::from(window.before) && swapped(self.pages.get(PageNumber(start.0 - 1))) {
+            start = PageNumber(start.0 - 1);
+        }
+        let mut end = page.plus(1);
+        while end.0 - page.0 <= u64::from(window.after) && swapped(self.pages.get(end)) {
+            end = end.plus(1);
+        }
+        self.readahead.clipped(page, window, start, end);
+        let count = (end.0 - start.0) as usize;
+        let block = if count > 1 { self.cache.take_block(((1u32 << count) - 1) as u16) } else { None };
+        let mut pages = [NO_PAGE; MAX_WINDOW];
+        for (index, slot) in pages[..count].iter_mut().enumerate() {
+            *slot = self.plan_load(start.plus(index as u64), index, block, op);
+        }
+        self.loads_in_flight += count as u32;
+        self.swapped_pages -= count as u64;
+        FaultPlan::Load(LoadPlan { op, pages, count, faulting: (page.0 - start.0) as usize, hits: window.hits })
+    }
+
+    fn plan_load(&mut self, page: PageNumber, index: usize, block: Option<FrameBlock>, op: OpId) -> LoadPage {
+        let entry = match self.pages.get(page) {
+            Some(PageState::Swapped { entry }) => Some(entry),
+            _ => None,
+        };
+        self.pages.set(page, PageState::ReadingIn { entry, op });
+        let frame = match block {
+            Some(block) => Some(block.frame(index)),
+            None => self.cache.take_frame(),
+        };
+        let mut plan = LoadPage { page, entry, landing: frame.map_or(Landing::Buffer, Landing::Frame), ..NO_PAGE };
+        if let Some(entry) = entry {
+            self.table.pin(entry);
+            plan.location = self.table.location(entry);
+            plan.epoch = self.table.epoch_of(entry);
+            plan.hash = self.table.hash(entry);
+        }
+        plan
+    }
+
+    /// Whether `page` still waits for the swap-in `op`. Asked right before the content is moved in.
+    pub fn still_loading(&self, page: PageNumber, op: OpId) -> bool {
+        matches!(self.pages.get(page), Some(PageState::ReadingIn { op: current, .. }) if current == op)
+    }
+
+    /// The first `installed` pages of `range` now are zeros in the program; the others are not.
+    pub fn zeros_installed(&mut self, range: PageRange, op: OpId, installed: u64) {
+        self.loads_in_flight -= 1;
+        for index in 0..range.pages {
+            let page = range.start.plus(index);
+            if !self.still_loading(page, op) {
+                continue;
+            }
+            if index < installed {
+                self.pages.set(page, PageState::Resident { clean: None });
+                self.note_resident(page, false);
+            } else {
+                self.pages.set(page, PageState::Untouched);
+            }
+        }
+    }
+
+    /// The first `moved` pages of a [`FaultPlan::Restore`] are back in the program; the others stay cached.
+    pub fn restored(&mut self, first: PageNumber, frame: FrameId, pages: u32, moved: u32) {
+        for index in 0..pages {
+            let (page, frame) = (first.plus(u64::from(index)), FrameId(frame.0 + index));
+            let record = *self.cache.frame(frame);
+            assert!(record.state == FrameUse::Restoring && record.owner == Some(page));
+            if index < moved {
+                self.cache.emptied(frame);
+                self.pages.set(page, PageState::Resident { clean: record.clean });
+                self.note_resident(page, true);
+            } else {
+                self.cache.cached_again(frame);
+            }
+        }
+    }
+
+    /// `load` is in the program. A copy on an area is kept for the next eviction unless `keep_clean` is false.
+    pub fn load_done(&mut self, load: &LoadPage, op: OpId, keep_clean: bool) {
+        assert!(self.still_loading(load.page, op), "{:?} was moved in without being waited for", load.page);
+        self.loads_in_flight -= 1;
+        if let Landing::Frame(frame) = load.landing {
+            self.cache.emptied(frame);
+        }
+        let mut clean = None;
+        if let Some(entry) = load.entry {
+            let area = matches!(self.table.location(entry), Location::Slot { .. });
+            if keep_clean && area && !self.table.is_foreign(entry) {
+                clean = Some(entry);
+                self.unpin(entry);
+            } else {
+                self.unpin(entry);
+                self.let_go(entry);
+            }
+        }
+        self.pages.set(load.page, PageState::Resident { clean });
+        self.note_resident(load.page, true);
+    }
+
+    /// `load` did not get in, or nobody waits for it any more; if somebody does, it is swapped out as before.
+    pub fn load_cancelled(&mut self, load: &LoadPage, op: OpId) {
+        self.end_load(load);
+        if self.still_loading(load.page, op) {
+            let state = load.entry.map_or(PageState::SwappedZero, |entry| PageState::Swapped { entry });
+            self.pages.set(load.page, state);
+            self.swapped_pages += 1;
+        }
+    }
+
+    /// The content of `load` cannot be had: whoever touches the page gets SIGBUS.
+    /// Returns whether the page was still waited for.
+    pub fn load_lost(&mut self, load: &LoadPage, op: OpId) -> bool {
+        self.end_load(load);
+        let waited_for = self.still_loading(load.page, op);
+        if waited_for {
+            if let Some(entry) = load.entry {
+                self.let_go(entry);
+            }
+            self.pages.set(load.page, PageState::Poisoned);
+        }
+        waited_for
+    }
+
+    fn end_load(&mut self, load: &LoadPage) {
+        self.loads_in_flight -= 1;
+        if let Landing::Frame(frame) = load.landing {
+            self.cache.release(frame);
+        }
+        if let Some(entry) = load.entry {
+            self.unpin(entry);
+        }
+    }
+}

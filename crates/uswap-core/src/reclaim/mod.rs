@@ -1,0 +1,183 @@
+//! Reclaim: which pages leave the program.
+//!
+//! Pages are taken in blocks of 16 neighbours, oldest block first; a block of which a page came back since it was queued
+//! gets a second chance. Taken pages rest in the swap cache before they are stored, where a touch still finds them.
+
+use alloc::collections::VecDeque;
+
+use crate::core::Core;
+use crate::entry::EntryId;
+use crate::page_table::PageState;
+use crate::swap_cache::{FrameBlock, FrameUse};
+use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
+
+/// The queue of blocks that may have resident pages, oldest first.
+pub struct Reclaim {
+    queue: VecDeque<PageNumber>,
+}
+
+impl Reclaim {
+    pub(crate) fn new() -> Self {
+        Self { queue: VecDeque::new() }
+    }
+
+    /// Blocks queued.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether no block is queued.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+/// Pages to move out: those of `mask` in the block at `first`, each into the frame of the same index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Isolation {
+    /// First page of the block.
+    pub first: PageNumber,
+    /// Bit `i`: page `first + i` is to be moved.
+    pub mask: u16,
+    /// Where they go.
+    pub frames: FrameBlock,
+}
+
+/// What the kernel answered for the pages of an [`Isolation`]: each page of its mask is in exactly one of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IsolationOutcome {
+    /// Moved into their frames.
+    pub moved: u16,
+    /// Not populated after all.
+    pub missing: u16,
+    /// Not movable at this moment: shared after a fork, pinned for a device, in a read-only or locked mapping.
+    pub refused: u16,
+}
+
+impl Core {
+    /// A page of `page`'s block has become resident: reclaim will look at the block.
+    pub(crate) fn note_resident(&mut self, page: PageNumber, came_back: bool) {
+        let first = page.block_start();
+        let block = self.pages.block_mut(page).expect("a resident page is adopted");
+        if block.queued {
+            block.referenced |= came_back;
+        } else {
+            block.queued = true;
+            block.referenced = false;
+            self.reclaim.queue.push_back(first);
+        }
+    }
+
+    /// Pages of `range` that a scan found populated: those that the books did not know become resident.
+    /// Pages that the books have elsewhere are left alone, except a swapped page (see below).
+    pub fn found_present(&mut self, range: PageRange) {
+        for number in range.start.0..range.end().0 {
+            let page = PageNumber(number);
+            match self.pages.get(page) {
+                Some(PageState::Untouched) => {
+                    self.pages.set(page, PageState::Resident { clean: None });
+                    self.note_resident(page, false);
+                }
+                // The parent's handler brought it in while its books were frozen for the fork that made this process.
+                Some(PageState::Swapped { entry }) => {
+                    self.swapped_pages -= 1;
+                    self.let_go(entry);
+                    self.pages.set(page, PageState::Resident { clean: None });
+                    self.note_resident(page, false);
+                }
+                Some(PageState::SwappedZero) => {
+                    self.swapped_pages -= 1;
+                    self.pages.set(page, PageState::Resident { clean: None });
+                    self.note_resident(page, false);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The next block to move out; `None` when nothing is left to take or no empty block of frames is left.
+    pub fn isolate(&mut self) -> Option<Isolation> {
+        let frames = self.cache.take_empty_block()?;
+        // Each queued block is looked at twice at most: once to take its second chance away.
+        for _ in 0..self.reclaim.queue.len() * 2 {
+            let Some(first) = self.reclaim.queue.pop_front() else { break };
+            let Some(block) = self.pages.block_mut(first) else { continue };
+            if core::mem::take(&mut block.referenced) {
+                self.reclaim.queue.push_back(first);
+                continue;
+            }
+            block.queued = false;
+            let mut mask = 0u16;
+            for index in 0..BLOCK_PAGES {
+                let page = first.plus(index as u64);
+                if let Some(PageState::Resident { clean }) = self.pages.get(page) {
+                    let frame = frames.frame(index);
+                    self.pages.set(page, PageState::InFrame { frame });
+                    let record = self.cache.frame_mut(frame);
+                    record.state = FrameUse::Isolating;
+                    record.owner = Some(page);
+                    record.clean = clean;
+                    record.wanted = false;
+                    mask |= 1 << index;
+                }
+            }
+            if mask != 0 {
+                return Some(Isolation { first, mask, frames });
+            }
+        }
+        self.cache.return_if_empty(frames);
+        None
+    }
+
+    /// Ends an isolation. Returns the pages that a thread touched meanwhile: serve each as a fault.
+    #[must_use]
+    pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> u16 {
+        assert_eq!(outcome.moved ^ outcome.missing ^ outcome.refused, isolation.mask, "an isolation ends for each page");
+        let mut wanted = 0;
+        for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
+            let page = isolation.first.plus(index as u64);
+            let frame = isolation.frames.frame(index);
+            let record = *self.cache.frame(frame);
+            assert!(record.state == FrameUse::Isolating && record.owner == Some(page));
+            if record.wanted {
+                wanted |= 1 << index;
+            }
+            if outcome.moved >> index & 1 == 1 {
+                self.cache.cached(frame, page, record.clean);
+                continue;
+            }
+            self.cache.emptied(frame);
+            if outcome.missing >> index & 1 == 1 {
+                self.drop_clean(record.clean);
+                self.pages.set(page, PageState::Untouched);
+            } else {
+                self.pages.set(page, PageState::Resident { clean: record.clean });
+                self.note_resident(page, false);
+            }
+        }
+        self.cache.return_if_empty(isolation.frames);
+        wanted
+    }
+
+    pub(crate) fn drop_clean(&mut self, clean: Option<EntryId>) {
+        if let Some(entry) = clean {
+            self.let_go(entry);
+        }
+    }
+
+    /// A block of free frames to give back to the kernel, and which of its frames have memory.
+    pub fn take_trash(&mut self) -> Option<(FrameBlock, u16)> {
+        self.cache.take_trash()
+    }
+
+    /// The memory of a block from [`take_trash`](Self::take_trash) is gone.
+    pub fn trashed(&mut self, block: FrameBlock) {
+        self.cache.trashed(block);
+    }
+
+    /// Blocks that reclaim may still look at.
+    pub fn reclaimable_blocks(&self) -> usize {
+        self.reclaim.len()
+    }
+}

@@ -1,0 +1,337 @@
+//! Swap table: entry -> where the content is, and its checksum.
+//!
+//! Page tables hold entries, never places, so content moves between the pool and the areas without anyone walking a
+//! page table. An entry is free, in use, or a zombie: no longer used here, but an heir (a forked child) may still
+//! read its content, so neither the index nor the place may be used again before the engine buries it.
+//!
+//! Pins: whoever reads or moves a content outside the lock pins its entry first. A pinned entry that is released is
+//! only condemned; the last unpin releases it.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::entry::{EntryId, Epoch, Location};
+
+/// Entries of one chunk of the table. Chunks never move, so growing costs no copy.
+const CHUNK: usize = 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Free,
+    InUse,
+    Zombie,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    location: u64,
+    hash_low: u64,
+    hash_high: u64,
+    epoch: Epoch,
+    life: Life,
+    pins: u8,
+    condemned: bool,
+}
+
+const FREE: Entry = Entry {
+    location: 0,
+    hash_low: 0,
+    hash_high: 0,
+    epoch: Epoch(0),
+    life: Life::Free,
+    pins: 0,
+    condemned: false,
+};
+
+/// What became of an entry that its page has let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum LetGo {
+    /// Somebody reads it at this moment: it goes with the last unpin.
+    Condemned,
+    /// Its index is free again; its place is the caller's to release.
+    Freed(Location, Epoch),
+    /// An heir may need it: it stays as a zombie until it is buried.
+    Zombie,
+}
+
+/// The table.
+pub struct SwapTable {
+    chunks: Vec<Box<[Entry; CHUNK]>>,
+    free: Vec<EntryId>,
+    entries: u32,
+    in_use: u64,
+    zombies: u64,
+    epoch: Epoch,
+    /// Whether a child may still read entries of this process's own epoch.
+    has_heirs: bool,
+}
+
+impl SwapTable {
+    /// An empty table of the first process of its line.
+    pub fn new() -> Self {
+        Self {
+            chunks: Vec::new(),
+            free: Vec::new(),
+            entries: 0,
+            in_use: 0,
+            zombies: 0,
+            epoch: Epoch(0),
+            has_heirs: false,
+        }
+    }
+
+    fn at(&self, id: EntryId) -> &Entry {
+        &self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
+    }
+
+    fn at_mut(&mut self, id: EntryId) -> &mut Entry {
+        &mut self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
+    }
+
+    /// A new entry of this process for content with `hash` at `location`.
+    pub fn insert(&mut self, location: Location, hash: u128) -> EntryId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            let id = EntryId(self.entries);
+            if id.0 as usize % CHUNK == 0 {
+                self.chunks.push(Box::new([FREE; CHUNK]));
+            }
+            self.entries += 1;
+            id
+        });
+        let epoch = self.epoch;
+        let entry = self.at_mut(id);
+        assert!(entry.life == Life::Free, "{id:?} was handed out twice");
+        *entry = Entry {
+            location: location.pack(),
+            hash_low: hash as u64,
+            hash_high: (hash >> 64) as u64,
+            epoch,
+            life: Life::InUse,
+            pins: 0,
+            condemned: false,
+        };
+        self.in_use += 1;
+        id
+    }
+
+    /// Where the content of `id` is.
+    pub fn location(&self, id: EntryId) -> Location {
+        let entry = self.at(id);
+        assert!(entry.life != Life::Free, "{id:?} is free");
+        Location::unpack(entry.location)
+    }
+
+    /// 128-bit hash of the content of `id`.
+    pub fn hash(&self, id: EntryId) -> u128 {
+        let entry = self.at(id);
+        u128::from(entry.hash_high) << 64 | u128::from(entry.hash_low)
+    }
+
+    /// Which process of the line stored the content.
+    pub fn epoch_of(&self, id: EntryId) -> Epoch {
+        self.at(id).epoch
+    }
+
+    /// The epoch of this process.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether the content belongs to an ancestor of this process.
+    pub fn is_foreign(&self, id: EntryId) -> bool {
+        self.at(id).epoch != self.epoch
+    }
+
+    /// Whether `id` is in use and not condemned.
+    pub fn is_live(&self, id: EntryId) -> bool {
+        id.0 < self.entries && self.at(id).life == Life::InUse && !self.at(id).condemned
+    }
+
+    /// Number of readers and movers of `id` at this moment.
+    pub fn pins(&self, id: EntryId) -> u8 {
+        self.at(id).pins
+    }
+
+    /// Keeps `id` and its place until [`unpin`](Self::unpin).
+    pub fn pin(&mut self, id: EntryId) {
+        let entry = self.at_mut(id);
+        assert!(entry.life == Life::InUse, "pin of {id:?}, which is not in use");
+        entry.pins = entry.pins.checked_add(1).expect("more than 255 pins of one entry");
+    }
+
+    /// Ends a pin; tells what became of a condemned entry with its last pin.
+    #[must_use]
+    pub fn unpin(&mut self, id: EntryId) -> Option<LetGo> {
+        let entry = self.at_mut(id);
+        assert!(entry.pins > 0, "unpin of {id:?}, which has no pin");
+        entry.pins -= 1;
+        (entry.pins == 0 && entry.condemned).then(|| self.let_go(id))
+    }
+
+    /// The page of `id` needs it no more.
+    pub fn let_go(&mut self, id: EntryId) -> LetGo {
+        let own = self.epoch;
+        let has_heirs = self.has_heirs;
+        let entry = self.at_mut(id);
+        assert!(entry.life == Life::InUse, "{id:?} is let go twice");
+        if entry.pins > 0 {
+            entry.condemned = true;
+            return LetGo::Condemned;
+        }
+        self.in_use -= 1;
+        if has_heirs && self.at(id).epoch == own {
+            self.at_mut(id).life = Life::Zombie;
+            self.zombies += 1;
+            return LetGo::Zombie;
+        }
+        let (location, epoch) = (Location::unpack(self.at(id).location), self.at(id).epoch);
+        *self.at_mut(id) = FREE;
+        self.free.push(id);
+        LetGo::Freed(location, epoch)
+    }
+
+    /// No heir needs the zombie `id` any more: frees it and gives its place to the caller.
+    pub fn bury(&mut self, id: EntryId) -> Location {
+        let entry = *self.at(id);
+        assert!(entry.life == Life::Zombie, "{id:?} is no zombie");
+        *self.at_mut(id) = FREE;
+        self.free.push(id);
+        self.zombies -= 1;
+        Location::unpack(entry.location)
+    }
+
+    /// The content of `id` is now at `location` (writeback, swapoff); returns where it was.
+    pub fn relocate(&mut self, id: EntryId, location: Location) -> Location {
+        let entry = self.at_mut(id);
+        assert!(entry.life == Life::InUse, "{id:?} is relocated while not in use");
+        let old = Location::unpack(entry.location);
+        entry.location = location.pack();
+        old
+    }
+
+    /// From here on a child may read every entry that exists now: none is freed before it is buried.
+    pub fn set_heirs(&mut self, has_heirs: bool) {
+        self.has_heirs = has_heirs;
+    }
+
+    /// This table now is the child's: all its entries are foreign, and no heir of the parent's is its own.
+    /// Zombies were the parent's alone; their indices are free here.
+    pub fn become_child(&mut self) {
+        self.epoch = Epoch(self.epoch.0.checked_add(1).expect("more than 65535 generations of forks"));
+        self.has_heirs = false;
+        for index in 0..self.entries {
+            let id = EntryId(index);
+            match self.at(id).life {
+                Life::Zombie => {
+                    *self.at_mut(id) = FREE;
+                    self.free.push(id);
+                }
+                // Whoever pinned it is a thread of the parent.
+                Life::InUse if self.at(id).pins > 0 => self.at_mut(id).pins = 0,
+                _ => {}
+            }
+        }
+        self.zombies = 0;
+    }
+
+    /// Indices of all entries in use, in order.
+    pub fn iter_in_use(&self) -> impl Iterator<Item = EntryId> + '_ {
+        (0..self.entries).map(EntryId).filter(|&id| self.at(id).life == Life::InUse)
+    }
+
+    /// All zombies, in order.
+    pub fn iter_zombies(&self) -> impl Iterator<Item = EntryId> + '_ {
+        (0..self.entries).map(EntryId).filter(|&id| self.at(id).life == Life::Zombie)
+    }
+
+    /// One more than the highest index ever used.
+    pub fn len(&self) -> u32 {
+        self.entries
+    }
+
+    /// Whether no entry was ever used.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Number of entries in use.
+    pub fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
+    /// Number of zombies.
+    pub fn zombies(&self) -> u64 {
+        self.zombies
+    }
+}
+
+impl Default for SwapTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::AreaId;
+
+    fn slot(slot: u64) -> Location {
+        Location::Slot { area: AreaId(0), slot }
+    }
+
+    #[test]
+    fn an_entry_keeps_place_and_hash_until_it_is_let_go() {
+        let mut table = SwapTable::new();
+        let id = table.insert(slot(5), 7 << 64 | 9);
+        assert_eq!((table.location(id), table.hash(id)), (slot(5), 7 << 64 | 9));
+        assert_eq!(table.let_go(id), LetGo::Freed(slot(5), Epoch(0)));
+        assert_eq!(table.insert(slot(6), 0), id, "the index is used again");
+    }
+
+    #[test]
+    fn a_pinned_entry_is_only_condemned() {
+        let mut table = SwapTable::new();
+        let id = table.insert(slot(5), 0);
+        table.pin(id);
+        assert_eq!(table.let_go(id), LetGo::Condemned);
+        assert_ne!(table.insert(slot(6), 0), id);
+        assert_eq!(table.unpin(id), Some(LetGo::Freed(slot(5), Epoch(0))));
+    }
+
+    #[test]
+    fn with_heirs_an_entry_stays_a_zombie_until_buried() {
+        let mut table = SwapTable::new();
+        let id = table.insert(slot(5), 0);
+        table.set_heirs(true);
+        assert_eq!(table.let_go(id), LetGo::Zombie);
+        assert_ne!(table.insert(slot(6), 0), id);
+        assert_eq!(table.bury(id), slot(5));
+        assert_eq!(table.insert(slot(7), 0), id);
+    }
+
+    #[test]
+    fn a_child_finds_every_entry_foreign_and_frees_no_place() {
+        let mut table = SwapTable::new();
+        let kept = table.insert(slot(5), 0);
+        table.set_heirs(true);
+        let zombie = table.insert(slot(6), 0);
+        let _ = table.let_go(zombie);
+        table.become_child();
+        assert!(table.is_foreign(kept));
+        assert_eq!(table.let_go(kept), LetGo::Freed(slot(5), Epoch(0)));
+        let own = table.insert(slot(9), 0);
+        assert!(!table.is_foreign(own));
+        assert_eq!(table.zombies(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "let go twice")]
+    fn letting_go_twice_is_a_bug() {
+        let mut table = SwapTable::new();
+        let id = table.insert(slot(5), 0);
+        let _ = table.let_go(id);
+        let _ = table.let_go(id);
+    }
+}

@@ -1,0 +1,133 @@
+//! Swap-out: from the swap cache to the pool, an area, or nothing.
+
+use crate::core::Core;
+use crate::entry::{AreaId, EntryId, Location};
+use crate::page_table::PageState;
+use crate::swap_cache::{FrameId, FrameUse};
+use crate::units::PageNumber;
+
+/// A frame whose content is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct StoreJob {
+    /// The frame.
+    pub frame: FrameId,
+    /// Hash of a stored copy that was equal when the page came in: when it still is, nothing needs to be stored.
+    pub clean_hash: Option<u128>,
+}
+
+/// What the engine did with the content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreResult {
+    /// All bytes are zero.
+    Zero,
+    /// It still equals the stored copy.
+    Clean,
+    /// In the pool.
+    Pool {
+        /// The object.
+        handle: u32,
+        /// Its length in bytes.
+        len: u16,
+        /// Hash of the page.
+        hash: u128,
+    },
+    /// On an area.
+    Slot {
+        /// The area.
+        area: AreaId,
+        /// The slot, one of this process's.
+        slot: u64,
+        /// Hash of the page.
+        hash: u128,
+    },
+    /// There was no place for it.
+    Failed,
+}
+
+/// What became of the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Stored {
+    /// It is free.
+    Done,
+    /// It keeps its content: there was no place.
+    Kept,
+    /// It keeps its content, and a thread waits for the page: serve a fault.
+    Wanted(PageNumber),
+}
+
+impl Core {
+    /// The oldest cached frame.
+    pub fn next_store(&mut self) -> Option<StoreJob> {
+        let frame = self.cache.take_inactive()?;
+        let clean = self.cache.frame(frame).clean;
+        Some(StoreJob { frame, clean_hash: clean.map(|entry| self.table.hash(entry)) })
+    }
+
+    /// Ends a store. The new place, if any, belongs to the books from here on.
+    pub fn stored(&mut self, job: StoreJob, result: StoreResult) -> Stored {
+        let record = *self.cache.frame(job.frame);
+        assert!(record.state == FrameUse::Writing, "{:?} was stored while {:?}", job.frame, record.state);
+        let Some(page) = record.owner else {
+            // Unmapped or discarded meanwhile; its clean copy went then.
+            self.take_back(result);
+            self.cache.release(job.frame);
+            return Stored::Done;
+        };
+        assert!(self.pages.get(page) == Some(PageState::InFrame { frame: job.frame }));
+        if record.wanted || result == StoreResult::Failed {
+            self.take_back(result);
+            self.cache.cached_again(job.frame);
+            return if record.wanted { Stored::Wanted(page) } else { Stored::Kept };
+        }
+        let state = match result {
+            StoreResult::Clean => PageState::Swapped { entry: record.clean.expect("a clean page has a stored copy") },
+            StoreResult::Zero => {
+                self.drop_clean(record.clean);
+                PageState::SwappedZero
+            }
+            StoreResult::Pool { handle, len, hash } => {
+                self.drop_clean(record.clean);
+                let entry = self.table.insert(Location::Pool { handle, len }, hash);
+                self.zswap.object_added(entry, handle);
+                PageState::Swapped { entry }
+            }
+            StoreResult::Slot { area, slot, hash } => {
+                self.drop_clean(record.clean);
+                PageState::Swapped { entry: self.table.insert(Location::Slot { area, slot }, hash) }
+            }
+            StoreResult::Failed => unreachable!("handled above"),
+        };
+        self.pages.set(page, state);
+        self.swapped_pages += 1;
+        self.cache.release(job.frame);
+        Stored::Done
+    }
+
+    /// Releases the place of content that nobody needs.
+    fn take_back(&mut self, result: StoreResult) {
+        let (location, hash) = match result {
+            StoreResult::Pool { handle, len, hash } => (Location::Pool { handle, len }, hash),
+            StoreResult::Slot { area, slot, hash } => (Location::Slot { area, slot }, hash),
+            _ => return,
+        };
+        let entry = self.table.insert(location, hash);
+        if let Location::Pool { handle, .. } = location {
+            self.zswap.object_added(entry, handle);
+        }
+        self.let_go(entry);
+    }
+
+    /// The stored copy of a clean resident page is given up, to make room on its area.
+    pub fn forget_clean_copy(&mut self, page: PageNumber) -> Option<EntryId> {
+        match self.pages.get(page) {
+            Some(PageState::Resident { clean: Some(entry) }) => {
+                self.pages.set(page, PageState::Resident { clean: None });
+                self.let_go(entry);
+                Some(entry)
+            }
+            _ => None,
+        }
+    }
+}

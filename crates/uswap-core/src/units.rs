@@ -1,0 +1,69 @@
+//! Units: pages, runs of pages, and the sizes that everything else is counted in.
+
+/// Bytes of a page.
+pub const PAGE_SIZE: usize = 4096;
+/// Pages of a page table leaf: 2 MiB, as one page-table page of x86-64 maps.
+pub const LEAF_PAGES: usize = 512;
+/// Pages of a block, the unit of eviction: 16 pages cost little more than one where another CPU must drop its TLB.
+pub const BLOCK_PAGES: usize = 16;
+
+/// A page of the managed process: its address divided by [`PAGE_SIZE`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageNumber(pub u64);
+
+impl PageNumber {
+    /// The page that holds `address`.
+    pub fn containing(address: usize) -> Self {
+        Self((address / PAGE_SIZE) as u64)
+    }
+
+    /// Address of the first byte of the page.
+    pub fn address(self) -> usize {
+        self.0 as usize * PAGE_SIZE
+    }
+
+    /// The page `pages` further on.
+    pub fn plus(self, pages: u64) -> Self {
+        Self(self.0 + pages)
+    }
+
+    /// First page of the block that holds this page.
+    pub fn block_start(self) -> Self {
+        Self(self.0 & !(BLOCK_PAGES as u64 - 1))
+    }
+
+    /// Position of the page in its block.
+    pub fn index_in_block(self) -> usize {
+        self.0 as usize % BLOCK_PAGES
+    }
+}
+
+/// Consecutive pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRange {
+    /// First page.
+    pub start: PageNumber,
+    /// How many pages.
+    pub pages: u64,
+}
+
+impl PageRange {
+    /// The pages of the bytes `start..end`; both are multiples of [`PAGE_SIZE`].
+    pub fn of_bytes(start: usize, end: usize) -> Self {
+        debug_assert!(start % PAGE_SIZE == 0 && end % PAGE_SIZE == 0 && start <= end);
+        Self {
+            start: PageNumber::containing(start),
+            pages: ((end - start) / PAGE_SIZE) as u64,
+        }
+    }
+
+    /// The page after the last one.
+    pub fn end(self) -> PageNumber {
+        self.start.plus(self.pages)
+    }
+
+    /// Whether `page` is one of these.
+    pub fn contains(self, page: PageNumber) -> bool {
+        page >= self.start && page < self.end()
+    }
+}

@@ -1,0 +1,138 @@
+//! zswap: which compressed pages leave the pool, and when.
+//!
+//! The pool takes pages until it reaches its limit; from then on the oldest objects are written back to an area until the
+//! pool is down to the accept threshold, as the kernel's zswap does with its shrink worker. A swap-in takes the object
+//! out of the pool (exclusive load), so what is old in the pool has not been wanted since it was stored.
+
+use alloc::collections::VecDeque;
+
+use crate::core::Core;
+use crate::entry::{AreaId, EntryId, Location};
+
+/// Objects that one search for a victim looks at.
+const SEARCH_MAX: usize = 512;
+
+/// Age order of the pool.
+pub struct Zswap {
+    fifo: VecDeque<(EntryId, u32)>,
+    objects: u64,
+}
+
+/// An object to write to an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct WritebackJob {
+    /// Its entry, pinned until [`Core::written_back`].
+    pub entry: EntryId,
+    /// The object.
+    pub handle: u32,
+    /// Its length in bytes.
+    pub len: u16,
+    /// Hash of the page in it.
+    pub hash: u128,
+}
+
+/// Whether the pool takes pages, by its size in bytes. It refuses from the limit on, and takes again at the accept
+/// threshold (`accept_threshold_percent`, kernel default 90).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolGate {
+    full: bool,
+}
+
+impl PoolGate {
+    /// Judges the pool's size; `true`: the oldest objects must be written back.
+    pub fn must_shrink(&mut self, pool_bytes: u64, limit_bytes: u64, accept_percent: u64) -> bool {
+        if pool_bytes >= limit_bytes {
+            self.full = true;
+        } else if pool_bytes <= limit_bytes / 100 * accept_percent {
+            self.full = false;
+        }
+        self.full
+    }
+}
+
+impl Zswap {
+    pub(crate) fn new() -> Self {
+        Self { fifo: VecDeque::new(), objects: 0 }
+    }
+
+    pub(crate) fn object_added(&mut self, entry: EntryId, handle: u32) {
+        self.fifo.push_back((entry, handle));
+        self.objects += 1;
+    }
+
+    pub(crate) fn object_gone(&mut self) {
+        self.objects -= 1;
+    }
+}
+
+impl Core {
+    /// The oldest object of the pool that nobody is reading. An object that an heir may read (`held`) must stay where
+    /// it is: the heir's books name its place.
+    pub fn next_writeback(&mut self, held: impl Fn(EntryId) -> bool) -> Option<WritebackJob> {
+        for _ in 0..self.zswap.fifo.len().min(SEARCH_MAX) {
+            let (entry, handle) = self.zswap.fifo.pop_front()?;
+            if !self.table.is_live(entry) || self.table.is_foreign(entry) {
+                continue;
+            }
+            match self.table.location(entry) {
+                Location::Pool { handle: current, len } if current == handle => {
+                    if self.table.pins(entry) > 0 || held(entry) {
+                        self.zswap.fifo.push_back((entry, handle));
+                        continue;
+                    }
+                    self.table.pin(entry);
+                    return Some(WritebackJob { entry, handle, len, hash: self.table.hash(entry) });
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Ends a writeback: the content is in `slot` of `area`, or stays in the pool (`None`).
+    pub fn written_back(&mut self, job: WritebackJob, place: Option<(AreaId, u64)>) {
+        if let Some((area, slot)) = place {
+            if self.table.pins(job.entry) == 1 && self.table.is_live(job.entry) {
+                let old = self.table.relocate(job.entry, Location::Slot { area, slot });
+                let epoch = self.table.epoch();
+                self.release_place(job.entry, old, epoch);
+            } else {
+                // Somebody reads the object, or nobody wants the content any more: the new copy is the one to drop.
+                let _ = self.slots[area.0 as usize].free(slot);
+                self.zswap.fifo.push_back((job.entry, job.handle));
+            }
+        } else {
+            self.zswap.fifo.push_back((job.entry, job.handle));
+        }
+        self.unpin(job.entry);
+        if self.zswap.fifo.len() as u64 > 64 + 2 * self.zswap.objects {
+            let table = &self.table;
+            self.zswap.fifo.retain(|&(entry, handle)| {
+                table.is_live(entry)
+                    && !table.is_foreign(entry)
+                    && matches!(table.location(entry), Location::Pool { handle: current, .. } if current == handle)
+            });
+        }
+    }
+
+    /// Objects in the pool of this process.
+    pub fn pool_objects(&self) -> u64 {
+        self.zswap.objects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t6a_the_pool_refuses_at_its_limit_and_accepts_at_the_threshold() {
+        let mut gate = PoolGate::default();
+        let pages = |pages: u64| pages * 4096;
+        assert!(!gate.must_shrink(pages(199_999), pages(200_000), 90));
+        assert!(gate.must_shrink(pages(200_000), pages(200_000), 90));
+        assert!(gate.must_shrink(pages(190_000), pages(200_000), 90));
+        assert!(!gate.must_shrink(pages(180_000), pages(200_000), 90));
+    }
+}
