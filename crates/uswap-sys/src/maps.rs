@@ -1,1 +1,165 @@
-//! maps
+//! /proc/PID/maps, read with plain system calls into the caller's buffer and taken apart in place.
+
+use std::io;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Whose mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapsOf {
+    /// The calling process's.
+    SelfProcess,
+    /// Another process's.
+    Pid(u32),
+}
+
+/// One mapping. Neighbouring mappings merge, so never reason by mapping about who owns an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vma<'a> {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub exec: bool,
+    /// MAP_SHARED.
+    pub shared: bool,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Inode of the file, 0 without one.
+    pub inode: u64,
+    /// Path, or a name in brackets, or nothing.
+    pub name: &'a [u8],
+}
+
+impl Vma<'_> {
+    /// Bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Private anonymous memory, the heap included; the main stack and special mappings are not.
+    pub fn is_anonymous_private(&self) -> bool {
+        !self.shared
+            && self.inode == 0
+            && (self.name.is_empty() || self.name == b"[heap]" || self.name.starts_with(b"[anon:"))
+    }
+
+    /// The stack of the process's first thread, which grows.
+    pub fn is_main_stack(&self) -> bool {
+        self.name == b"[stack]"
+    }
+
+    /// A mapping of the kernel's own: [vdso], [vvar], [vsyscall], [uprobes], ...
+    pub fn is_special(&self) -> bool {
+        self.name.starts_with(b"[")
+            && !self.is_main_stack()
+            && self.name != b"[heap]"
+            && !self.name.starts_with(b"[anon")
+    }
+}
+
+/// Reads all of it into `buffer`, replacing what is there; the buffer keeps its capacity between calls.
+///
+/// A process that changes meanwhile is seen partly before and partly after: every line is true at the
+/// moment it is read, and addresses never go backwards.
+pub fn read_maps(of: MapsOf, buffer: &mut Vec<u8>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = match of {
+        MapsOf::SelfProcess => rustix::fs::open(c"/proc/self/maps", flags, Mode::empty())?,
+        MapsOf::Pid(pid) => rustix::fs::open(format!("/proc/{pid}/maps"), flags, Mode::empty())?,
+    };
+    buffer.clear();
+    let mut used = 0;
+    loop {
+        // The kernel writes at most a page or so per read.
+        const STEP: usize = 16 << 10;
+        if buffer.len() - used < STEP {
+            buffer.resize(buffer.len() + 4 * STEP, 0);
+        }
+        match rustix::io::read(&file, &mut buffer[used..]) {
+            Ok(0) => break,
+            Ok(count) => used += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    buffer.truncate(used);
+    Ok(())
+}
+
+/// The mappings in what [`read_maps`] read, lowest address first. Lines that make no sense are skipped.
+pub fn vmas(buffer: &[u8]) -> impl Iterator<Item = Vma<'_>> {
+    buffer.split(|&byte| byte == b'\n').filter_map(parse_line)
+}
+
+/// `7f00-7f01 rw-p 00000000 08:01 1234      /path with spaces`
+fn parse_line(line: &[u8]) -> Option<Vma<'_>> {
+    let (start, rest) = hex(line)?;
+    let (end, rest) = hex(rest.strip_prefix(b"-")?)?;
+    let rest = rest.strip_prefix(b" ")?;
+    let (permissions, rest) = rest.split_at_checked(4)?;
+    let (offset, rest) = hex(rest.strip_prefix(b" ")?)?;
+    let (_, rest) = hex(rest.strip_prefix(b" ")?)?;
+    let (_, rest) = hex(rest.strip_prefix(b":")?)?;
+    let rest = rest.strip_prefix(b" ")?;
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+    let inode = str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    let name = &rest[digits..];
+    let spaces = name.iter().take_while(|&&b| b == b' ').count();
+    Some(Vma {
+        start: start as usize,
+        end: end as usize,
+        read: permissions[0] == b'r',
+        write: permissions[1] == b'w',
+        exec: permissions[2] == b'x',
+        shared: permissions[3] == b's',
+        offset,
+        inode,
+        name: &name[spaces..],
+    })
+}
+
+/// A hexadecimal number at the beginning, and what follows.
+fn hex(text: &[u8]) -> Option<(u64, &[u8])> {
+    let digits = text.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+    let number = str::from_utf8(&text[..digits]).ok()?;
+    Some((u64::from_str_radix(number, 16).ok()?, &text[digits..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let text = b"7f0000-7f1000 rw-p 00000000 00:00 0 \n\
+            55d0a000-55d0b000 r-xs 00002000 fe:01 1234                       /tmp/a b (deleted)\n\
+            7ffd0000-7ffd1000 rw-p 00000000 00:00 0                          [stack]\n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n\
+            nonsense\n";
+        let all: Vec<_> = vmas(text).collect();
+        assert_eq!(all.len(), 4);
+        assert!(all[0].is_anonymous_private() && all[0].write && all[0].len() == 0x1000);
+        assert_eq!(all[1].name, b"/tmp/a b (deleted)");
+        assert!(all[1].shared && all[1].exec && !all[1].is_anonymous_private());
+        assert_eq!((all[1].offset, all[1].inode), (0x2000, 1234));
+        assert!(all[2].is_main_stack() && !all[2].is_special() && !all[2].is_anonymous_private());
+        assert!(all[3].is_special());
+    }
+
+    #[test]
+    fn our_own_stack_is_found() {
+        let mut buffer = Vec::new();
+        let here = &raw const buffer as usize;
+        for of in [MapsOf::SelfProcess, MapsOf::Pid(std::process::id())] {
+            read_maps(of, &mut buffer).unwrap();
+            assert!(vmas(&buffer).any(|v| v.start <= here && here < v.end && v.write));
+        }
+    }
+}

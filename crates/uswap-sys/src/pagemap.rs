@@ -1,1 +1,204 @@
-//! pagemap
+//! PAGEMAP_SCAN: which pages of our own memory exist.
+//!
+//! Only PRESENT is asked for. In ranges with asynchronous write protection the other bits mean other
+//! things than their names say: a page never touched counts as written, a missing protected one as
+//! swapped.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+
+const CATEGORY_FILE: u64 = 1 << 2;
+const CATEGORY_PRESENT: u64 = 1 << 3;
+const CATEGORY_ZERO_PAGE: u64 = 1 << 5;
+const CATEGORY_HUGE: u64 = 1 << 6;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+struct ScanRequest {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanRequest>(b'f', 16);
+
+/// `struct page_region`, kept in the kernel's layout so that it can be written straight into the
+/// caller's array.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct PresentRange {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+    categories: u64,
+}
+
+impl PresentRange {
+    /// Whether its pages are the zero page: read, and never written.
+    pub fn zero_page(&self) -> bool {
+        self.categories & CATEGORY_ZERO_PAGE != 0
+    }
+    /// Whether its pages belong to a file or to shared memory.
+    pub fn file(&self) -> bool {
+        self.categories & CATEGORY_FILE != 0
+    }
+    /// Whether huge pages are mapped there.
+    pub fn huge(&self) -> bool {
+        self.categories & CATEGORY_HUGE != 0
+    }
+}
+
+impl std::fmt::Debug for PresentRange {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("PresentRange")
+            .field("start", &format_args!("{:#x}", self.start))
+            .field("end", &format_args!("{:#x}", self.end))
+            .field("zero_page", &self.zero_page())
+            .field("file", &self.file())
+            .field("huge", &self.huge())
+            .finish()
+    }
+}
+
+/// The ioctl, whose answer is the number of ranges it filled.
+struct Scan<'a>(&'a mut ScanRequest);
+
+// SAFETY: the request has the layout of pm_scan_arg, which this opcode reads and writes; its `vec` and
+// `vec_len` describe the caller's array (see PageMap::present). The answer is a count.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
+        Ok(out.max(0) as usize)
+    }
+}
+
+/// An open `/proc/self/pagemap`.
+///
+/// It shows the memory of the process that opened it, also after a fork: a child opens its own.
+#[derive(Debug)]
+pub struct PageMap {
+    fd: OwnedFd,
+}
+
+impl PageMap {
+    /// Opens the calling process's.
+    pub fn open_self() -> io::Result<PageMap> {
+        let fd = rustix::fs::open(
+            c"/proc/self/pagemap",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(PageMap { fd })
+    }
+
+    /// Takes an open pagemap.
+    pub fn from_fd(fd: OwnedFd) -> PageMap {
+        PageMap { fd }
+    }
+
+    /// The descriptor.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Lists populated pages in `start..end`: how many ranges of `out` are filled, and where to go on,
+    /// which is `end` when all has been seen.
+    ///
+    /// `out` must not itself be missing in memory that this thread serves. Fault path.
+    pub fn present(
+        &self,
+        start: usize,
+        end: usize,
+        out: &mut [PresentRange],
+    ) -> io::Result<(usize, usize)> {
+        if start >= end || out.is_empty() {
+            return Ok((0, start.min(end)));
+        }
+        let mut request = ScanRequest {
+            size: size_of::<ScanRequest>() as u64,
+            flags: 0,
+            start: start as u64,
+            end: end as u64,
+            walk_end: start as u64,
+            vec: out.as_mut_ptr().expose_provenance() as u64,
+            vec_len: out.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: CATEGORY_PRESENT,
+            category_anyof_mask: 0,
+            return_mask: CATEGORY_PRESENT | CATEGORY_FILE | CATEGORY_ZERO_PAGE | CATEGORY_HUGE,
+        };
+        // SAFETY: `vec` points to `vec_len` ranges of the kernel's layout, borrowed exclusively, and
+        // any bytes are a valid PresentRange.
+        let filled = unsafe { rustix::ioctl::ioctl(&self.fd, Scan(&mut request))? };
+        Ok((filled.min(out.len()), (request.walk_end as usize).min(end)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE_SIZE;
+    use crate::private_memory::{self, Purpose};
+
+    #[test]
+    fn touched_pages_are_listed_and_others_are_not() {
+        let mapping = private_memory::map(16 * PAGE_SIZE, Purpose::Buffers).unwrap();
+        let (start, end) = (mapping.start(), mapping.end());
+        for page in [2, 3, 7] {
+            // SAFETY: inside the mapping, which is ours.
+            unsafe { mapping.as_ptr().add(page * PAGE_SIZE).write_volatile(1) };
+        }
+        // SAFETY: as above.
+        unsafe { mapping.as_ptr().add(9 * PAGE_SIZE).read_volatile() };
+        let pagemap = match PageMap::open_self() {
+            Ok(pagemap) => pagemap,
+            Err(error) => {
+                println!("skipped: no pagemap: {error}");
+                return;
+            }
+        };
+        let mut out = [PresentRange::default(); 8];
+        let (filled, next) = pagemap.present(start, end, &mut out).unwrap();
+        assert_eq!(next, end);
+        let page_of = |address: usize| (address - start) / PAGE_SIZE;
+        let seen: Vec<_> = out[..filled]
+            .iter()
+            .map(|r| (page_of(r.start), page_of(r.end), r.zero_page()))
+            .collect();
+        assert_eq!(seen, [(2, 4, false), (7, 8, false), (9, 10, true)]);
+
+        // A short array is filled, and the scan goes on where it ended.
+        let (filled, next) = pagemap.present(start, end, &mut out[..1]).unwrap();
+        assert_eq!(filled, 1);
+        assert!(page_of(next) >= 4 && next < end, "{}", page_of(next));
+        let (filled, _) = pagemap.present(next, end, &mut out).unwrap();
+        assert_eq!(filled, 2);
+    }
+}

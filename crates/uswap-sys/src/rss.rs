@@ -1,1 +1,110 @@
-//! rss
+//! How much memory a process has resident, by kind.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::PAGE_SIZE;
+
+/// Resident pages of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rss {
+    /// Anonymous pages.
+    pub anon_pages: u64,
+    /// Pages of files.
+    pub file_pages: u64,
+    /// Pages of shared memory and tmpfs.
+    pub shmem_pages: u64,
+}
+
+/// Reads `/proc/PID/status`. The kernel's counts may lag by some dozens of pages per thread.
+///
+/// A process that has exited and waits to be reaped has no memory: all zeros.
+pub fn rss_of(pid: u32) -> io::Result<Rss> {
+    parse_status(&std::fs::read(format!("/proc/{pid}/status"))?)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse_status(text: &[u8]) -> Option<Rss> {
+    let mut rss = Rss::default();
+    for line in text.split(|&byte| byte == b'\n') {
+        let (field, rest) = if let Some(rest) = line.strip_prefix(b"RssAnon:") {
+            (&mut rss.anon_pages, rest)
+        } else if let Some(rest) = line.strip_prefix(b"RssFile:") {
+            (&mut rss.file_pages, rest)
+        } else if let Some(rest) = line.strip_prefix(b"RssShmem:") {
+            (&mut rss.shmem_pages, rest)
+        } else {
+            continue;
+        };
+        let text = str::from_utf8(rest).ok()?;
+        let kib: u64 = text.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        *field = kib * 1024 / PAGE_SIZE as u64;
+    }
+    Some(rss)
+}
+
+/// An open `/proc/self/statm`: the cheap way to watch our own memory.
+///
+/// It shows the process that opened it, also after a fork: a child opens its own.
+#[derive(Debug)]
+pub struct StatM {
+    fd: OwnedFd,
+}
+
+impl StatM {
+    /// Opens the calling process's.
+    pub fn open_self() -> io::Result<StatM> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(c"/proc/self/statm", flags, Mode::empty())?;
+        Ok(StatM { fd })
+    }
+
+    /// Pages resident, and those of them that are of files or shared memory. Fault path.
+    pub fn read(&self) -> io::Result<(u64, u64)> {
+        let mut text = [0; 128];
+        let count = rustix::io::pread(&self.fd, &mut text, 0)?;
+        parse_statm(&text[..count]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// `size resident shared text lib data dt`
+fn parse_statm(text: &[u8]) -> Option<(u64, u64)> {
+    let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
+    let resident = fields.next()?.parse().ok()?;
+    let shared = fields.next()?.parse().ok()?;
+    Some((resident, shared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_taken_apart() {
+        let text = b"Name:\tx\nRssAnon:\t     124 kB\nRssFile:\t  8 kB\nRssShmem:\t 4 kB\n";
+        assert_eq!(
+            parse_status(text),
+            Some(Rss {
+                anon_pages: 31,
+                file_pages: 2,
+                shmem_pages: 1
+            })
+        );
+        assert_eq!(parse_status(b"Name:\tzombie\n"), Some(Rss::default()));
+        assert_eq!(parse_status(b"RssAnon:\tmany\n"), None);
+    }
+
+    #[test]
+    fn touched_memory_is_counted() {
+        let statm = StatM::open_self().unwrap();
+        let anon = |(resident, shared): (u64, u64)| resident.saturating_sub(shared);
+        let before = anon(statm.read().unwrap());
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
+        let after = anon(statm.read().unwrap());
+        assert!(after >= before + 6000, "{before} {after}");
+        assert!(rss_of(std::process::id()).unwrap().anon_pages >= 6000);
+        drop(block);
+    }
+}

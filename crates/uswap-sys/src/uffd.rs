@@ -525,7 +525,8 @@ impl Uffd {
             ioctls: 0,
         };
         // SAFETY: the layout is uffdio_register's. Registration changes no byte of memory.
-        Ok(unsafe { self.ioctl::<IOC_REGISTER, _>(&mut request)? })
+        unsafe { self.ioctl::<IOC_REGISTER, _>(&mut request)? };
+        Ok(())
     }
 
     /// Ends registration of a range: missing pages of it read as zeros from here on.
@@ -535,7 +536,8 @@ impl Uffd {
             len: len as u64,
         };
         // SAFETY: the layout is uffdio_range's. No byte that is in memory changes.
-        Ok(unsafe { self.ioctl::<IOC_UNREGISTER, _>(&mut request)? })
+        unsafe { self.ioctl::<IOC_UNREGISTER, _>(&mut request)? };
+        Ok(())
     }
 
     /// Moves pages, without copying: atomic per page, `src` is missing afterwards.
@@ -624,7 +626,8 @@ impl Uffd {
             len: len as u64,
         };
         // SAFETY: the layout is uffdio_range's. Waking changes no memory.
-        Ok(unsafe { self.ioctl::<IOC_WAKE, _>(&mut request)? })
+        unsafe { self.ioctl::<IOC_WAKE, _>(&mut request)? };
+        Ok(())
     }
 
     /// Waits until there is a message; false when the time is over or a signal came. `None` waits for
@@ -654,7 +657,8 @@ impl Uffd {
         let bytes = size_of_val(out);
         // SAFETY: RawMessage is plain data without padding, any bit pattern of which is a value; the
         // slice covers `out` exactly and replaces it for the time of the borrow.
-        let buffer = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), bytes) };
+        let buffer =
+            unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), bytes) };
         match rustix::io::read(&self.fd, buffer) {
             Ok(bytes) => Ok(bytes / size_of::<RawMessage>()),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
