@@ -22,6 +22,8 @@ compile_error!("uswap-sys knows Linux on x86_64 only");
 pub mod elf;
 pub mod futex;
 pub mod heap;
+#[cfg(feature = "launch")]
+pub mod launch;
 pub mod maps;
 pub mod pagemap;
 pub mod private_memory;

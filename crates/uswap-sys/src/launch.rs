@@ -1,0 +1,464 @@
+//! Starting a program so that it cannot tell who started it, and what a supervisor needs besides.
+//!
+//! A Rust program differs from what it was started as before `main` begins: the standard library ignores
+//! SIGPIPE and opens /dev/null where standard descriptors were closed. So a function that runs before that
+//! remembers how we came into the world, and the child gets it back, together with the signal mask that
+//! the supervisor had before it blocked what it reads from its `SignalFd`.
+//!
+//! Compiled only with the feature `launch`: none of this belongs into a foreign process.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Bits of `INHERITED`: standard descriptors 0, 1, 2 were closed; signals were ignored.
+const CLOSED: u32 = 1;
+const SIGPIPE_IGNORED: u32 = 1 << 3;
+const SIGCHLD_IGNORED: u32 = 1 << 4;
+
+static INHERITED: AtomicU32 = AtomicU32::new(0);
+
+/// Runs before `main`, and before the standard library changes anything.
+extern "C" fn remember_what_we_inherited() {
+    let mut inherited = 0;
+    for fd in 0..3 {
+        // SAFETY: F_GETFD only asks, of any number.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            inherited |= CLOSED << fd;
+        }
+    }
+    for (signal, bit) in [
+        (libc::SIGPIPE, SIGPIPE_IGNORED),
+        (libc::SIGCHLD, SIGCHLD_IGNORED),
+    ] {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: with no new action, sigaction only fills in `action`; all zeroes are a value of it too.
+        let handler = unsafe {
+            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+            action.assume_init().sa_sigaction
+        };
+        if handler == libc::SIG_IGN {
+            inherited |= bit;
+        }
+    }
+    INHERITED.store(inherited, Relaxed);
+}
+
+#[used]
+// SAFETY: functions of .init_array are called once, before main, with arguments that this one ignores; it
+// uses nothing that is not there so early.
+#[unsafe(link_section = ".init_array")]
+static REMEMBER: extern "C" fn() = remember_what_we_inherited;
+
+fn inherited(bit: u32) -> bool {
+    INHERITED.load(Relaxed) & bit != 0
+}
+
+/// Calls `set_disposition(signal, SIG_DFL or SIG_IGN)`. Async-signal-safe.
+fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
+    // SAFETY: no handler of ours is installed, so nothing of ours runs later. Fails for SIGKILL and SIGSTOP,
+    // which have what we would set.
+    unsafe { libc::signal(signal, handler) };
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set; sigaddset refuses numbers that are no signals.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for &signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// The signal mask as it was before `block`.
+#[derive(Clone, Copy)]
+pub struct SavedMask(libc::sigset_t);
+
+/// Blocks signals, so that a `SignalFd` gets them. SIGCHLD gets its default disposition, or the kernel would
+/// reap our children itself.
+pub fn block(signals: &[i32]) -> io::Result<SavedMask> {
+    set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+    let set = set_of(signals);
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets are ours; on success the old one has been filled in.
+    unsafe {
+        check(-libc::pthread_sigmask(
+            libc::SIG_BLOCK,
+            &set,
+            before.as_mut_ptr(),
+        ))?;
+        Ok(SavedMask(before.assume_init()))
+    }
+}
+
+/// One signal that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalInfo {
+    /// Its number.
+    pub signal: i32,
+    /// The kernel sent it by itself: a key on the terminal, a hang-up. Everybody in the foreground has got it.
+    pub from_kernel: bool,
+    /// Who sent it, if a process did.
+    pub sender_pid: u32,
+}
+
+/// signalfd(2): blocked signals, as something to read.
+pub struct SignalFd(OwnedFd);
+
+impl SignalFd {
+    /// For these signals, which must be blocked.
+    pub fn new(signals: &[i32]) -> io::Result<SignalFd> {
+        let set = set_of(signals);
+        // SAFETY: `set` is a signal set; -1 asks for a new descriptor, which is ours alone.
+        unsafe {
+            let fd = check(libc::signalfd(
+                -1,
+                &set,
+                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+            ))?;
+            Ok(SignalFd(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// The next signal, if one waits.
+    pub fn read(&self) -> Option<SignalInfo> {
+        // struct signalfd_siginfo: signo at 0, code at 8, pid at 12.
+        let mut bytes = [0u8; size_of::<libc::signalfd_siginfo>()];
+        let got = rustix::io::read(&self.0, &mut bytes).ok()?;
+        if got != bytes.len() {
+            return None;
+        }
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        Some(SignalInfo {
+            signal: word(0) as i32,
+            from_kernel: word(8) as i32 == libc::SI_KERNEL,
+            sender_pid: word(12),
+        })
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Why a program did not start.
+#[derive(Debug)]
+pub enum SpawnError {
+    /// There is no process for it.
+    Fork(io::Error),
+    /// execve(2) refused.
+    Exec(io::Error),
+}
+
+/// A program, ready to be started: nothing is allocated after the fork.
+pub struct Program {
+    /// The file, as execve(2) wants it.
+    pub file: CString,
+    /// Arguments, the name first.
+    pub arguments: Vec<CString>,
+    /// `NAME=value` each.
+    pub environment: Vec<CString>,
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings
+        .iter()
+        .map(|s| s.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
+}
+
+/// Starts a program as our child, with the signal mask, ignored signals and closed descriptors that we were
+/// started with. It is killed when we die. Returns its pid when it has been executed.
+pub fn spawn(program: &Program, mask: &SavedMask) -> Result<u32, SpawnError> {
+    let arguments = pointers(&program.arguments);
+    let environment = pointers(&program.environment);
+    let (read_end, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|e| SpawnError::Fork(e.into()))?;
+    let parent = std::process::id();
+    // SAFETY: glibc keeps its own locks consistent over fork; the child calls async-signal-safe functions
+    // only, until exec or exit.
+    let child = check(unsafe { libc::fork() }).map_err(SpawnError::Fork)?;
+    if child == 0 {
+        // SAFETY: the pointers are to strings that live in this process's copy, and end with null.
+        unsafe {
+            run_in_child(
+                program,
+                &arguments,
+                &environment,
+                mask,
+                parent,
+                write_end.as_raw_fd(),
+            )
+        }
+    }
+    drop(write_end);
+    let mut errno = [0; 4];
+    match rustix::io::retry_on_intr(|| rustix::io::read(&read_end, &mut errno[..])) {
+        Ok(4) => {
+            // The child exits right now: nobody else shall find it.
+            // SAFETY: our own child; no status is asked for.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            Err(SpawnError::Exec(io::Error::from_raw_os_error(
+                i32::from_ne_bytes(errno),
+            )))
+        }
+        // End of file: exec closed the pipe, or the child was killed before, which its status will say.
+        _ => Ok(child as u32),
+    }
+}
+
+/// The child's part: never returns.
+///
+/// # Safety
+/// `arguments` and `environment` are null-terminated lists of C strings.
+unsafe fn run_in_child(
+    program: &Program,
+    arguments: &[*const c_char],
+    environment: &[*const c_char],
+    mask: &SavedMask,
+    parent: u32,
+    report: RawFd,
+) -> ! {
+    // SAFETY: async-signal-safe calls with valid arguments; the descriptors closed are those that were closed
+    // when we started, so nobody relies on them.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() as u32 != parent {
+            // The supervisor died before the line above: nobody would tell us.
+            libc::_exit(125);
+        }
+        for fd in 0..3 {
+            if inherited(CLOSED << fd) && fd != report {
+                libc::close(fd);
+            }
+        }
+        let ignored_or_default = |bit| {
+            if inherited(bit) {
+                libc::SIG_IGN
+            } else {
+                libc::SIG_DFL
+            }
+        };
+        set_disposition(libc::SIGPIPE, ignored_or_default(SIGPIPE_IGNORED));
+        set_disposition(libc::SIGCHLD, ignored_or_default(SIGCHLD_IGNORED));
+        libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut());
+        libc::execve(
+            program.file.as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+        );
+        let errno = io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::ENOEXEC)
+            .to_ne_bytes();
+        libc::write(report, errno.as_ptr().cast(), errno.len());
+        libc::_exit(126)
+    }
+}
+
+/// Which side of a `fork` we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The old process; the new one has this pid.
+    Parent(u32),
+    /// The new process.
+    Child,
+}
+
+/// fork(2), for a supervisor that has no threads of its own.
+pub fn fork() -> io::Result<Side> {
+    // SAFETY: glibc keeps its own locks consistent over fork, and threads that could hold others (the agent of
+    // an outer group, in a nested run) share no locks with our code.
+    match check(unsafe { libc::fork() })? {
+        0 => Ok(Side::Child),
+        pid => Ok(Side::Parent(pid as u32)),
+    }
+}
+
+/// Sends a signal by number, real-time signals included.
+pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill has no preconditions on memory. A pid of 0 would mean our own group: refused.
+    check(if pid == 0 {
+        -1
+    } else {
+        unsafe { libc::kill(pid as libc::pid_t, signal) }
+    })
+    .map(drop)
+}
+
+/// Stops ourselves until somebody sends SIGCONT.
+pub fn stop_self() {
+    // SAFETY: raise has no preconditions on memory.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Ends this process by a signal, as the program that it ran for was: default action, no core file.
+pub fn die_by_signal(signal: i32) -> ! {
+    let none = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    // A core file may also go to a program, whatever the limit says.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    set_disposition(signal, libc::SIG_DFL);
+    let set = set_of(&[signal]);
+    // SAFETY: unblocking and raising a signal with its default action runs no code of ours.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+    // A signal whose default action does not end a process cannot have ended the other one either.
+    std::process::exit(128 + signal)
+}
+
+/// The process at the other end of a unix socket when it connected: a descriptor and its pid, which is 0 when
+/// its pid namespace is not one that we can see.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    get_option(socket, libc::SO_PEERCRED, &mut credentials)?;
+    let pid = credentials.pid as u32;
+    let mut pidfd: c_int = -1;
+    match get_option(socket, libc::SO_PEERPIDFD, &mut pidfd) {
+        // SAFETY: on success the kernel has made a descriptor for us.
+        Ok(()) if pidfd >= 0 => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+        // Before Linux 6.5; or the process is gone, which the line below says too.
+        _ => {
+            let pid_or_gone =
+                rustix::process::Pid::from_raw(credentials.pid).ok_or(io::ErrorKind::NotFound)?;
+            Ok((
+                pid,
+                rustix::process::pidfd_open(pid_or_gone, rustix::process::PidfdFlags::empty())?,
+            ))
+        }
+    }
+}
+
+/// Types that getsockopt(2) may fill in.
+trait SocketOption {}
+impl SocketOption for libc::ucred {}
+impl SocketOption for c_int {}
+
+fn get_option<T: SocketOption>(
+    socket: BorrowedFd<'_>,
+    option: c_int,
+    value: &mut T,
+) -> io::Result<()> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` has `length` bytes, and any bytes are a value of it: `SocketOption` is for integers only.
+    check(unsafe {
+        let value = std::ptr::from_mut(value).cast();
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            value,
+            &mut length,
+        )
+    })
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(words: &[&str]) -> Program {
+        let c = |s: &&str| CString::new(*s).unwrap();
+        Program {
+            file: c(&words[0]),
+            arguments: words.iter().map(c).collect(),
+            environment: vec![c(&"A=b")],
+        }
+    }
+
+    fn status_of(pid: u32) -> i32 {
+        let mut status = 0;
+        // SAFETY: our own child.
+        assert_eq!(
+            unsafe { libc::waitpid(pid as i32, &mut status, 0) },
+            pid as i32
+        );
+        status
+    }
+
+    #[test]
+    fn a_program_starts_with_its_arguments_and_environment() {
+        let mask = block(&[]).unwrap();
+        let pid = spawn(&program(&["/bin/sh", "-c", "test $A = b && exit 7"]), &mask).unwrap();
+        assert_eq!(libc::WEXITSTATUS(status_of(pid)), 7);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_executed_says_why() {
+        let mask = block(&[]).unwrap();
+        let Err(SpawnError::Exec(error)) = spawn(&program(&["/nowhere/at/all"]), &mask) else {
+            panic!("it ran")
+        };
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_child_has_the_mask_from_before() {
+        let mask = block(&[libc::SIGUSR1, libc::SIGWINCH]).unwrap();
+        let pid = spawn(&program(&["/bin/sh", "-c", "kill -USR1 $$; exit 3"]), &mask).unwrap();
+        assert_eq!(libc::WTERMSIG(status_of(pid)), libc::SIGUSR1);
+    }
+
+    #[test]
+    fn signals_are_read_with_their_sender() {
+        block(&[libc::SIGUSR2]).unwrap();
+        let signals = SignalFd::new(&[libc::SIGUSR2]).unwrap();
+        assert_eq!(signals.read(), None);
+        // SAFETY: sends a blocked signal to this thread.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        let info = signals.read().unwrap();
+        assert_eq!(
+            (info.signal, info.from_kernel, info.sender_pid),
+            (libc::SIGUSR2, false, std::process::id())
+        );
+    }
+
+    #[test]
+    fn a_process_dies_by_the_signal_it_is_told() {
+        match fork().unwrap() {
+            Side::Child => die_by_signal(libc::SIGSEGV),
+            Side::Parent(pid) => {
+                let status = status_of(pid);
+                assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+                assert!(!libc::WCOREDUMP(status));
+            }
+        }
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_is_known() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (pid, _pidfd) = peer_process(one.as_fd()).unwrap();
+        assert_eq!(pid, std::process::id());
+    }
+}
