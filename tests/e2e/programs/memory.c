@@ -1,0 +1,662 @@
+/* Calls that change, lock, move or drop memory, made on memory that is swapped out at that moment. */
+#include "cases.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static const size_t SIZE = 96 * MiB;
+
+static void *swapped(size_t bytes, uint64_t seed, const char *what)
+{
+	void *p = map(bytes);
+	fill(p, bytes, seed);
+	push_out(p, bytes, what);
+	return p;
+}
+
+/* --- access that must trap --- */
+
+static sigjmp_buf trap;
+static volatile sig_atomic_t trapped;
+static void on_trap(int sig) { trapped = sig; siglongjmp(trap, 1); }
+
+/* The signal that touching the word raises, or 0. */
+static int trap_of(volatile uint64_t *word, int write_it)
+{
+	struct sigaction action = { .sa_handler = on_trap }, segv, bus;
+	sigaction(SIGSEGV, &action, &segv);
+	sigaction(SIGBUS, &action, &bus);
+	trapped = 0;
+	if (!sigsetjmp(trap, 1)) {
+		uint64_t value = *word;
+		if (write_it)
+			*word = value;
+	}
+	sigaction(SIGSEGV, &segv, NULL);
+	sigaction(SIGBUS, &bus, NULL);
+	return trapped;
+}
+
+static void protect(void)
+{
+	char *p = swapped(SIZE, 1, "mprotect");
+	uint64_t *word = (uint64_t *)(p + SIZE / 2);
+	MUST(mprotect(p, SIZE, PROT_NONE) == 0);
+	MUST(trap_of(word, 0) == SIGSEGV);
+	MUST(trap_of((uint64_t *)p, 1) == SIGSEGV);
+	MUST(mprotect(p, SIZE, PROT_READ) == 0);
+	check(p, SIZE / 2, 1, "after PROT_READ");
+	MUST(trap_of(word, 1) == SIGSEGV);
+	MUST(mprotect(p, SIZE, PROT_READ | PROT_WRITE) == 0);
+	check(p, SIZE, 1, "after PROT_READ|PROT_WRITE");
+	push_out(p, SIZE, "mprotect again");
+	/* Every other MiB another protection: many small VMAs over swapped pages. */
+	for (size_t m = 0; m < SIZE / MiB; m += 2)
+		MUST(mprotect(p + m * MiB, MiB, PROT_READ) == 0);
+	check(p, SIZE, 1, "striped");
+	MUST(trap_of((uint64_t *)(p + 2 * MiB), 1) == SIGSEGV);
+	MUST(trap_of((uint64_t *)(p + 3 * MiB), 1) == 0);
+	for (size_t m = 0; m < SIZE / MiB; m += 2)
+		MUST(mprotect(p + m * MiB, MiB, PROT_READ | PROT_WRITE) == 0);
+	fill(p, SIZE, 2);
+	push_out(p, SIZE, "rewritten");
+	check(p, SIZE, 2, "rewritten");
+}
+
+/* As a JIT compiler does it: written, swapped out, made executable, called. */
+static void code(void)
+{
+	char *p = swapped(SIZE, 3, "code");
+	/* x86-64: mov eax, edi; add eax, imm32; ret */
+	for (size_t k = 0; k < 64; k++) {
+		unsigned char function[] = { 0x89, 0xf8, 0x05, (unsigned char)k, 0, 0, 0, 0xc3 };
+		memcpy(p + k * MiB, function, sizeof function);
+	}
+	push_out(p, SIZE, "code");
+	MUST(mprotect(p, 64 * MiB, PROT_READ | PROT_EXEC) == 0);
+	for (int k = 0; k < 64; k++) {
+		int (*function)(int) = (int (*)(int))(void *)(p + (size_t)k * MiB);
+		int got = function(1000);
+		if (got != 1000 + k)
+			bad("function %d returned %d", k, got);
+	}
+	MUST(mprotect(p, 64 * MiB, PROT_READ | PROT_WRITE) == 0);
+	check(p + 64 * MiB, 0, 3, "tail");
+	for (size_t k = 64; k < SIZE / MiB; k++)
+		MUST(wrong_word((uint64_t *)(p + k * MiB), 3, k * MiB / PAGE) == WORDS);
+}
+
+static void lock(void)
+{
+	char *p = swapped(SIZE, 4, "mlock");
+	size_t part = 8 * MiB;
+	MUST(mlock(p, part) == 0);
+	MUST(pages_out(p, part) == 0);
+	for (int k = 0; k < 6; k++)
+		ballast();
+	MUST(pages_out(p, part) == 0);
+	check(p, SIZE, 4, "while locked");
+	MUST(munlock(p, part) == 0);
+	push_out(p, SIZE, "munlock");
+	check(p, SIZE, 4, "after munlock");
+	/* Lock on fault: nothing comes in by itself, what comes in stays. */
+	MUST(mlock2(p + SIZE - part, part, MLOCK_ONFAULT) == 0);
+	check(p, SIZE, 4, "locked on fault");
+	for (int k = 0; k < 6; k++)
+		ballast();
+	MUST(pages_out(p + SIZE - part, part) == 0);
+	MUST(munlock(p + SIZE - part, part) == 0);
+	check(p, SIZE, 4, "end");
+	/* Memory locked before its first touch. */
+	char *q = map(part);
+	MUST(mlock(q, part) == 0);
+	fill(q, part, 5);
+	for (int k = 0; k < 6; k++)
+		ballast();
+	MUST(pages_out(q, part) == 0);
+	check(q, part, 5, "locked from the start");
+}
+
+static void remap(void)
+{
+	char *p = swapped(SIZE, 6, "mremap");
+	/* Grow; the old content stays, the tail is zero. */
+	char *q = mremap(p, SIZE, SIZE + 32 * MiB, MREMAP_MAYMOVE);
+	MUST(q != MAP_FAILED);
+	check(q, SIZE, 6, "grown");
+	check_zero(q + SIZE, 32 * MiB, "grown tail");
+	fill(q + SIZE, 32 * MiB, 7);
+	push_out(q, SIZE + 32 * MiB, "grown");
+	/* Shrink; then grow again: the cut part must not come back. */
+	MUST(mremap(q, SIZE + 32 * MiB, SIZE, 0) == q);
+	p = mremap(q, SIZE, SIZE + 32 * MiB, MREMAP_MAYMOVE);
+	MUST(p != MAP_FAILED);
+	check_zero(p + SIZE, 32 * MiB, "cut and grown");
+	check(p, SIZE, 6, "cut and grown");
+	/* Move to a given address, many times, in ever other places. */
+	char *room = mmap(NULL, 8 * SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	MUST(room != MAP_FAILED);
+	size_t size = SIZE + 32 * MiB;
+	fill(p + SIZE, 32 * MiB, 7);
+	for (size_t k = 0; k < 8; k++) {
+		char *to = room + k % 4 * 2 * SIZE + k * PAGE;
+		push_out(p, SIZE, "moving");
+		MUST(mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+		p = to;
+		check(p, SIZE, 6, "moved");
+		check(p + SIZE, 32 * MiB, 7, "moved tail");
+	}
+	/* Pieces exchanged by way of a third place. */
+	push_out(p, SIZE, "exchange");
+	char *third = map(4 * MiB);
+	for (size_t k = 0; k < 8; k++) {
+		char *a = p + k * 4 * MiB, *b = p + (15 - k) * 4 * MiB;
+		MUST(mremap(a, 4 * MiB, 4 * MiB, MREMAP_MAYMOVE | MREMAP_FIXED, third) == third);
+		MUST(mremap(b, 4 * MiB, 4 * MiB, MREMAP_MAYMOVE | MREMAP_FIXED, a) == a);
+		MUST(mremap(third, 4 * MiB, 4 * MiB, MREMAP_MAYMOVE | MREMAP_FIXED, b) == b);
+	}
+	for (size_t k = 0; k < 16; k++)
+		for (size_t n = 0; n < 4 * MiB / PAGE; n++)
+			if (wrong_word((uint64_t *)(p + k * 4 * MiB + n * PAGE), 6, (15 - k) * 1024 + n) < WORDS)
+				bad("exchanged piece %zu page %zu", k, n);
+}
+
+/* The target of the move is memory that is swapped out too: its content must go, the moved one must come. */
+static void remap_over(void)
+{
+	size_t size = 48 * MiB;
+	for (int round = 0; round < 4; round++) {
+		char *a = map(size), *b = map(size);
+		fill(a, size, 10);
+		fill(b, size, 11);
+		push_out(a, size, "source");
+		push_out(b, size, "target");
+		MUST(mremap(a, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, b) == b);
+		check(b, size, 10, "moved over");
+		/* Something fresh where the source was. */
+		char *c = mmap(a, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		MUST(c == a);
+		check_zero(c, size, "fresh memory at the old address");
+		fill(c, size, 12);
+		push_out(b, size, "both");
+		check(c, size, 12, "at the old address");
+		check(b, size, 10, "moved over, later");
+		MUST(munmap(b, size) == 0 && munmap(c, size) == 0);
+	}
+}
+
+static void remap_dontunmap(void)
+{
+	char *p = swapped(SIZE, 13, "dontunmap");
+	char *q = mremap(p, SIZE, SIZE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	MUST(q != MAP_FAILED && q != p);
+	check_zero(p, SIZE / 2, "left behind");
+	check(q, SIZE, 13, "taken along");
+	fill(p, SIZE, 14);
+	push_out(q, SIZE, "both");
+	check(p, SIZE, 14, "left behind, written");
+	check(q, SIZE, 13, "taken along, later");
+}
+
+static void unmap(void)
+{
+	char *p = swapped(SIZE, 15, "munmap");
+	/* Holes of every size; what is mapped anew there is zero; the rest stays. */
+	for (size_t m = 0; m < SIZE / MiB; m += 3) {
+		size_t n = (m % 7 + 1) * 16 * PAGE;
+		MUST(munmap(p + m * MiB, n) == 0);
+		MUST(mmap(p + m * MiB, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+		     MAP_FAILED);
+		check_zero(p + m * MiB, n, "hole");
+		for (size_t k = 0; k < n / PAGE; k++)
+			fill_page((uint64_t *)(p + m * MiB + k * PAGE), 15, m * MiB / PAGE + k);
+	}
+	push_out(p, SIZE, "with holes");
+	check(p, SIZE, 15, "with holes");
+	/* MAP_FIXED over swapped memory, without munmap. */
+	push_out(p, SIZE, "overlay");
+	MUST(mmap(p, SIZE / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	check_zero(p, SIZE / 2, "overlay");
+	for (size_t k = SIZE / 2 / PAGE; k < SIZE / PAGE; k++)
+		MUST(wrong_word((uint64_t *)(p + k * PAGE), 15, k) == WORDS);
+	/* The heap: grow it, swap it, shrink it, grow it. */
+	char *top = sbrk(0);
+	char *heap = sbrk((intptr_t)(48 * MiB));
+	MUST(heap != (void *)-1);
+	heap = (char *)(((uintptr_t)heap + PAGE - 1) & ~(PAGE - 1));
+	fill(heap, 40 * MiB, 16);
+	push_out(heap, 40 * MiB, "brk");
+	check(heap, 40 * MiB, 16, "brk");
+	push_out(heap, 40 * MiB, "brk");
+	MUST(brk(top) == 0);
+	MUST(sbrk((intptr_t)(48 * MiB)) != (void *)-1);
+	check_zero(heap, 40 * MiB, "brk shrunk and grown");
+}
+
+static void advise(void)
+{
+	char *p = swapped(SIZE, 17, "madvise");
+	MUST(madvise(p, SIZE / 2, MADV_DONTNEED) == 0);
+	check_zero(p, SIZE / 2, "DONTNEED");
+	for (size_t k = SIZE / 2 / PAGE; k < SIZE / PAGE; k++)
+		MUST(wrong_word((uint64_t *)(p + k * PAGE), 17, k) == WORDS);
+	fill(p, SIZE, 18);
+	push_out(p, SIZE, "FREE");
+	/* FREE: each page reads as before or as zeros until it is written; a write is for ever. */
+	MUST(madvise(p, SIZE, MADV_FREE) == 0);
+	for (size_t k = 0; k < SIZE / PAGE; k += 5)
+		fill_page((uint64_t *)(p + k * PAGE), 19, k);
+	ballast();
+	for (size_t k = 0; k < SIZE / PAGE; k++) {
+		uint64_t *words = (uint64_t *)(p + k * PAGE);
+		if (k % 5 == 0) {
+			MUST(wrong_word(words, 19, k) == WORDS);
+		} else if (wrong_word(words, 18, k) < WORDS) {
+			check_zero(words, PAGE, "FREE");
+		}
+	}
+	/* Small pieces, as allocators do it, then what is said to have no visible effect. */
+	fill(p, SIZE, 20);
+	push_out(p, SIZE, "pieces");
+	for (size_t k = 0; k < SIZE / PAGE; k += 16)
+		MUST(madvise(p + k * PAGE, 3 * PAGE, MADV_DONTNEED) == 0);
+	for (size_t k = 0; k < SIZE / PAGE; k++) {
+		if (k % 16 < 3)
+			check_zero(p + k * PAGE, PAGE, "piece");
+		else
+			MUST(wrong_word((uint64_t *)(p + k * PAGE), 20, k) == WORDS);
+	}
+	fill(p, SIZE, 21);
+	push_out(p, SIZE, "hints");
+	int hints[] = { MADV_COLD, MADV_PAGEOUT, MADV_WILLNEED, MADV_SEQUENTIAL, MADV_RANDOM, MADV_DONTDUMP,
+			MADV_DODUMP, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_NORMAL };
+	for (size_t k = 0; k < sizeof hints / sizeof *hints; k++)
+		if (madvise(p, SIZE, hints[k]) && errno != EINVAL)
+			bad("hint %d: %s", hints[k], strerror(errno));
+	check(p, SIZE, 21, "hints");
+	push_out(p, SIZE, "populate");
+	MUST(madvise(p, 8 * MiB, MADV_POPULATE_READ) == 0);
+	MUST(madvise(p + 8 * MiB, 8 * MiB, MADV_POPULATE_WRITE) == 0);
+	check(p, SIZE, 21, "populate");
+}
+
+/* What the program itself says about fork must hold, whatever uswap says for its own ends. */
+static void advise_fork(void)
+{
+	size_t third = 32 * MiB;
+	char *p = swapped(3 * third, 22, "advice for fork");
+	MUST(madvise(p, third, MADV_DONTFORK) == 0);
+	MUST(madvise(p + third, third, MADV_WIPEONFORK) == 0);
+	push_out(p, 3 * third, "advice for fork");
+	fflush(stdout);
+	pid_t child = fork();
+	MUST(child >= 0);
+	if (!child) {
+		if (trap_of((uint64_t *)p, 0) != SIGSEGV)
+			bad("MADV_DONTFORK memory can be read in the child");
+		check_zero(p + third, third, "MADV_WIPEONFORK");
+		for (size_t k = 2 * third / PAGE; k < 3 * third / PAGE; k++)
+			MUST(wrong_word((uint64_t *)(p + k * PAGE), 22, k) == WORDS);
+		_exit(0);
+	}
+	must_succeed(child, "child");
+	check(p, 3 * third, 22, "parent");
+	MUST(madvise(p, third, MADV_DOFORK) == 0);
+	MUST(madvise(p + third, third, MADV_KEEPONFORK) == 0);
+	push_out(p, 3 * third, "advice withdrawn");
+	child = fork();
+	MUST(child >= 0);
+	if (!child) {
+		check(p, 3 * third, 22, "child after DOFORK");
+		_exit(0);
+	}
+	must_succeed(child, "child after DOFORK");
+}
+
+/* --- where memory can lie --- */
+
+static unsigned char bss[96 * 1024 * 1024] __attribute__((aligned(4096)));
+static uint64_t data[1024 * 512] __attribute__((aligned(4096))) = { [0] = 7, [1024 * 512 - 1] = 9 };
+
+static void bss_and_data(void)
+{
+	check_zero(bss, sizeof bss, "bss before");
+	MUST(data[0] == 7 && data[1024 * 512 - 1] == 9 && data[5] == 0);
+	fill(bss, sizeof bss, 23);
+	fill(data, sizeof data, 24);
+	push_out(bss, sizeof bss, "bss");
+	check(bss, sizeof bss, 23, "bss");
+	check(data, sizeof data, 24, "data");
+}
+
+enum { STACKS = 6, FRAME_PAGES = 64 };
+static pthread_barrier_t gate;
+static char *stack_places[STACKS];
+
+/* Frames of 256 KiB, each filled on the way down and checked on the way up. */
+static void __attribute__((noinline)) descend(int depth, uint64_t seed)
+{
+	unsigned char frame[FRAME_PAGES * 4096] __attribute__((aligned(4096)));
+	fill(frame, sizeof frame, seed + (uint64_t)depth);
+	if (depth) {
+		descend(depth - 1, seed);
+	} else {
+		stack_places[seed / 1000] = (char *)frame;
+		pthread_barrier_wait(&gate);
+		pthread_barrier_wait(&gate);
+	}
+	check(frame, sizeof frame, seed + (uint64_t)depth, "stack");
+}
+
+static void *deep(void *argument)
+{
+	descend(59, (uint64_t)(uintptr_t)argument * 1000);
+	return argument;
+}
+
+/* Stacks made by pthread, by mmap and by malloc; 15 MiB deep each, and idle while they are pushed out. */
+static void stacks(void)
+{
+	pthread_t threads[STACKS];
+	size_t size = 16 * MiB;
+	pthread_barrier_init(&gate, NULL, STACKS + 1);
+	for (size_t k = 0; k < STACKS; k++) {
+		pthread_attr_t attributes;
+		pthread_attr_init(&attributes);
+		if (k % 3 == 0)
+			MUST(pthread_attr_setstacksize(&attributes, size) == 0);
+		else if (k % 3 == 1)
+			MUST(pthread_attr_setstack(&attributes, map(size), size) == 0);
+		else
+			MUST(pthread_attr_setstack(&attributes, aligned_alloc(4096, size), size) == 0);
+		MUST(pthread_create(&threads[k], &attributes, deep, (void *)k) == 0);
+		pthread_attr_destroy(&attributes);
+	}
+	pthread_barrier_wait(&gate);
+	for (size_t k = 0; k < STACKS; k++)
+		push_out(stack_places[k] + FRAME_PAGES * PAGE, 10 * MiB, "stack");
+	pthread_barrier_wait(&gate);
+	for (size_t k = 0; k < STACKS; k++)
+		MUST(pthread_join(threads[k], NULL) == 0);
+}
+
+/* The main stack is left alone, but it must work while it grows under pressure. */
+static int __attribute__((noinline)) main_descend(int depth)
+{
+	volatile unsigned char frame[16384];
+	for (size_t k = 0; k < sizeof frame; k += 512)
+		frame[k] = (unsigned char)(depth + (int)k);
+	if (depth % 50 == 0)
+		ballast();
+	int below = depth ? main_descend(depth - 1) : 0;
+	for (size_t k = 0; k < sizeof frame; k += 512)
+		MUST(frame[k] == (unsigned char)(depth + (int)k));
+	return below + 1;
+}
+
+static void main_stack(void)
+{
+	char *p = swapped(SIZE, 25, "main stack");
+	MUST(main_descend(400) == 401);
+	check(p, SIZE, 25, "main stack");
+}
+
+static void shared(void)
+{
+	size_t size = 16 * MiB;
+	char *both = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int fd = memfd_create("e2e", 0);
+	MUST(both != MAP_FAILED && fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+	char *file = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	char *cow = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	MUST(file != MAP_FAILED && cow != MAP_FAILED);
+	fill(file, size, 26);
+	check(cow, size, 26, "private view of a file");
+	for (size_t k = 0; k < size / PAGE; k += 2)
+		fill_page((uint64_t *)(cow + k * PAGE), 27, k);
+	fill(both, size, 28);
+	char *p = swapped(64 * MiB, 29, "beside shared memory");
+	fflush(stdout);
+	pid_t child = fork();
+	MUST(child >= 0);
+	if (!child) {
+		check(both, size, 28, "child: shared");
+		check(p, 64 * MiB, 29, "child: private");
+		fill(both, size, 30);
+		fill(p, 64 * MiB, 31);
+		_exit(0);
+	}
+	must_succeed(child, "child");
+	check(both, size, 30, "written by the child");
+	check(p, 64 * MiB, 29, "private");
+	check(file, size, 26, "file");
+	for (size_t k = 0; k < size / PAGE; k++)
+		MUST(wrong_word((uint64_t *)(cow + k * PAGE), k % 2 ? 26 : 27, k) == WORDS);
+}
+
+/* --- the kernel as the one that touches --- */
+
+static void io(void)
+{
+	size_t size = 64 * MiB;
+	char path[] = "io-XXXXXX";
+	int file = mkstemp(path), pair[2], pipes[2];
+	MUST(file >= 0 && unlink(path) == 0);
+	char *out = map(size), *in = map(size);
+	fill(out, size, 32);
+	fill(in, size, 33);
+	push_out(out, size, "write(2)");
+	MUST(write(file, out, size) == (ssize_t)size);
+	push_out(in, size, "read(2)");
+	MUST(pread(file, in, size, 0) == (ssize_t)size);
+	check(in, size, 32, "read(2)");
+	check(out, size, 32, "write(2)");
+	/* Vectors of single pages, far apart. */
+	fill(in, size, 34);
+	push_out(in, size, "readv");
+	struct iovec vector[256];
+	for (size_t k = 0; k < 256; k++)
+		vector[k] = (struct iovec){ in + k * 64 * PAGE, PAGE };
+	MUST(preadv(file, vector, 256, 0) == (ssize_t)(256 * PAGE));
+	for (size_t k = 0; k < 256; k++)
+		MUST(wrong_word((uint64_t *)(in + k * 64 * PAGE), 32, k) == WORDS);
+	/* A pipe and a socket, small pieces, a thread's worth of system calls. */
+	MUST(pipe(pipes) == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	fill(in, size, 35);
+	for (size_t k = 0; k < size / PAGE; k += 8) {
+		if (k % 4096 == 0)
+			push_out_percent(in, size, 10, "pipe"), push_out_percent(out, size, 10, "pipe");
+		MUST(write(pipes[1], out + k * PAGE, PAGE) == (ssize_t)PAGE);
+		MUST(read(pipes[0], in + k * PAGE, PAGE) == (ssize_t)PAGE);
+		MUST(send(pair[0], out + (k + 4) * PAGE, PAGE, 0) == (ssize_t)PAGE);
+		MUST(recv(pair[1], in + (k + 4) * PAGE, PAGE, 0) == (ssize_t)PAGE);
+	}
+	for (size_t k = 0; k < size / PAGE; k++)
+		MUST(wrong_word((uint64_t *)(in + k * PAGE), k % 4 ? 35 : 32, k) == WORDS);
+	/* Structures, names and paths in swapped memory; the calls must not say EFAULT. */
+	fill(in, size, 36);
+	push_out(in, size, "small calls");
+	struct timespec *times = (struct timespec *)in;
+	for (size_t k = 0; k < size / PAGE; k += 64)
+		MUST(clock_gettime(CLOCK_REALTIME, times + k * PAGE / sizeof *times) == 0);
+	push_out(in, size, "small calls");
+	for (size_t k = 1; k < size / PAGE; k += 64)
+		MUST(getcwd(in + k * PAGE, PAGE) != NULL);
+	/* process_vm_readv of ourselves: memory reached by get_user_pages. */
+	fill(in, size, 37);
+	push_out(out, size, "process_vm_readv");
+	struct iovec here = { in, 16 * MiB }, there = { out, 16 * MiB };
+	ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+	if (n >= 0) {
+		MUST(n == (ssize_t)(16 * MiB));
+		check(in, 16 * MiB, 32, "process_vm_readv");
+	}
+	/* A futex word and a robust wait in swapped memory. */
+	push_out(out, size, "futex");
+	uint32_t *word = (uint32_t *)(out + 17 * PAGE);
+	struct timespec none = { 0, 1000000 };
+	syscall(SYS_futex, word, 0 /* WAIT */, *word, &none, NULL, 0);
+	check(out, size, 32, "futex");
+}
+
+struct direct_job {
+	int fd;
+	char *memory;
+	size_t bytes;
+	uint64_t seed;
+};
+
+static void *direct_reads(void *argument)
+{
+	struct direct_job *job = argument;
+	for (int round = 0; round < 3; round++)
+		for (size_t at = 0; at < job->bytes; at += 64 * PAGE) {
+			ssize_t n = pread(job->fd, job->memory + at, 64 * PAGE, (off_t)at);
+			if (n != (ssize_t)(64 * PAGE))
+				bad("O_DIRECT read at %zu: %zd %s", at, n, strerror(errno));
+		}
+	return NULL;
+}
+
+/* Devices write straight into pages that somebody wants to swap out at the same time. */
+static void direct(void)
+{
+	size_t size = 48 * MiB;
+	char path[] = "direct-XXXXXX";
+	int plain = mkstemp(path);
+	MUST(plain >= 0);
+	int fd = open(path, O_RDWR | O_DIRECT);
+	MUST(unlink(path) == 0);
+	if (fd < 0 && errno == EINVAL) {
+		puts("no O_DIRECT here");
+		fd = plain;
+	}
+	MUST(fd >= 0);
+	char *out = map(size), *in[2] = { map(size), map(size) };
+	fill(out, size, 40);
+	push_out(out, size, "O_DIRECT write");
+	for (size_t at = 0; at < size; at += MiB)
+		MUST(pwrite(fd, out + at, MiB, (off_t)at) == (ssize_t)MiB);
+	for (int k = 0; k < 2; k++)
+		fill(in[k], size, 41 + (uint64_t)k);
+	push_out(in[0], size, "O_DIRECT read");
+	pthread_t threads[2];
+	struct direct_job jobs[2];
+	for (int k = 0; k < 2; k++) {
+		jobs[k] = (struct direct_job){ fd, in[k], size, 40 };
+		MUST(pthread_create(&threads[k], NULL, direct_reads, &jobs[k]) == 0);
+	}
+	for (int k = 0; k < 8; k++)
+		ballast();
+	for (int k = 0; k < 2; k++) {
+		MUST(pthread_join(threads[k], NULL) == 0);
+		check(in[k], size, 40, "O_DIRECT read");
+	}
+	check(out, size, 40, "O_DIRECT write");
+}
+
+/* Limits that a program sets for itself are not meant for uswap's own memory and descriptors. */
+static void limits(void)
+{
+	char *p = map(SIZE);
+	fill(p, SIZE, 43);
+	push_out(p, SIZE, "before the limits");
+	struct rlimit none = { 3, 64 }, few = { 16, 64 }, stack = { 256 * 1024, 256 * 1024 }, core = { 0, 0 };
+	MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
+	MUST(setrlimit(RLIMIT_STACK, &stack) == 0);
+	MUST(setrlimit(RLIMIT_CORE, &core) == 0);
+	for (int k = 0; k < 3; k++) {
+		check(p, SIZE, 43 + (uint64_t)k, "under limits");
+		fill(p, SIZE, 44 + (uint64_t)k);
+		push_out(p, SIZE, "under limits");
+	}
+	check(p, SIZE, 46, "under limits");
+	MUST(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	fflush(stdout);
+	pid_t child = fork();
+	MUST(child >= 0);
+	if (!child) {
+		check(p, SIZE, 46, "child under limits");
+		fill(p, SIZE, 47);
+		push_out(p, SIZE, "child under limits");
+		check(p, SIZE, 47, "child under limits");
+		_exit(0);
+	}
+	must_succeed(child, "child under limits");
+}
+
+/* A limit on file sizes also meets the swap file. Memory may then stay resident; nothing may be lost, and no
+ * SIGXFSZ may come. */
+static void limit_fsize(void)
+{
+	char *p = map(SIZE);
+	struct rlimit size = { 4096, 4096 };
+	fill(p, SIZE, 48);
+	push_out(p, SIZE, "before the limit");
+	MUST(setrlimit(RLIMIT_FSIZE, &size) == 0);
+	for (int k = 0; k < 3; k++) {
+		check(p, SIZE, 48 + (uint64_t)k, "under RLIMIT_FSIZE");
+		fill(p, SIZE, 49 + (uint64_t)k);
+		ballast();
+	}
+	check(p, SIZE, 51, "under RLIMIT_FSIZE");
+}
+
+/* glibc's allocator with all its ways: brk, arenas, mmap threshold, realloc by mremap, trim. */
+static void heap(void)
+{
+	enum { N = 3000 };
+	static struct { unsigned char *p; size_t n; unsigned tag; } slots[N];
+	uint64_t r = 12345, sum = 0;
+	for (int step = 0; step < 60000; step++) {
+		r = mix(r + 1);
+		size_t k = r % N, n = (r >> 20) % 100 ? (r >> 32) % 40000 : (r >> 32) % 3000000;
+		if (slots[k].p && (slots[k].p[0] != (unsigned char)slots[k].tag ||
+				   slots[k].p[slots[k].n - 1] != (unsigned char)(slots[k].tag + 1)))
+			bad("heap slot %zu", k);
+		n += 2;
+		if (r & 1 << 17 || !slots[k].p) {
+			free(slots[k].p);
+			slots[k].p = malloc(n);
+		} else {
+			slots[k].p = realloc(slots[k].p, n);
+			MUST(slots[k].p[0] == (unsigned char)slots[k].tag);
+		}
+		slots[k].n = n;
+		slots[k].tag = (unsigned)(r >> 40);
+		memset(slots[k].p, (int)slots[k].tag, n);
+		slots[k].p[n - 1] = (unsigned char)(slots[k].tag + 1);
+		sum = sum * 31 + n + slots[k].tag;
+		if (step % 12000 == 11999)
+			ballast();
+	}
+	for (size_t k = 0; k < N; k++)
+		free(slots[k].p);
+	printf("%016lx\n", (unsigned long)sum);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "mprotect", protect },	  { "code", code },
+		{ "mlock", lock },		  { "mremap", remap },
+		{ "mremap-over", remap_over },	  { "mremap-dontunmap", remap_dontunmap },
+		{ "munmap", unmap },		  { "madvise", advise },
+		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },
+		{ "stacks", stacks },		  { "main-stack", main_stack },
+		{ "shared", shared },		  { "io", io },
+		{ "direct", direct },		  { "limits", limits },
+		{ "limit-fsize", limit_fsize },	  { "heap", heap },
+	};
+	return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
+}

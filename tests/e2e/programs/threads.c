@@ -1,0 +1,520 @@
+/* Threads, signals and loaded libraries, with their memory swapped out. */
+#include "cases.h"
+#include <dlfcn.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+static const size_t SIZE = 96 * MiB;
+
+static char *swapped(size_t bytes, uint64_t seed, const char *what)
+{
+	char *p = map(bytes);
+	fill(p, bytes, seed);
+	push_out(p, bytes, what);
+	return p;
+}
+
+/* --- threads --- */
+
+enum { THREADS = 8 };
+static size_t part = 12 * MiB;
+static char *parts;
+static uint64_t sums[THREADS];
+static __thread uint64_t local[8192];
+
+static void *random_access(void *argument)
+{
+	size_t me = (size_t)argument;
+	char *mine = parts + me * part;
+	uint64_t r = me + 1, version[64] = { 0 };
+	fill(mine, part, me);
+	for (size_t k = 0; k < 8192; k++)
+		local[k] = mix(me * 8192 + k);
+	/* Rewrites one of 64 stripes, then reads another, by chance. */
+	for (int step = 0; step < 300; step++) {
+		r = mix(r + 1);
+		size_t stripe = r % 64, other = (r >> 8) % 64, pages = part / PAGE / 64;
+		version[stripe]++;
+		for (size_t k = 0; k < pages; k++)
+			fill_page((uint64_t *)(mine + (stripe * pages + k) * PAGE), me + 1000 * version[stripe], k);
+		for (size_t k = 0; k < pages; k++) {
+			uint64_t *words = (uint64_t *)(mine + (other * pages + k) * PAGE);
+			size_t wrong = version[other] ? wrong_word(words, me + 1000 * version[other], k)
+						      : wrong_word(words, me, other * pages + k);
+			if (wrong < WORDS)
+				bad("thread %zu stripe %zu page %zu", me, other, k);
+			sums[me] = sums[me] * 31 + words[wrong % WORDS];
+		}
+	}
+	for (size_t k = 0; k < 8192; k++)
+		MUST(local[k] == mix(me * 8192 + k));
+	return argument;
+}
+
+static void many_threads(void)
+{
+	pthread_t threads[THREADS];
+	uint64_t sum = 0;
+	parts = map(THREADS * part);
+	for (size_t k = 0; k < THREADS; k++)
+		MUST(pthread_create(&threads[k], NULL, random_access, (void *)k) == 0);
+	for (size_t k = 0; k < THREADS; k++) {
+		void *result;
+		MUST(pthread_join(threads[k], &result) == 0 && result == (void *)k);
+		sum = sum * 31 + sums[k];
+	}
+	printf("%016lx\n", (unsigned long)sum);
+}
+
+/* All threads read and write the same pages; faults on one page meet. */
+static uint64_t *common;
+static pthread_barrier_t together;
+static void *same_pages(void *argument)
+{
+	size_t pages = 64 * MiB / PAGE;
+	for (int round = 0; round < 3; round++) {
+		for (size_t k = 0; k < pages; k++)
+			__atomic_add_fetch(common + k * WORDS + k % WORDS, 1, __ATOMIC_RELAXED);
+		pthread_barrier_wait(&together);
+		if (!argument)
+			ballast();
+		pthread_barrier_wait(&together);
+	}
+	return NULL;
+}
+
+static void same_page(void)
+{
+	pthread_t threads[4];
+	common = map(64 * MiB);
+	pthread_barrier_init(&together, NULL, 4);
+	for (size_t k = 0; k < 4; k++)
+		MUST(pthread_create(&threads[k], NULL, same_pages, (void *)k) == 0);
+	for (size_t k = 0; k < 4; k++)
+		pthread_join(threads[k], NULL);
+	for (size_t k = 0; k < 64 * MiB / 8; k++)
+		if (common[k] != (k % WORDS == k / WORDS % WORDS ? 12 : 0))
+			bad("word %zu is %lu", k, (unsigned long)common[k]);
+}
+
+/* Mutexes, condition variables, semaphores and a robust mutex that live in swapped memory. */
+struct post_office {
+	char before[512 * 1024];
+	pthread_mutex_t mutex;
+	pthread_cond_t changed;
+	sem_t semaphore;
+	long turn;
+	char after[512 * 1024];
+};
+static struct post_office *office;
+
+static void *take_turns(void *argument)
+{
+	long me = (long)argument;
+	for (long k = 0; k < 2000; k++) {
+		MUST(pthread_mutex_lock(&office->mutex) == 0);
+		while (office->turn % 4 != me)
+			MUST(pthread_cond_wait(&office->changed, &office->mutex) == 0);
+		office->turn++;
+		MUST(pthread_cond_broadcast(&office->changed) == 0);
+		MUST(pthread_mutex_unlock(&office->mutex) == 0);
+	}
+	MUST(sem_post(&office->semaphore) == 0);
+	return NULL;
+}
+
+static void synchronisation(void)
+{
+	pthread_t threads[4];
+	size_t size = (sizeof *office + PAGE - 1) & ~(PAGE - 1);
+	office = map(size);
+	memset(office->before, 1, sizeof office->before);
+	memset(office->after, 2, sizeof office->after);
+	pthread_mutex_init(&office->mutex, NULL);
+	pthread_cond_init(&office->changed, NULL);
+	sem_init(&office->semaphore, 0, 0);
+	char *p = swapped(SIZE, 1, "synchronisation");
+	for (long k = 0; k < 4; k++)
+		MUST(pthread_create(&threads[k], NULL, take_turns, (void *)k) == 0);
+	for (int k = 0; k < 6; k++)
+		ballast();
+	for (int k = 0; k < 4; k++)
+		MUST(sem_wait(&office->semaphore) == 0);
+	for (int k = 0; k < 4; k++)
+		MUST(pthread_join(threads[k], NULL) == 0);
+	MUST(office->turn == 8000);
+	check(p, SIZE, 1, "synchronisation");
+}
+
+static void *to_cancel(void *argument)
+{
+	for (;;) {
+		ballast();
+		pthread_testcancel();
+	}
+	return argument;
+}
+
+/* pthread_cancel uses signal 32. Threads are made and ended by the hundred. */
+static void *short_life(void *argument)
+{
+	char *p = argument;
+	for (size_t k = 0; k < MiB / PAGE; k++)
+		MUST(wrong_word((uint64_t *)(p + k * PAGE), 2, k) == WORDS);
+	return malloc(100000);
+}
+
+static void cancel(void)
+{
+	pthread_t thread, many[16];
+	void *result;
+	char *p = swapped(SIZE, 2, "cancel");
+	MUST(pthread_create(&thread, NULL, to_cancel, NULL) == 0);
+	sleep_ms(200);
+	MUST(pthread_cancel(thread) == 0);
+	MUST(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	for (int round = 0; round < 20; round++) {
+		for (int k = 0; k < 16; k++)
+			MUST(pthread_create(&many[k], NULL, short_life, p) == 0);
+		for (int k = 0; k < 16; k++) {
+			MUST(pthread_join(many[k], &result) == 0);
+			free(result);
+		}
+	}
+	check(p, SIZE, 2, "cancel");
+}
+
+/* --- fork in a multi-threaded program --- */
+
+static volatile int stop;
+static void *allocate(void *argument)
+{
+	enum { N = 400 };
+	static __thread struct { unsigned char *p; size_t n; } slots[N];
+	uint64_t r = (uint64_t)(size_t)argument + 77;
+	for (uint64_t step = 0; !stop; step++) {
+		r = mix(r + 1);
+		size_t k = r % N;
+		if (slots[k].p) {
+			if (slots[k].p[0] != (unsigned char)k || slots[k].p[slots[k].n - 1] != (unsigned char)slots[k].n)
+				bad("slot %zu of an allocating thread", k);
+			free(slots[k].p);
+		}
+		slots[k].n = 1 + (r >> 20) % 120000;
+		slots[k].p = malloc(slots[k].n);
+		memset(slots[k].p, (int)(unsigned char)slots[k].n, slots[k].n);
+		slots[k].p[0] = (unsigned char)k;
+		if (slots[k].n == 1)
+			slots[k].n = 0, free(slots[k].p), slots[k].p = NULL;
+	}
+	return NULL;
+}
+
+static void fork_threads(void)
+{
+	pthread_t threads[4];
+	char *p = swapped(48 * MiB, 3, "fork beside threads");
+	for (size_t k = 0; k < 4; k++)
+		MUST(pthread_create(&threads[k], NULL, allocate, (void *)k) == 0);
+	for (int round = 0; round < 12; round++) {
+		fflush(stdout);
+		pid_t child = fork();
+		MUST(child >= 0);
+		if (!child) {
+			for (int k = 0; k < 200; k++) {
+				char *q = malloc(100000);
+				memset(q, k, 100000);
+				free(q);
+			}
+			check(p, 48 * MiB, 3, "child beside threads");
+			if (round % 2)
+				_exit(0);
+			char *argv[] = { "true", NULL };
+			execvp("true", argv);
+			_exit(127);
+		}
+		must_succeed(child, "child beside threads");
+		if (round % 4 == 0)
+			push_out(p, 48 * MiB, "between forks");
+	}
+	stop = 1;
+	for (size_t k = 0; k < 4; k++)
+		pthread_join(threads[k], NULL);
+	check(p, 48 * MiB, 3, "parent beside threads");
+}
+
+/* fork by a thread that is not the first; its child is single-threaded and makes threads of its own. */
+static void *fork_in_thread(void *argument)
+{
+	char *p = argument;
+	for (int round = 0; round < 5; round++) {
+		fflush(stdout);
+		pid_t child = fork();
+		MUST(child >= 0);
+		if (!child) {
+			pthread_t thread;
+			void *result;
+			MUST(pthread_create(&thread, NULL, short_life, p) == 0);
+			MUST(pthread_join(thread, &result) == 0);
+			fill(p, SIZE, 5);
+			push_out(p, SIZE, "child of a thread");
+			check(p, SIZE, 5, "child of a thread");
+			exit(0);
+		}
+		must_succeed(child, "child of a thread");
+	}
+	return NULL;
+}
+
+static void fork_from_thread(void)
+{
+	pthread_t thread;
+	char *p = swapped(SIZE, 2, "fork from a thread");
+	MUST(pthread_create(&thread, NULL, fork_in_thread, p) == 0);
+	MUST(pthread_join(thread, NULL) == 0);
+	check(p, SIZE, 2, "fork from a thread");
+}
+
+/* pthread_atfork handlers of the program, which allocate and read swapped memory. */
+static char *at_fork_memory;
+static int handlers_run;
+static void at_fork(void)
+{
+	free(malloc(1 << 20));
+	for (size_t k = 0; k < SIZE / PAGE; k += 37)
+		MUST(wrong_word((uint64_t *)(at_fork_memory + k * PAGE), 4, k) == WORDS);
+	handlers_run++;
+}
+
+static void fork_handlers(void)
+{
+	at_fork_memory = swapped(SIZE, 4, "atfork");
+	MUST(pthread_atfork(at_fork, at_fork, at_fork) == 0);
+	for (int round = 0; round < 5; round++) {
+		push_out(at_fork_memory, SIZE, "atfork");
+		fflush(stdout);
+		pid_t child = fork();
+		MUST(child >= 0);
+		if (!child) {
+			MUST(handlers_run == 2 * round + 2);
+			check(at_fork_memory, SIZE, 4, "child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+	}
+	MUST(handlers_run == 10);
+}
+
+/* --- signals --- */
+
+static char *barrier_memory;
+static volatile long barrier_hits;
+static void on_segv(int signal, siginfo_t *info, void *context)
+{
+	(void)context;
+	char *page = (char *)((uintptr_t)info->si_addr & ~(PAGE - 1));
+	if (signal != SIGSEGV || page < barrier_memory || page >= barrier_memory + SIZE || info->si_code != SEGV_ACCERR)
+		bad("signal %d code %d at %p", signal, info->si_code, info->si_addr);
+	barrier_hits++;
+	MUST(mprotect(page, PAGE, PROT_READ | PROT_WRITE) == 0);
+}
+
+/* A write barrier as garbage collectors have it: read-only memory, opened page by page in a SIGSEGV handler. */
+static void write_barrier(void)
+{
+	stack_t alternate = { .ss_sp = map(64 * PAGE), .ss_size = 64 * PAGE };
+	struct sigaction action = { .sa_sigaction = on_segv, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+	MUST(sigaltstack(&alternate, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0);
+	barrier_memory = swapped(SIZE, 6, "write barrier");
+	MUST(mprotect(barrier_memory, SIZE, PROT_READ) == 0);
+	for (size_t k = 0; k < SIZE / PAGE; k += 8) {
+		MUST(wrong_word((uint64_t *)(barrier_memory + k * PAGE), 6, k) == WORDS);
+		fill_page((uint64_t *)(barrier_memory + k * PAGE), 7, k);
+	}
+	MUST(barrier_hits == (long)(SIZE / PAGE / 8));
+	MUST(mprotect(barrier_memory, SIZE, PROT_READ | PROT_WRITE) == 0);
+	push_out(barrier_memory, SIZE, "write barrier");
+	for (size_t k = 0; k < SIZE / PAGE; k++)
+		MUST(wrong_word((uint64_t *)(barrier_memory + k * PAGE), k % 8 ? 6 : 7, k) == WORDS);
+}
+
+/* The alternate stack itself is swapped out when the signal comes: the kernel writes the frame there. */
+static volatile int deep_signals;
+static void on_user(int signal, siginfo_t *info, void *context)
+{
+	(void)signal, (void)context;
+	volatile char frame[200 * 1024];
+	for (size_t k = 0; k < sizeof frame; k += 4096)
+		frame[k] = (char)k;
+	deep_signals += info->si_value.sival_int;
+}
+
+static void alternate_stack(void)
+{
+	size_t size = 32 * MiB;
+	char *stack = swapped(size, 8, "alternate stack");
+	stack_t alternate = { .ss_sp = stack, .ss_size = size };
+	struct sigaction action = { .sa_sigaction = on_user, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+	MUST(sigaltstack(&alternate, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+	for (int k = 1; k <= 20; k++) {
+		push_out(stack + size / 2, size / 2, "alternate stack");
+		MUST(sigqueue(getpid(), SIGUSR1, (union sigval){ k }) == 0);
+	}
+	MUST(deep_signals == 210);
+	check(stack, size / 2, 8, "below the alternate stack");
+}
+
+static volatile long ticks;
+static void on_alarm(int signal)
+{
+	(void)signal;
+	int saved = errno;
+	ticks++;
+	errno = saved;
+}
+
+/* A timer interrupts swapped work a thousand times a second; its handler must run in the program's thread. */
+static pthread_t main_thread;
+static volatile int wrong_thread;
+static void on_profile(int signal)
+{
+	(void)signal;
+	if (!pthread_equal(pthread_self(), main_thread))
+		wrong_thread = 1;
+	ticks++;
+}
+
+static void timers(void)
+{
+	struct sigaction alarm = { .sa_handler = on_alarm, .sa_flags = SA_RESTART },
+			 profile = { .sa_handler = on_profile, .sa_flags = SA_RESTART };
+	struct itimerval every = { { 0, 1000 }, { 0, 1000 } }, never = { { 0, 0 }, { 0, 0 } };
+	main_thread = pthread_self();
+	MUST(sigaction(SIGALRM, &alarm, NULL) == 0 && sigaction(SIGPROF, &profile, NULL) == 0);
+	MUST(setitimer(ITIMER_REAL, &every, NULL) == 0 && setitimer(ITIMER_PROF, &every, NULL) == 0);
+	for (uint64_t k = 0; k < 4; k++) {
+		char *p = swapped(SIZE, 9 + k, "timers");
+		check(p, SIZE, 9 + k, "timers");
+		MUST(munmap(p, SIZE) == 0);
+	}
+	MUST(setitimer(ITIMER_REAL, &never, NULL) == 0 && setitimer(ITIMER_PROF, &never, NULL) == 0);
+	MUST(ticks > 50 && !wrong_thread);
+}
+
+/* A process-directed signal that all threads of the program block stays pending; sigwait gets it. */
+static void blocked_signals(void)
+{
+	sigset_t set, pending;
+	int got;
+	struct sigaction action = { .sa_handler = on_alarm }; /* would count a delivery to a foreign thread */
+	MUST(sigaction(SIGTERM, &action, NULL) == 0 && sigaction(SIGUSR2, &action, NULL) == 0);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGUSR2);
+	MUST(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+	char *p = swapped(SIZE, 13, "blocked signals");
+	for (int k = 0; k < 100; k++) {
+		MUST(kill(getpid(), SIGTERM) == 0);
+		if (k % 25 == 0)
+			push_out(p, SIZE, "blocked signals");
+		MUST(sigpending(&pending) == 0 && sigismember(&pending, SIGTERM));
+		MUST(sigwait(&set, &got) == 0 && got == SIGTERM);
+	}
+	MUST(ticks == 0);
+	/* The mask is inherited as it was, and not ours. */
+	sigset_t now_blocked;
+	MUST(pthread_sigmask(SIG_BLOCK, NULL, &now_blocked) == 0);
+	for (int k = 1; k < 32; k++)
+		MUST(sigismember(&now_blocked, k) == (k == SIGTERM || k == SIGUSR2));
+	check(p, SIZE, 13, "blocked signals");
+}
+
+/* siglongjmp out of handlers, deep in swapped work; SIGCHLD; ignored signals. */
+static sigjmp_buf back;
+static volatile int jumps, children_ended;
+static void on_jump(int signal) { (void)signal; jumps++; siglongjmp(back, 1); }
+static void on_child(int signal)
+{
+	(void)signal;
+	int saved = errno;
+	while (waitpid(-1, NULL, WNOHANG) > 0)
+		children_ended++;
+	errno = saved;
+}
+
+static void jumping(void)
+{
+	struct sigaction jump = { .sa_handler = on_jump }, child = { .sa_handler = on_child, .sa_flags = SA_RESTART };
+	MUST(sigaction(SIGALRM, &jump, NULL) == 0 && sigaction(SIGCHLD, &child, NULL) == 0);
+	signal(SIGPIPE, SIG_IGN);
+	char *p = swapped(SIZE, 14, "jumping");
+	volatile int rounds = 0;
+	while (rounds < 100) {
+		if (!sigsetjmp(back, 1)) {
+			struct itimerval once = { { 0, 0 }, { 0, 500 + rounds * 37 } };
+			setitimer(ITIMER_REAL, &once, NULL);
+			for (;;)
+				check(p, SIZE, 14, "interrupted check");
+		}
+		rounds++;
+	}
+	MUST(jumps == 100);
+	for (int k = 0; k < 10; k++) {
+		fflush(stdout);
+		pid_t pid = fork();
+		MUST(pid >= 0);
+		if (!pid) {
+			MUST(wrong_word((uint64_t *)p, 14, 0) == WORDS);
+			_exit(0);
+		}
+	}
+	for (int k = 0; children_ended < 10 && k < 1000; k++)
+		sleep_ms(10);
+	MUST(children_ended == 10);
+	int pair[2];
+	MUST(pipe(pair) == 0 && close(pair[0]) == 0 && write(pair[1], p, 1) == -1 && errno == EPIPE);
+	check(p, SIZE, 14, "jumping");
+}
+
+/* --- libraries loaded late --- */
+
+static void load(void)
+{
+	char *p = swapped(48 * MiB, 15, "dlopen");
+	for (int round = 0; round < 5; round++) {
+		void *library = dlopen("./plugin.so", RTLD_NOW | RTLD_LOCAL);
+		if (!library)
+			bad("dlopen: %s", dlerror());
+		size_t (*size)(void) = (size_t (*)(void))dlsym(library, "plugin_size");
+		void *(*memory)(void) = (void *(*)(void))dlsym(library, "plugin_memory");
+		uint64_t (*local_sum)(void) = (uint64_t (*)(void))dlsym(library, "plugin_local_sum");
+		MUST(size && memory && local_sum);
+		check_zero(memory(), size(), "plugin's .bss");
+		fill(memory(), size(), 16 + (uint64_t)round);
+		MUST(local_sum() == 8192u * 8191u / 2);
+		push_out(memory(), size(), "plugin's .bss");
+		check(memory(), size(), 16 + (uint64_t)round, "plugin's .bss");
+		MUST(dlclose(library) == 0);
+		push_out(p, 48 * MiB, "between loads");
+	}
+	check(p, 48 * MiB, 15, "dlopen");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "threads", many_threads },	      { "same-page", same_page },
+		{ "synchronisation", synchronisation }, { "cancel", cancel },
+		{ "fork-threads", fork_threads },     { "fork-from-thread", fork_from_thread },
+		{ "fork-handlers", fork_handlers },   { "write-barrier", write_barrier },
+		{ "alternate-stack", alternate_stack }, { "timers", timers },
+		{ "blocked-signals", blocked_signals }, { "jumping", jumping },
+		{ "dlopen", load },
+	};
+	return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
+}
