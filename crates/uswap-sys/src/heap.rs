@@ -1,1 +1,244 @@
-//! heap
+//! The agent's own heap: dlmalloc over [`private_memory`](crate::private_memory), behind a one-word lock.
+//!
+//! It works before any constructor has run, in threads that libc does not know, and in fork handlers.
+//! Blocks of a megabyte and more are mappings of their own. While the lock is held only its own static, private memory and the caller's stack are touched.
+//! That last one is the rule's other half: **a program thread, whose stack may be swapped out, must not
+//! allocate**, or it may fault while it holds the lock that the fault's handler waits for. Agent threads
+//! (private stacks) and the agent's constructor (nothing is swapped yet) may.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+
+use dlmalloc::{Allocator, Dlmalloc};
+
+use crate::PAGE_SIZE;
+use crate::futex::RawLock;
+use crate::private_memory::{self, PrivateMapping, Purpose};
+
+/// Bytes asked of the kernel at once: few mappings, little waste.
+const GRANULARITY: usize = 1 << 20;
+
+/// The agent's heap, for `#[global_allocator]`. There is one per process, whatever the number of values.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AgentHeap;
+
+/// # Invariants
+/// `heap` is touched by the holder of `lock` only.
+struct Shared {
+    lock: RawLock,
+    heap: UnsafeCell<Dlmalloc<PrivatePages>>,
+}
+
+// SAFETY: `heap` is reached through `with` only, which holds the lock.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared {
+    lock: RawLock::new(),
+    heap: UnsafeCell::new(
+        const {
+            let mut heap = Dlmalloc::new_with_allocator(PrivatePages);
+            assert!(heap.set_granularity(GRANULARITY));
+            heap
+        },
+    ),
+};
+
+fn with<T>(f: impl FnOnce(&mut Dlmalloc<PrivatePages>) -> T) -> T {
+    SHARED.lock.lock();
+    // SAFETY: the lock is held, so this is the only reference; dlmalloc does not call back into us,
+    // and PrivatePages does not allocate. A panic in it aborts for want of an allocator-safe unwind,
+    // so the lock is never left behind by one.
+    let result = f(unsafe { &mut *SHARED.heap.get() });
+    SHARED.lock.unlock();
+    result
+}
+
+/// Takes the heap's lock, so that a fork finds the heap in order. Call it in an agent thread.
+pub fn lock_for_fork() {
+    SHARED.lock.lock();
+}
+
+/// Ends [`lock_for_fork`], in the parent and in the child, in whatever thread.
+pub fn unlock_after_fork() {
+    SHARED.lock.unlock();
+}
+
+/// Whether a block is a mapping of its own, which goes back to the kernel as soon as it is freed.
+fn is_large(size: usize, align: usize) -> bool {
+    size >= GRANULARITY && align <= PAGE_SIZE
+}
+
+// SAFETY: dlmalloc gives out blocks that are of the layout's size and alignment, apart from each other,
+// and valid until freed; the lock serialises it. So is a private mapping. Which of the two a block is
+// follows from its layout alone.
+unsafe impl GlobalAlloc for AgentHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout.size(), layout.align()) {
+            return PrivatePages.alloc(layout.size()).0;
+        }
+        // SAFETY: the size is not zero, by alloc's contract.
+        with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout.size(), layout.align()) {
+            return PrivatePages.alloc(layout.size()).0;
+        }
+        // SAFETY: as in alloc.
+        with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        if is_large(layout.size(), layout.align()) {
+            PrivatePages.free(ptr, layout.size().next_multiple_of(PAGE_SIZE));
+            return;
+        }
+        // SAFETY: `ptr` came from alloc with this layout, by dealloc's contract.
+        with(|heap| unsafe { heap.free(ptr, layout.size(), layout.align()) })
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        if !is_large(size, align) && !is_large(new_size, align) {
+            // SAFETY: `ptr` came from alloc with this layout, and the new size is not zero, by
+            // realloc's contract.
+            return with(|heap| unsafe { heap.realloc(ptr, size, align, new_size) });
+        }
+        // SAFETY: the new layout is valid and not empty, by realloc's contract; old and new block are
+        // apart, and as large as what is copied; the old one came from alloc with this layout.
+        unsafe {
+            let new = self.alloc(Layout::from_size_align_unchecked(new_size, align));
+            if !new.is_null() {
+                std::ptr::copy_nonoverlapping(ptr, new, size.min(new_size));
+                self.dealloc(ptr, layout);
+            }
+            new
+        }
+    }
+}
+
+/// Where dlmalloc gets its pages.
+struct PrivatePages;
+
+// SAFETY: every region given out is a private mapping of its own, which stays until it is freed; the
+// parts that are freed are unmapped, and those that are not stay usable.
+unsafe impl Allocator for PrivatePages {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match private_memory::map(size, Purpose::Heap) {
+            Ok(mapping) => {
+                let (base, len) = mapping.into_raw();
+                (base, len, 0)
+            }
+            Err(_) => (std::ptr::null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    fn free_part(&self, ptr: *mut u8, old_size: usize, new_size: usize) -> bool {
+        self.free(ptr.wrapping_add(new_size), old_size - new_size)
+    }
+
+    fn free(&self, ptr: *mut u8, size: usize) -> bool {
+        let whole_pages =
+            ptr.addr().is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) && size != 0;
+        match NonNull::new(ptr) {
+            Some(base) if whole_pages => {
+                // SAFETY: dlmalloc owns these pages, which came from `alloc` above (perhaps from
+                // several neighbouring calls), and has no block in them any more.
+                drop(unsafe { PrivateMapping::from_raw(base, size, Purpose::Heap) });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn can_release_part(&self, _flags: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE_SIZE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The unit tests of this crate all run on AgentHeap (see lib.rs).
+
+    #[test]
+    fn everything_allocated_is_private() {
+        for size in [1, 100, 5000, 3 << 20] {
+            let block = vec![1u8; size];
+            let start = block.as_ptr().addr();
+            assert_eq!(private_memory::next_gap(start, start + size), None);
+        }
+    }
+
+    #[test]
+    fn threads_may_allocate_at_once() {
+        std::thread::scope(|scope| {
+            for seed in 0..4usize {
+                scope.spawn(move || {
+                    let mut blocks: Vec<Vec<u8>> = Vec::new();
+                    let mut chance = seed + 1;
+                    for _ in 0..20_000 {
+                        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1);
+                        let size = 1 + (chance >> 33) % 3000;
+                        if blocks.len() > 100 {
+                            let block = blocks.swap_remove(chance % 100);
+                            assert!(block.iter().all(|&b| b == block.len() as u8));
+                        }
+                        blocks.push(vec![size as u8; size]);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn large_blocks_are_aligned_and_zeroed() {
+        for align in [64, 4096, 1 << 16] {
+            let layout = Layout::from_size_align(10_000, align).unwrap();
+            // SAFETY: the size is not zero; the block is read within it, and freed with its layout.
+            unsafe {
+                let block = AgentHeap.alloc_zeroed(layout);
+                assert!(block.addr().is_multiple_of(align));
+                assert!((0..10_000).all(|i| *block.add(i) == 0));
+                AgentHeap.dealloc(block, layout);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_goes_back_to_the_kernel() {
+        let mut block = vec![1u8; 4 << 20];
+        block.resize(64 << 20, 2);
+        assert!(block[(4 << 20) - 1] == 1 && block[4 << 20] == 2);
+        let (start, end) = (block.as_ptr().addr(), block.as_ptr().addr() + block.len());
+        drop(block);
+        assert!(
+            private_memory::next_gap(start, end).is_some(),
+            "64 MiB freed and all of it kept"
+        );
+    }
+
+    #[test]
+    fn the_fork_lock_can_be_released_by_another_thread() {
+        lock_for_fork();
+        // No allocation in between; a thread that wants one waits.
+        unlock_after_fork();
+        drop(Box::new(5));
+    }
+}

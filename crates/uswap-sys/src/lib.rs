@@ -38,3 +38,8 @@ pub use private_memory::AlignedBuffer;
 
 /// Bytes of a page: what the program sees fault.
 pub const PAGE_SIZE: usize = 4096;
+
+/// The crate's own tests run on the agent's heap, raw threads included.
+#[cfg(test)]
+#[global_allocator]
+static HEAP: heap::AgentHeap = heap::AgentHeap;
