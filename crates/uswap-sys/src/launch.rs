@@ -295,6 +295,70 @@ pub fn fork() -> io::Result<Side> {
     }
 }
 
+/// The descriptors that we were started with, standard ones aside. To be asked before anything is opened.
+pub struct InheritedDescriptors(Vec<RawFd>);
+
+impl InheritedDescriptors {
+    /// Looks them up.
+    pub fn now() -> InheritedDescriptors {
+        InheritedDescriptors(open_descriptors())
+    }
+
+    /// Closes them here, once the program has its own: or whoever reads from the other end of a pipe would wait
+    /// for us, too.
+    pub fn close(self) {
+        for fd in self.0 {
+            // SAFETY: it was open before this program opened anything, so no object of ours owns it.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Open descriptors but 0, 1, 2.
+fn open_descriptors() -> Vec<RawFd> {
+    let Ok(directory) = std::fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
+    let number =
+        |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let mut fds: Vec<RawFd> = directory.filter_map(number).filter(|fd| *fd > 2).collect();
+    // The one that the directory was read by is gone.
+    // SAFETY: F_GETFD only asks, of any number.
+    fds.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } != -1);
+    fds
+}
+
+/// A whole life: holds one descriptor, and nothing else that anybody could wait for the end of, until all
+/// others have closed the writing end of a pipe. Out of the terminal's reach.
+pub fn hold_until_hangup(name: &std::ffi::CStr, held: OwnedFd, watched: OwnedFd) -> ! {
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(name);
+    let _ = null_stdio(true);
+    for fd in open_descriptors() {
+        if fd != held.as_raw_fd() && fd != watched.as_raw_fd() {
+            // SAFETY: this process runs no code any more that uses them.
+            unsafe { libc::close(fd) };
+        }
+    }
+    let _ = rustix::io::retry_on_intr(|| rustix::io::read(&watched, &mut [0; 1]));
+    // SAFETY: _exit has no preconditions. Nothing is flushed: it is all our parent's.
+    unsafe { libc::_exit(0) }
+}
+
+/// Puts /dev/null in the place of standard input and output, and of standard error if asked.
+pub fn null_stdio(error_too: bool) -> io::Result<()> {
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    if error_too {
+        rustix::stdio::dup2_stderr(&null)?;
+    }
+    Ok(())
+}
+
 /// Sends a signal by number, real-time signals included.
 pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     // SAFETY: kill has no preconditions on memory. A pid of 0 would mean our own group: refused.

@@ -98,13 +98,11 @@ mod tests {
 
     #[test]
     fn touched_memory_is_counted() {
-        let statm = StatM::open_self().unwrap();
-        let anon = |(resident, shared): (u64, u64)| resident.saturating_sub(shared);
-        let before = anon(statm.read().unwrap());
-        let block = std::hint::black_box(vec![1u8; 32 << 20]);
-        let after = anon(statm.read().unwrap());
-        assert!(after >= before + 6000, "{before} {after}");
-        assert!(rss_of(std::process::id()).unwrap().anon_pages >= 6000);
+        // Other tests come and go, so only the floor can be relied on.
+        let block = std::hint::black_box(vec![1u8; 64 << 20]);
+        let (resident, shared) = StatM::open_self().unwrap().read().unwrap();
+        assert!(resident - shared >= 16_000, "{resident} {shared}");
+        assert!(rss_of(std::process::id()).unwrap().anon_pages >= 16_000);
         drop(block);
     }
 }
