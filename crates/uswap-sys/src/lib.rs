@@ -23,6 +23,8 @@ pub mod elf;
 pub mod futex;
 pub mod heap;
 #[cfg(feature = "launch")]
+pub mod interrupt;
+#[cfg(feature = "launch")]
 pub mod launch;
 pub mod maps;
 pub mod pagemap;
@@ -30,6 +32,8 @@ pub mod private_memory;
 pub mod report;
 pub mod ring;
 pub mod rss;
+#[cfg(feature = "launch")]
+pub mod rusage;
 pub mod socket;
 pub mod thread;
 pub mod uffd;
