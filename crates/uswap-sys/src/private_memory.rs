@@ -6,10 +6,11 @@
 //!
 //! The table of ranges is static and lock-free: it is used before any constructor, inside fork handlers
 //! and by threads that may be stopped anywhere. A range is one 64-bit word (page number, page count),
-//! so that it appears, grows and goes in one step. Coverage is the union of all words. It may for a
-//! moment, when two threads change neighbouring ranges at once, be larger than the truth, and then some
-//! of the program's memory stays unmanaged; it is never smaller: a reader that overlapped a move of
-//! coverage from one word to another notices by [`Table::moves`] and looks again.
+//! so that it appears, grows and goes in one step. Coverage is the union of all words. When two threads
+//! change neighbouring ranges at once it may stay larger than the truth, and then some of the program's
+//! memory is left unmanaged. It is never smaller: whoever takes a standing page out of one word has put
+//! it into another before, so the number of words that cover it cannot fall to zero; and a reader that
+//! overlapped such a move notices by [`Table::moves`] and looks again.
 //!
 //! A mapping is inaccessible (`PROT_NONE`) until it is in the table, and again before it leaves it, so
 //! that adoption, which takes writable memory only, has no moment in which to take it.
@@ -330,19 +331,25 @@ impl<const N: usize> Table<N> {
         false
     }
 
-    /// Merges one range that touches the one at `index` into it. Only saves slots: it may give up.
+    /// Merges one range that adjoins the one at `index` into it. Only saves slots: it may give up.
+    ///
+    /// The two must not overlap. Each page of the neighbour then gets one more word that covers it
+    /// before it loses one, whatever other threads do to either word and even if the neighbour's slot
+    /// was emptied and filled again meanwhile. Merging words that overlap has no such bookkeeping: two
+    /// threads that found each the other's word to be superfluous would drop both.
     fn absorb_neighbour(&self, index: usize, range: Pages) {
         let home = &self.words[index];
-        for (other_index, slot) in self.used().iter().enumerate() {
+        for slot in self.used() {
             let word = slot.load(ORDER);
-            let Some(other) = Pages::unpack(word).filter(|_| other_index != index) else {
+            let Some(other) = Pages::unpack(word) else {
                 continue;
             };
             let both = Pages {
                 first: range.first.min(other.first),
                 end: range.end.max(other.end),
             };
-            if other.first <= range.end && range.first <= other.end && both.fits() {
+            let adjoins = other.first == range.end || other.end == range.first;
+            if adjoins && both.fits() {
                 if home
                     .compare_exchange(range.pack(), both.pack(), ORDER, ORDER)
                     .is_ok()
