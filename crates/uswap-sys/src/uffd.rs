@@ -673,6 +673,21 @@ impl AsRawFd for Uffd {
     }
 }
 
+/// Writes to a page without changing it, atomically: afterwards a page that a fork once shared, and
+/// shares no longer, is exclusive again and can be moved; one still shared is copied.
+///
+/// An atomic add of zero in Rust would not do: the compiler turns it into a fence and a read.
+///
+/// # Safety
+/// `addr` is mapped and writable, now and during the call. The page is present, or the calling thread
+/// may wait for whoever fills it: a thread that serves faults must not.
+pub unsafe fn make_exclusive(addr: usize) {
+    // SAFETY: the caller's promise; the instruction leaves the byte as it is, whoever else writes it.
+    unsafe {
+        std::arch::asm!("lock or byte ptr [{}], 0", in(reg) addr, options(nostack));
+    }
+}
+
 /// Repeats `step(bytes already done)` until `total` bytes are done or it names a reason to stop.
 ///
 /// `step` answers with the output field, which was 0 before the call, and the ioctl's result. Each

@@ -1,0 +1,334 @@
+//! userfaultfd as this kernel does it: the facts that the engine is built on.
+//!
+//! Each test says why when it is skipped: the descriptor may be forbidden here.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::ptr::with_exposed_provenance_mut as at;
+
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use uswap_sys::PAGE_SIZE as P;
+use uswap_sys::uffd::{
+    Features, Holes, Message, Progress, RawMessage, Stop, Uffd, UffdUnavailable, Wake,
+    make_exclusive,
+};
+
+/// A descriptor by the device or by the system call, or the end of the test.
+macro_rules! uffd_or_skip {
+    ($features:expr) => {
+        match open($features) {
+            Ok(uffd) => uffd,
+            Err(why @ (UffdUnavailable::NoPermission | UffdUnavailable::NotSupported(_))) => {
+                println!("skipped: {why}");
+                return;
+            }
+            Err(why) => panic!("{why}"),
+        }
+    };
+}
+
+fn open(features: Features) -> Result<Uffd, UffdUnavailable> {
+    match File::open("/dev/userfaultfd") {
+        Ok(device) => Uffd::new(Some(device.as_fd()), features),
+        Err(_) => Uffd::new(None, features),
+    }
+}
+
+/// Fresh anonymous memory, of small pages, never unmapped: an unmap could wait for its event's reader.
+fn pages(count: usize) -> usize {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel picks an address that nothing uses.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), count * P, prot, MapFlags::PRIVATE)
+    }
+    .unwrap();
+    // SAFETY: mapped above; the advice changes no content.
+    let _ = unsafe { rustix::mm::madvise(base, count * P, Advice::LinuxNoHugepage) };
+    base.expose_provenance()
+}
+
+/// Memory registered with a descriptor.
+fn registered(uffd: &Uffd, count: usize) -> usize {
+    let start = pages(count);
+    uffd.register(start, count * P).unwrap();
+    start
+}
+
+fn write(address: usize, value: u8) {
+    // SAFETY: the tests write to their own pages only.
+    unsafe { at::<u8>(address).write_volatile(value) }
+}
+
+fn read(address: usize) -> u8 {
+    // SAFETY: the tests read their own pages only.
+    unsafe { at::<u8>(address).read_volatile() }
+}
+
+fn stopped(bytes: usize, stop: Stop) -> Progress {
+    Progress {
+        bytes,
+        stop: Some(stop),
+    }
+}
+
+fn complete(bytes: usize) -> Progress {
+    Progress { bytes, stop: None }
+}
+
+/// Waits for the next message.
+fn next(uffd: &Uffd) -> Message {
+    loop {
+        assert!(uffd.wait_readable(Some(10_000)).unwrap(), "no message came");
+        let mut message = [RawMessage::default()];
+        if uffd.read(&mut message).unwrap() == 1 {
+            return message[0].decode();
+        }
+    }
+}
+
+static DATA: [u8; 4 * P] = [7; 4 * P];
+
+#[test]
+fn t11a_a_second_copy_finds_the_page_there() {
+    let uffd = uffd_or_skip!(Features::NONE);
+    let start = registered(&uffd, 1);
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
+    assert_eq!(
+        uffd.copy(start, DATA.as_ptr(), P, Wake::Wake),
+        stopped(0, Stop::AlreadyThere)
+    );
+    assert_eq!(read(start), 7);
+}
+
+#[test]
+fn t11b_a_copy_stops_at_the_page_that_is_there() {
+    let uffd = uffd_or_skip!(Features::NONE);
+    let start = registered(&uffd, 4);
+    assert!(
+        uffd.copy(start + 2 * P, DATA.as_ptr(), P, Wake::Wake)
+            .is_complete()
+    );
+    assert_eq!(
+        uffd.copy(start, DATA.as_ptr(), 4 * P, Wake::Wake),
+        stopped(2 * P, Stop::AlreadyThere)
+    );
+}
+
+#[test]
+fn t11c_a_move_refuses_or_skips_holes() {
+    let uffd = uffd_or_skip!(Features::MOVE);
+    let (source, target) = (pages(2), registered(&uffd, 2));
+    write(source + P, 9);
+    assert_eq!(
+        uffd.move_pages(target, source, P, Holes::Refuse, Wake::Wake),
+        stopped(0, Stop::Missing)
+    );
+    assert_eq!(
+        uffd.move_pages(target, source, P, Holes::Allow, Wake::Wake),
+        complete(P)
+    );
+    assert_eq!(
+        uffd.move_pages(target, source, 2 * P, Holes::Allow, Wake::Wake),
+        complete(2 * P)
+    );
+    assert_eq!(read(target + P), 9);
+    // The source page is gone: it reads as fresh memory.
+    assert_eq!(read(source + P), 0);
+}
+
+#[test]
+fn t11d_a_page_shared_by_fork_cannot_be_moved_until_written() {
+    let uffd = uffd_or_skip!(Features::MOVE);
+    let (source, target) = (pages(1), registered(&uffd, 1));
+    write(source, 1);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let (child_reader, child_writer) = std::io::pipe().unwrap();
+    // SAFETY: the child makes system calls only, and ends without returning.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(writer);
+        drop(child_reader);
+        let _ = reader.read(&mut [0]);
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(child > 0);
+    drop(reader);
+    drop(child_reader);
+    drop(child_writer);
+    let try_move = || uffd.move_pages(target, source, P, Holes::Refuse, Wake::Wake);
+    assert_eq!(try_move(), stopped(0, Stop::Busy));
+    drop(writer);
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(try_move(), stopped(0, Stop::Busy), "even after its exit");
+    // SAFETY: our own page, present and writable.
+    unsafe { make_exclusive(source) };
+    assert_eq!(try_move(), complete(P));
+    assert_eq!(read(target), 1);
+}
+
+#[test]
+fn t11e_nothing_is_filled_while_a_remove_event_is_unread() {
+    let uffd = uffd_or_skip!(Features::EVENT_REMOVE);
+    let start = registered(&uffd, 2);
+    assert!(
+        uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake)
+            .is_complete()
+    );
+    std::thread::scope(|scope| {
+        // SAFETY: throws away the content of our own page.
+        scope.spawn(move || unsafe {
+            rustix::mm::madvise(at(start + P), P, Advice::LinuxDontNeed).unwrap();
+        });
+        assert!(uffd.wait_readable(Some(10_000)).unwrap());
+        assert_eq!(
+            uffd.copy(start, DATA.as_ptr(), P, Wake::Wake),
+            stopped(0, Stop::TryLater)
+        );
+        assert_eq!(
+            next(&uffd),
+            Message::Remove {
+                start: start + P,
+                end: start + 2 * P
+            }
+        );
+    });
+    // The event is read and its thread has gone on.
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
+    assert_eq!(
+        uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake),
+        complete(P)
+    );
+}
+
+#[test]
+fn t11g_mremap_tells_the_new_place_and_then_the_end_of_the_old() {
+    let uffd = uffd_or_skip!(Features::EVENT_REMAP | Features::EVENT_UNMAP);
+    let from = registered(&uffd, 2);
+    let to = pages(2);
+    std::thread::scope(|scope| {
+        // SAFETY: both ranges are ours; nobody uses the target's old content.
+        scope.spawn(move || unsafe {
+            rustix::mm::mremap_fixed(at(from), 2 * P, 2 * P, MremapFlags::MAYMOVE, at(to)).unwrap();
+        });
+        assert_eq!(
+            next(&uffd),
+            Message::Remap {
+                from,
+                to,
+                len: 2 * P
+            }
+        );
+        assert_eq!(
+            next(&uffd),
+            Message::Unmap {
+                start: from,
+                end: from + 2 * P
+            }
+        );
+    });
+    // Registration has moved along.
+    assert_eq!(uffd.copy(to, DATA.as_ptr(), P, Wake::Wake), complete(P));
+    assert_eq!(
+        uffd.copy(from, DATA.as_ptr(), P, Wake::Wake),
+        stopped(0, Stop::Missing)
+    );
+}
+
+#[test]
+fn a_fault_waits_until_its_page_is_filled() {
+    let uffd = uffd_or_skip!(Features::THREAD_ID | Features::MOVE);
+    let start = registered(&uffd, 3);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || (read(start), read(start + P)));
+        let write_to = scope.spawn(move || {
+            write(start + 2 * P, 5);
+            read(start + 2 * P)
+        });
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let Message::Fault { addr, write } = next(&uffd) else {
+                panic!("not a fault");
+            };
+            seen.push((addr, write));
+            if addr == start {
+                assert!(
+                    uffd.copy(addr, DATA.as_ptr(), P, Wake::DontWake)
+                        .is_complete()
+                );
+                uffd.wake(addr, P).unwrap();
+            } else {
+                assert!(uffd.zeropage(addr, P, Wake::Wake).is_complete());
+            }
+        }
+        seen.sort_unstable();
+        assert_eq!(
+            seen,
+            [(start, false), (start + P, false), (start + 2 * P, true)]
+        );
+        assert_eq!(reader.join().unwrap(), (7, 0));
+        assert_eq!(write_to.join().unwrap(), 5);
+    });
+}
+
+#[test]
+fn a_poisoned_page_refuses_to_be_filled_with_zeros() {
+    let uffd = uffd_or_skip!(Features::POISON);
+    let start = registered(&uffd, 2);
+    assert_eq!(uffd.poison(start, 2 * P), complete(2 * P));
+    assert_eq!(
+        uffd.zeropage(start, P, Wake::Wake),
+        stopped(0, Stop::AlreadyThere)
+    );
+    // A copy overwrites the marker.
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
+    assert_eq!(read(start), 7);
+}
+
+#[test]
+fn what_the_kernel_lacks_is_named() {
+    let _ = uffd_or_skip!(Features::NONE);
+    let unheard_of = Features::from_bits(1 << 50);
+    match open(unheard_of | Features::EVENT_REMAP) {
+        Err(UffdUnavailable::NotSupported(lacking)) => assert_eq!(lacking, unheard_of),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bad_requests_are_told_apart() {
+    let uffd = uffd_or_skip!(Features::MOVE);
+    let start = registered(&uffd, 1);
+    let plain = pages(1);
+    write(plain, 1);
+    let data = DATA.as_ptr();
+    assert_eq!(
+        uffd.copy(start + 1, data, P, Wake::Wake),
+        stopped(0, Stop::Invalid)
+    );
+    assert_eq!(
+        uffd.copy(plain, data, P, Wake::Wake),
+        stopped(0, Stop::Missing)
+    );
+    assert_eq!(
+        uffd.copy(start, std::ptr::without_provenance(64), P, Wake::Wake),
+        stopped(0, Stop::Fault)
+    );
+    // Moving out to memory that is not registered is refused.
+    assert_eq!(
+        uffd.move_pages(pages(1), plain, P, Holes::Refuse, Wake::Wake),
+        stopped(0, Stop::Invalid)
+    );
+    uffd.unregister(start, P).unwrap();
+    assert_eq!(
+        uffd.copy(start, data, P, Wake::Wake),
+        stopped(0, Stop::Missing)
+    );
+    assert_eq!(uffd.read(&mut [RawMessage::default(); 4]).unwrap(), 0);
+    assert!(!uffd.wait_readable(Some(1)).unwrap());
+}
