@@ -10,7 +10,10 @@
 //! change neighbouring ranges at once it may stay larger than the truth, and then some of the program's
 //! memory is left unmanaged. It is never smaller: whoever takes a standing page out of one word has put
 //! it into another before, so the number of words that cover it cannot fall to zero; and a reader that
-//! overlapped such a move notices by [`Table::moves`] and looks again.
+//! overlapped such a move notices by `Table::moves` and looks again.
+//!
+//! A list of mappings read earlier may still show, at an address that we have since been given, what
+//! the program had there: adoption asks [`overlaps`] again right after it has registered a range.
 //!
 //! A mapping is inaccessible (`PROT_NONE`) until it is in the table, and again before it leaves it, so
 //! that adoption, which takes writable memory only, has no moment in which to take it.

@@ -15,6 +15,11 @@
 //!   leave its locks out;
 //! - call pthread functions about itself, or `sched_getcpu` (no rseq area is registered).
 //!
+//! Descriptors do not survive a fork. The child of a fork by a program's thread has a copy of the
+//! program's file table, not of an agent thread's: what an agent's `OwnedFd` in inherited memory names
+//! there is nothing, or a file of the program's. The child forgets them (`mem::forget`), never drops
+//! them.
+//!
 //! `setuid` and the like change the credentials of libc's threads, not of these.
 
 #![allow(unsafe_code)]
