@@ -17,7 +17,7 @@ pub fn line(fd: BorrowedFd<'_>, args: fmt::Arguments<'_>) {
     let _ = rustix::io::write(fd, buffer.finish());
 }
 
-/// Writes one line to standard error, as [`line`] does.
+/// Writes one line to standard error, as [`line()`] does.
 pub fn stderr_line(args: fmt::Arguments<'_>) {
     line(rustix::stdio::stderr(), args);
 }
