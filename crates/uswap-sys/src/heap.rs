@@ -1,4 +1,4 @@
-//! The agent's own heap: dlmalloc over [`private_memory`](crate::private_memory), behind a one-word lock.
+//! The agent's own heap: dlmalloc over [`private_memory`], behind a one-word lock.
 //!
 //! It works before any constructor has run, in threads that libc does not know, and in fork handlers.
 //! Blocks of a megabyte and more are mappings of their own. While the lock is held only its own static, private memory and the caller's stack are touched.
