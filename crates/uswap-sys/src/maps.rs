@@ -55,7 +55,7 @@ impl Vma<'_> {
         self.name == b"[stack]"
     }
 
-    /// A mapping of the kernel's own: [vdso], [vvar], [vsyscall], [uprobes], ...
+    /// A mapping of the kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`, ...
     pub fn is_special(&self) -> bool {
         self.name.starts_with(b"[")
             && !self.is_main_stack()
