@@ -63,6 +63,15 @@ impl LoadPlan {
     }
 }
 
+/// What a page that went to the program left behind in its frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameLeft {
+    /// Nothing: the memory itself was moved.
+    Empty,
+    /// The memory: the content was copied.
+    Populated,
+}
+
 /// Where the content of a page is put before it goes to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landing {
@@ -220,13 +229,13 @@ impl Core {
     }
 
     /// The first `moved` pages of a [`FaultPlan::Restore`] are back in the program; the others stay cached.
-    pub fn restored(&mut self, first: PageNumber, frame: FrameId, pages: u32, moved: u32) {
+    pub fn restored(&mut self, first: PageNumber, frame: FrameId, pages: u32, moved: u32, left: FrameLeft) {
         for index in 0..pages {
             let (page, frame) = (first.plus(u64::from(index)), FrameId(frame.0 + index));
             let record = *self.cache.frame(frame);
             assert!(record.state == FrameUse::Restoring && record.owner == Some(page));
             if index < moved {
-                self.cache.emptied(frame);
+                self.leave_frame(frame, left);
                 self.pages.set(page, PageState::Resident { clean: record.clean });
                 self.note_resident(page, true);
             } else {
@@ -235,12 +244,19 @@ impl Core {
         }
     }
 
+    fn leave_frame(&mut self, frame: FrameId, left: FrameLeft) {
+        match left {
+            FrameLeft::Empty => self.cache.emptied(frame),
+            FrameLeft::Populated => self.cache.release(frame),
+        }
+    }
+
     /// `load` is in the program. A copy on an area is kept for the next eviction unless `keep_clean` is false.
-    pub fn load_done(&mut self, load: &LoadPage, op: OpId, keep_clean: bool) {
+    pub fn load_done(&mut self, load: &LoadPage, op: OpId, left: FrameLeft, keep_clean: bool) {
         assert!(self.still_loading(load.page, op), "{:?} was moved in without being waited for", load.page);
         self.loads_in_flight -= 1;
         if let Landing::Frame(frame) = load.landing {
-            self.cache.emptied(frame);
+            self.leave_frame(frame, left);
         }
         let mut clean = None;
         if let Some(entry) = load.entry {
@@ -279,6 +295,31 @@ impl Core {
             self.pages.set(load.page, PageState::Poisoned);
         }
         waited_for
+    }
+
+    /// `load` is in the program already: the kernel found its page populated. What is there is newer than any copy.
+    pub fn load_superseded(&mut self, load: &LoadPage, op: OpId) {
+        self.end_load(load);
+        if self.still_loading(load.page, op) {
+            if let Some(entry) = load.entry {
+                self.let_go(entry);
+            }
+            self.pages.set(load.page, PageState::Resident { clean: None });
+            self.note_resident(load.page, false);
+        }
+    }
+
+    /// Whether the books say that `page` is mapped in the program.
+    pub fn is_resident(&self, page: PageNumber) -> bool {
+        matches!(self.pages.get(page), Some(PageState::Resident { .. }))
+    }
+
+    /// The resident `page` has vanished.
+    pub fn lose_resident(&mut self, page: PageNumber) {
+        if let Some(PageState::Resident { clean }) = self.pages.get(page) {
+            self.drop_clean(clean);
+            self.pages.set(page, PageState::Poisoned);
+        }
     }
 
     fn end_load(&mut self, load: &LoadPage) {

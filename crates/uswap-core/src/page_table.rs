@@ -229,6 +229,18 @@ impl PageTable {
         })
     }
 
+    /// The first run of adopted pages inside one leaf at or after `from`.
+    pub fn next_adopted_range(&self, from: PageNumber) -> Option<PageRange> {
+        self.leaves.range(from.0 / LEAF_PAGES as u64..).find_map(|(&leaf_index, leaf)| {
+            let is_adopted = |index: &usize| leaf.adopted[index / 64] >> (index % 64) & 1 == 1;
+            let base = leaf_index * LEAF_PAGES as u64;
+            let start = (from.0.max(base) - base) as usize;
+            let first = (start..LEAF_PAGES).find(is_adopted)?;
+            let pages = (first..LEAF_PAGES).take_while(is_adopted).count() as u64;
+            Some(PageRange { start: PageNumber(base + first as u64), pages })
+        })
+    }
+
     /// Number of adopted pages.
     pub fn adopted_pages(&self) -> u64 {
         self.adopted_pages

@@ -40,6 +40,11 @@ pub struct PoolGate {
 }
 
 impl PoolGate {
+    /// As judged last.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
     /// Judges the pool's size; `true`: the oldest objects must be written back.
     pub fn must_shrink(&mut self, pool_bytes: u64, limit_bytes: u64, accept_percent: u64) -> bool {
         if pool_bytes >= limit_bytes {

@@ -25,6 +25,8 @@ use std::sync::atomic::{
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+pub use crate::store::faulty::FaultPlan;
+
 /// Processes that can be in one group at the same time.
 pub const PROCESSES_MAX: usize = 1024;
 /// Swap areas that a group can have.
@@ -37,6 +39,8 @@ pub const PAGE_BYTES: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 /// Grows with every change of the layout: a process of another uswap must not join.
 const VERSION: u32 = 1;
+/// Owner of clusters that are nobody's and not free.
+const WITHHELD: u32 = u32::MAX;
 const WORDS: usize = PROCESSES_MAX / 64;
 
 /// How stored pages are compressed.
@@ -55,17 +59,6 @@ pub enum Compressor {
 impl Compressor {
     fn from_raw(raw: u32) -> Option<Compressor> {
         [Compressor::None, Compressor::Lz4, Compressor::Zstd].into_iter().find(|c| *c as u32 == raw)
-    }
-}
-
-/// Failures that the store makes on purpose, for tests. Opaque until `store::faulty` defines it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C, align(8))]
-pub struct FaultPlan([u8; 64]);
-
-impl Default for FaultPlan {
-    fn default() -> FaultPlan {
-        FaultPlan([0; 64])
     }
 }
 
@@ -305,6 +298,14 @@ impl Histogram {
             }
         }
         Some(self.max_ns())
+    }
+
+    /// Counts what `from` has counted, too.
+    fn add(&self, from: &Histogram) {
+        self.max_ns.fetch_max(from.max_ns(), Relaxed);
+        for (to, from) in self.buckets.iter().zip(&from.buckets) {
+            to.fetch_add(from.load(Relaxed), Relaxed);
+        }
     }
 
     /// Moves everything counted in `from` to `self`.
@@ -716,6 +717,14 @@ impl Group {
         self.totals().get(counter) + self.taken().map(|(_, slot)| slot.tally.get(counter)).sum::<u64>()
     }
 
+    /// One kind of fault over all processes, gone and living.
+    pub fn latency(&self, kind: LatencyKind) -> Histogram {
+        let all = Histogram::new();
+        all.add(self.totals().latency(kind));
+        self.taken().for_each(|(_, slot)| all.add(slot.tally.latency(kind)));
+        all
+    }
+
     /// Resident pages of all living processes.
     pub fn usage_pages(&self) -> u64 {
         self.processes().map(|(_, slot)| slot.usage_pages()).sum()
@@ -836,9 +845,14 @@ impl Group {
         self.owners(area)[cluster as usize].compare_exchange(me + 1, 0, AcqRel, Relaxed).is_ok()
     }
 
+    /// Takes a cluster for nobody: it has pages that must not be used.
+    pub fn withhold_cluster(&self, area: usize, cluster: u32) {
+        self.owners(area)[cluster as usize].store(WITHHELD, Release);
+    }
+
     /// The process that owns a cluster.
     pub fn cluster_owner(&self, area: usize, cluster: u32) -> Option<u32> {
-        self.owners(area)[cluster as usize].load(Acquire).checked_sub(1)
+        self.owners(area)[cluster as usize].load(Acquire).checked_sub(1).filter(|me| *me + 1 != WITHHELD)
     }
 
     /// The clusters of an area that a process owns, ascending.

@@ -70,8 +70,10 @@ impl Core {
     }
 
     /// Pages of `range` that a scan found populated: those that the books did not know become resident.
-    /// Pages that the books have elsewhere are left alone, except a swapped page (see below).
-    pub fn found_present(&mut self, range: PageRange) {
+    /// Pages that the books have elsewhere are left alone, except a swapped page (see below). Returns how many pages the
+    /// books did not know.
+    pub fn found_present(&mut self, range: PageRange) -> u64 {
+        let mut found = 0;
         for number in range.start.0..range.end().0 {
             let page = PageNumber(number);
             match self.pages.get(page) {
@@ -91,9 +93,11 @@ impl Core {
                     self.pages.set(page, PageState::Resident { clean: None });
                     self.note_resident(page, false);
                 }
-                _ => {}
+                _ => continue,
             }
+            found += 1;
         }
+        found
     }
 
     /// The next block to move out; `None` when nothing is left to take or no empty block of frames is left.

@@ -1,0 +1,269 @@
+//! Wrappers of exec: the next program stays managed even when its environment was made anew.
+//!
+//! The loader starts the agent because of LD_PRELOAD, and the agent finds its group by two more variables. A program that
+//! hands an environment of its own to exec (`env -i`, `env LD_PRELOAD=...`, a supervisor) gets them added. Nothing is
+//! allocated: a child of vfork shares the memory of its parent.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// Longest value of LD_PRELOAD that is handled; a longer one is left as it is.
+const PRELOAD_MAX: usize = 2048;
+/// Variables of an environment that is made anew on the stack; a larger one is made in a mapping.
+const STACK_VARIABLES: usize = 400;
+const VARIABLE_MAX: usize = 192;
+
+type Variables = *const *const c_char;
+
+struct Own {
+    /// Path of the agent.
+    agent: [u8; VARIABLE_MAX],
+    agent_len: usize,
+    /// "USWAP_SOCKET=..." and "USWAP_TOKEN=...", with their zero bytes.
+    variables: [[u8; VARIABLE_MAX]; 2],
+}
+
+static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
+
+/// Remembers what has to be in the environment of the next program.
+pub(crate) fn prepare() {
+    let mut own = Own { agent: [0; VARIABLE_MAX], agent_len: 0, variables: [[0; VARIABLE_MAX]; 2] };
+    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let preload = preload.as_encoded_bytes();
+    // `uswap run` put the agent first.
+    let agent = preload.split(|&byte| byte == b':' || byte == b' ').next().unwrap_or_default();
+    if agent.is_empty() || agent.len() >= VARIABLE_MAX {
+        return;
+    }
+    own.agent[..agent.len()].copy_from_slice(agent);
+    own.agent_len = agent.len();
+    let names = [uswap_engine::protocol::SOCKET_VARIABLE, uswap_engine::protocol::TOKEN_VARIABLE];
+    for (place, name) in own.variables.iter_mut().zip(names) {
+        let value = std::env::var_os(name).unwrap_or_default();
+        let value = value.as_encoded_bytes();
+        if name.len() + value.len() + 2 > VARIABLE_MAX {
+            return;
+        }
+        place[..name.len()].copy_from_slice(name.as_bytes());
+        place[name.len()] = b'=';
+        place[name.len() + 1..][..value.len()].copy_from_slice(value);
+    }
+    let _ = OWN.set(own);
+}
+
+fn name_of(variable: &[u8]) -> &[u8] {
+    &variable[..variable.iter().position(|&byte| byte == b'=').unwrap_or(variable.len())]
+}
+
+impl Own {
+    fn agent(&self) -> &[u8] {
+        &self.agent[..self.agent_len]
+    }
+
+    fn own_variables(&self) -> impl Iterator<Item = &CStr> {
+        self.variables.iter().filter_map(|variable| CStr::from_bytes_until_nul(variable).ok())
+    }
+
+    /// Whether `variables` already start the agent for this group.
+    ///
+    /// # Safety
+    /// `variables` is an environment: strings, ended by a null pointer.
+    unsafe fn is_complete(&self, variables: Variables) -> bool {
+        let mut found = 0;
+        // SAFETY: the caller's promise.
+        for variable in unsafe { strings(variables) } {
+            if let Some(value) = variable.to_bytes().strip_prefix(PRELOAD) {
+                let mut entries = value.split(|&byte| byte == b':' || byte == b' ');
+                found |= u32::from(entries.any(|entry| entry == self.agent()));
+            }
+            for (index, own) in self.own_variables().enumerate() {
+                found |= u32::from(own == variable) << (index + 1);
+            }
+        }
+        found == 0b111
+    }
+}
+
+/// # Safety
+/// `variables` is an array of strings, ended by a null pointer, that lives as long as the iterator.
+unsafe fn strings<'a>(variables: Variables) -> impl Iterator<Item = &'a CStr> {
+    let mut next = variables;
+    std::iter::from_fn(move || {
+        // SAFETY: the caller's promise: the array ends with a null pointer, which is not passed.
+        let variable = unsafe { *next };
+        if variable.is_null() {
+            return None;
+        }
+        // SAFETY: as above.
+        next = unsafe { next.add(1) };
+        // SAFETY: as above.
+        Some(unsafe { CStr::from_ptr(variable) })
+    })
+}
+
+/// Calls `exec` with `variables`, completed if needed.
+///
+/// # Safety
+/// `variables` is null or an environment.
+unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
+    static EMPTY: [usize; 1] = [0];
+    let Some(own) = OWN.get() else { return exec(variables) };
+    let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
+    // SAFETY: the caller's promise; an environment that is null is taken for an empty one, as Linux does.
+    if unsafe { own.is_complete(given) } {
+        return exec(variables);
+    }
+    // SAFETY: as above.
+    let count = unsafe { strings(given) }.count() + 4;
+    if count <= STACK_VARIABLES {
+        let mut made = [std::ptr::null(); STACK_VARIABLES];
+        // SAFETY: as above.
+        return unsafe { complete(own, given, &mut made, exec) };
+    }
+    // SAFETY: the kernel picks an address that nothing uses. Unmapped below if exec fails.
+    let memory = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            count * 8,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::PRIVATE,
+        )
+    };
+    let Ok(memory) = memory else { return exec(variables) };
+    // SAFETY: fresh zeroed memory for `count` pointers.
+    let made = unsafe { std::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count) };
+    // SAFETY: as above.
+    let result = unsafe { complete(own, given, made, exec) };
+    // SAFETY: mapped above, and nobody keeps a pointer into it.
+    let _ = unsafe { rustix::mm::munmap(memory, count * 8) };
+    result
+}
+
+/// # Safety
+/// `given` is an environment, and `made` has room for four pointers more than it.
+unsafe fn complete<R>(
+    own: &Own,
+    given: Variables,
+    made: &mut [*const c_char],
+    exec: impl FnOnce(Variables) -> R,
+) -> R {
+    let mut preload = [0u8; PRELOAD_MAX];
+    let mut preload_len = PRELOAD.len() + own.agent_len;
+    preload[..PRELOAD.len()].copy_from_slice(PRELOAD);
+    preload[PRELOAD.len()..preload_len].copy_from_slice(own.agent());
+    let mut count = 0;
+    // SAFETY: the caller's promise.
+    for variable in unsafe { strings(given) } {
+        let bytes = variable.to_bytes();
+        if let Some(value) = bytes.strip_prefix(PRELOAD) {
+            if !value.is_empty() && preload_len + value.len() + 2 < PRELOAD_MAX {
+                preload[preload_len] = b':';
+                preload[preload_len + 1..][..value.len()].copy_from_slice(value);
+                preload_len += 1 + value.len();
+            }
+            continue;
+        }
+        if own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
+            continue;
+        }
+        made[count] = variable.as_ptr();
+        count += 1;
+    }
+    made[count] = preload.as_ptr().cast();
+    count += 1;
+    for variable in own.own_variables() {
+        made[count] = variable.as_ptr();
+        count += 1;
+    }
+    made[count] = std::ptr::null();
+    exec(made.as_ptr())
+}
+
+unsafe extern "C" {
+    static environ: Variables;
+}
+
+fn current() -> Variables {
+    // SAFETY: libc's variable; whoever calls exec while another thread changes the environment races with or without us.
+    unsafe { (&raw const environ).read() }
+}
+
+/// Defines a wrapper that completes the environment.
+macro_rules! wrap {
+    ($(#[doc = $doc:literal])+ $name:ident = $real:literal ($($argument:ident: $kind:ty),*), $environment:expr,
+     ($($before:ident),*) environment ($($after:ident),*), fails with $failure:expr) => {
+        $(#[doc = $doc])+
+        ///
+        /// # Safety
+        /// As for the function of libc.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            let mut real = REAL.load(Relaxed);
+            if real.is_null() {
+                real = crate::start::real($real);
+                if real.is_null() {
+                    return $failure;
+                }
+                REAL.store(real, Relaxed);
+            }
+            // SAFETY: the caller's promise, passed on to libc's function of this name and signature.
+            unsafe {
+                with_environment($environment, |variables| {
+                    wrap!(@call real, ($($before),*), variables, ($($after),*), ($($argument: $kind),*))
+                })
+            }
+        }
+    };
+    (@call $real:ident, ($($before:ident),*), $variables:ident, (), ($($argument:ident: $kind:ty),*)) => {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($(wrap!(@word $before)),*, Variables) -> c_int>($real)(
+            $($before as usize),*, $variables
+        )
+    };
+    (@word $name:ident) => { usize };
+}
+
+wrap! {
+    /// As libc's.
+    execve = c"execve" (path: *const c_char, argv: Variables, envp: Variables), envp,
+    (path, argv) environment (), fails with -1
+}
+wrap! {
+    /// As libc's.
+    execvpe = c"execvpe" (file: *const c_char, argv: Variables, envp: Variables), envp,
+    (file, argv) environment (), fails with -1
+}
+wrap! {
+    /// As libc's.
+    execv = c"execve" (path: *const c_char, argv: Variables), current(),
+    (path, argv) environment (), fails with -1
+}
+wrap! {
+    /// As libc's.
+    execvp = c"execvpe" (file: *const c_char, argv: Variables), current(),
+    (file, argv) environment (), fails with -1
+}
+wrap! {
+    /// As libc's.
+    fexecve = c"fexecve" (fd: c_int, argv: Variables, envp: Variables), envp,
+    (fd, argv) environment (), fails with -1
+}
+wrap! {
+    /// As libc's.
+    posix_spawn = c"posix_spawn" (
+        pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        argv: Variables, envp: Variables
+    ), envp,
+    (pid, path, actions, attributes, argv) environment (), fails with libc::ENOSYS
+}
+wrap! {
+    /// As libc's.
+    posix_spawnp = c"posix_spawnp" (
+        pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        argv: Variables, envp: Variables
+    ), envp,
+    (pid, file, actions, attributes, argv) environment (), fails with libc::ENOSYS
+}

@@ -1,0 +1,19 @@
+//! uswap-agent: the engine as a library that the loader puts into an unmodified program.
+//!
+//! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
+//! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
+//! constructor, the fork handlers, and the wrappers of `exec`, `fork` and `pthread_create`); there they take no lock of the
+//! agent, allocate nothing, and keep errno as libc left it.
+
+#![deny(unsafe_code)]
+
+mod exec;
+mod forks;
+mod start;
+mod threads;
+
+use uswap_sys::heap::AgentHeap;
+
+/// The agent's own heap: the program's may be swapped out.
+#[global_allocator]
+static HEAP: AgentHeap = AgentHeap;

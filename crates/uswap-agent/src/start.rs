@@ -1,0 +1,107 @@
+//! The constructor: what happens before the program's `main`.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use uswap_engine::member::Rendezvous;
+use uswap_engine::monitor::{self, Post, STACK_BYTES};
+use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
+use uswap_sys::thread::{self, FileTable};
+use uswap_sys::{private_memory, report};
+
+/// Between the program's threads and the monitor.
+pub(crate) static POST: Post = Post::new();
+/// Where the group is; unset when this process was not started by `uswap run`.
+pub(crate) static RENDEZVOUS: OnceLock<Rendezvous> = OnceLock::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+extern "C" fn constructor() {
+    let Some(rendezvous) = find_group() else { return };
+    let _ = RENDEZVOUS.set(rendezvous);
+    std::panic::set_hook(Box::new(|panic| {
+        // A wrong page is worse than a crash.
+        report::stderr_line(format_args!("uswap: internal error, the program is ended: {panic}"));
+        uswap_engine::engine::kill_self()
+    }));
+    note_private_memory();
+    crate::exec::prepare();
+    crate::forks::hook();
+    if let Err(error) = thread::prepare().and_then(|()| start_monitor(monitor_of_program)) {
+        report::stderr_line(format_args!("uswap: cannot start in process {}: {error}", std::process::id()));
+        POST.inert.store(true, std::sync::atomic::Ordering::Release);
+    }
+}
+
+pub(crate) fn start_monitor(main: extern "C" fn(*mut u8)) -> std::io::Result<()> {
+    thread::spawn(c"uswap-monitor", STACK_BYTES, FileTable::Share, main, std::ptr::null_mut()).map(drop)
+}
+
+extern "C" fn monitor_of_program(_: *mut u8) {
+    run_monitor(Kind::Exec);
+}
+
+pub(crate) fn run_monitor(kind: Kind) {
+    if let Some(rendezvous) = RENDEZVOUS.get() {
+        monitor::main(&POST, rendezvous, kind);
+    }
+}
+
+fn find_group() -> Option<Rendezvous> {
+    let name = variable(SOCKET_VARIABLE)?;
+    let token = Token::from_hex(variable(TOKEN_VARIABLE)?)?;
+    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), token };
+    rendezvous.name.get_mut(..name.len())?.copy_from_slice(name);
+    Some(rendezvous)
+}
+
+fn variable(name: &str) -> Option<&'static [u8]> {
+    let mut buffer = [0u8; 64];
+    buffer.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    // SAFETY: the name ends with a zero byte, because it is shorter than the buffer. The environment is not changed
+    // while the constructor runs.
+    let value = unsafe { libc::getenv(buffer.as_ptr().cast()) };
+    // SAFETY: getenv answers null or a string that lives in the environment; it is copied before anyone can change it.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
+}
+
+/// What agent threads touch beside the memory they map: this library's, libc's and the loader's own data, and the main
+/// thread's control block, which libc touches in a forked child before any handler runs.
+fn note_private_memory() {
+    // SAFETY: the callback matches the signature, and keeps nothing.
+    unsafe { libc::dl_iterate_phdr(Some(note_module), std::ptr::null_mut()) };
+    // SAFETY: pthread_self has no preconditions.
+    crate::threads::note_control_block(unsafe { libc::pthread_self() });
+}
+
+unsafe extern "C" fn note_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: the loader hands over a valid record for the time of the call.
+    let info = unsafe { &*info };
+    // SAFETY: as above: a string or null.
+    let name = if info.dlpi_name.is_null() { &[][..] } else { unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes() };
+    // SAFETY: as above: an array of this length.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
+    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
+        let start = (info.dlpi_addr + header.p_vaddr) as usize;
+        (start & !4095, (start + header.p_memsz as usize).next_multiple_of(4096))
+    });
+    let here = note_module as *const () as usize;
+    let is_agent = segments.clone().any(|(start, end)| (start..end).contains(&here));
+    let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+    if is_agent || file.starts_with(b"libc.so") || file.starts_with(b"ld-linux") {
+        for (start, end) in segments {
+            let _ = private_memory::note(start, end);
+        }
+    }
+    0
+}
+
+/// A function of libc behind a wrapper of the same name.
+pub(crate) fn real(name: &CStr) -> *mut c_void {
+    // SAFETY: dlsym only reads the name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) }
+}

@@ -1,0 +1,259 @@
+//! Adoption: which of the program's memory is managed.
+//!
+//! Private, anonymous, readable and writable memory is adopted in populated chunks of 2 MiB, when the budget becomes
+//! scarce; first touches of fresh memory stay the kernel's. What belongs to the engine is clipped out by address, because
+//! mappings merge. Adoption is books first, registration second, so that every fault of registered memory is known; then
+//! the populated pages are looked up, and the books know them as resident.
+
+use std::io;
+
+use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
+use uswap_sys::maps::{self, MapsOf, Vma};
+use uswap_sys::pagemap::PresentRange;
+use uswap_sys::private_memory;
+
+use crate::engine::{Engine, advise};
+
+const CHUNK: usize = LEAF_PAGES * PAGE_SIZE;
+/// Populated ranges that one look at a chunk can return.
+const RANGES: usize = 256;
+/// Mappings that adoption may cause at most: a quarter of vm.max_map_count, 65530 by default.
+const REGISTERED_MAX: usize = 16_000;
+
+/// Walks over the program's memory and adopts it.
+pub(crate) struct Adopter {
+    maps: Vec<u8>,
+    present: Box<[PresentRange; RANGES]>,
+    /// Where the next walk goes on.
+    cursor: usize,
+    /// Ranges that were adopted and are to be checked against the maps again.
+    fresh: Vec<(usize, usize)>,
+    registered: usize,
+}
+
+/// Whether a walk also looks at memory that is adopted already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Only at what is new.
+    New,
+    /// At everything: pages that were discarded lazily and used again are unknown to the books.
+    All,
+}
+
+fn is_adoptable(vma: &Vma<'_>) -> bool {
+    vma.is_anonymous_private() && vma.read && vma.write && !vma.is_main_stack() && !vma.is_special()
+}
+
+impl Adopter {
+    pub fn new() -> Adopter {
+        Adopter {
+            maps: Vec::with_capacity(64 << 10),
+            present: Box::new([PresentRange::default(); RANGES]),
+            cursor: 0,
+            fresh: Vec::with_capacity(1024),
+            registered: 0,
+        }
+    }
+
+    /// Adopts memory until `want` populated pages more are known, or all memory has been looked at. Returns how many
+    /// became known.
+    pub fn adopt_more(&mut self, engine: &Engine, want: u64, look: Look) -> io::Result<u64> {
+        let mut maps = std::mem::take(&mut self.maps);
+        maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
+        let mut found = 0;
+        let start = self.cursor;
+        // From where the last walk ended to the end, then from the beginning to there.
+        for (from, to) in [(start, usize::MAX), (0, start)] {
+            for vma in maps::vmas(&maps).filter(is_adoptable) {
+                let (mut at, end) = (vma.start.max(from), vma.end.min(to));
+                while at < end && found < want {
+                    let (gap_start, gap_end) = match private_memory::next_gap(at, end) {
+                        Some(gap) => gap,
+                        None => break,
+                    };
+                    let (known, next) = self.adopt_range(engine, gap_start, gap_end, want - found, look)?;
+                    found += known;
+                    at = next;
+                    self.cursor = next;
+                }
+            }
+            if found >= want {
+                break;
+            }
+        }
+        if found < want {
+            self.cursor = 0;
+        }
+        self.maps = maps;
+        self.verify_fresh(engine)?;
+        Ok(found)
+    }
+
+    /// Looks at `start..end`, chunk by chunk. Returns pages found and where it stopped.
+    fn adopt_range(
+        &mut self,
+        engine: &Engine,
+        start: usize,
+        end: usize,
+        want: u64,
+        look: Look,
+    ) -> io::Result<(u64, usize)> {
+        let mut found = 0;
+        let mut at = start;
+        // Neighbouring chunks with something in them are registered together.
+        let mut run: Option<(usize, usize)> = None;
+        while at < end && found < want {
+            let chunk_end = ((at / CHUNK + 1) * CHUNK).min(end);
+            let range = PageRange::of_bytes(at, chunk_end);
+            let adopted = engine.core().pages().iter(range).count() as u64;
+            if adopted == range.pages {
+                found += self.take_run(engine, run.take())?;
+                if look == Look::All {
+                    found += self.note_present(engine, at, chunk_end)?;
+                }
+            } else {
+                let (ranges, _) = engine.pagemap.present(at, chunk_end, &mut self.present[..1])?;
+                if ranges == 0 {
+                    found += self.take_run(engine, run.take())?;
+                } else {
+                    let (run_start, _) = run.unwrap_or((at, at));
+                    run = Some((run_start, chunk_end));
+                    if chunk_end - run_start >= 8 * CHUNK {
+                        found += self.take_run(engine, run.take())?;
+                    }
+                }
+            }
+            at = chunk_end;
+        }
+        found += self.take_run(engine, run)?;
+        Ok((found, at))
+    }
+
+    fn take_run(&mut self, engine: &Engine, run: Option<(usize, usize)>) -> io::Result<u64> {
+        let Some((start, end)) = run else { return Ok(0) };
+        if self.registered >= REGISTERED_MAX || !engine.register(start, end) {
+            return Ok(0);
+        }
+        self.registered += 1;
+        self.fresh.push((start, end));
+        self.note_present(engine, start, end)
+    }
+
+    /// Tells the books which pages of `start..end` are populated. Returns how many they did not know.
+    fn note_present(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<u64> {
+        let mut at = start;
+        let mut found = 0;
+        while at < end {
+            // Pages must not be moved between the look and the note.
+            let _gate = engine.gate.write().expect("no thread panics with this lock");
+            let (count, next) = engine.pagemap.present(at, end, &mut self.present[..])?;
+            let mut core = engine.core();
+            for present in &self.present[..count] {
+                let range = PageRange::of_bytes(present.start, present.end);
+                found += core.found_present(range);
+            }
+            at = next;
+        }
+        Ok(found)
+    }
+
+    /// Between the reading of the maps and the registration a mapping may have been replaced by one that is none of our
+    /// business. It is let go again.
+    fn verify_fresh(&mut self, engine: &Engine) -> io::Result<()> {
+        if self.fresh.is_empty() {
+            return Ok(());
+        }
+        let mut maps = std::mem::take(&mut self.maps);
+        maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
+        for (start, end) in self.fresh.drain(..) {
+            for vma in maps::vmas(&maps).filter(|vma| vma.start < end && vma.end > start) {
+                // Memory that changed its protection stays adopted: the program may change it back.
+                if !vma.is_anonymous_private() {
+                    let (from, to) = (vma.start.max(start), vma.end.min(end));
+                    let _ = engine.uffd.unregister(from, to - from);
+                    engine.core().unmapped(PageRange::of_bytes(from, to));
+                }
+            }
+        }
+        self.maps = maps;
+        Ok(())
+    }
+
+    /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped any
+    /// more is forgotten.
+    pub fn take_over(&mut self, engine: &Engine) -> io::Result<()> {
+        let mut maps = std::mem::take(&mut self.maps);
+        maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
+        let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
+        for range in ranges {
+            let (mut at, end) = (range.start.address(), range.end().address());
+            for vma in maps::vmas(&maps).filter(Vma::is_anonymous_private) {
+                let (from, to) = (vma.start.max(at), vma.end.min(end));
+                if from >= to {
+                    continue;
+                }
+                engine.core().unmapped(PageRange::of_bytes(at, from));
+                if engine.uffd.register(from, to - from).is_ok() {
+                    let _ = advise(from, to - from, rustix::mm::Advice::LinuxDontFork);
+                    self.registered += 1;
+                } else {
+                    engine.forget_unless_swapped(PageRange::of_bytes(from, to));
+                }
+                at = to;
+            }
+            if at < end {
+                engine.core().unmapped(PageRange::of_bytes(at, end));
+            }
+        }
+        self.maps = maps;
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Adopts `start..end`: books first. `false` when the kernel refuses.
+    fn register(&self, start: usize, end: usize) -> bool {
+        let range = PageRange::of_bytes(start, end);
+        self.core().adopt(range);
+        if self.uffd.register(start, end - start).is_err() {
+            self.forget_unless_swapped(range);
+            return false;
+        }
+        // Memory of the engine may have been mapped where the maps still showed the program's.
+        if private_memory::overlaps(start, end) {
+            let _ = self.uffd.unregister(start, end - start);
+            self.forget_unless_swapped(range);
+            return false;
+        }
+        let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
+        true
+    }
+
+    /// The kernel did not register `range`. Harmless as long as nothing of it is swapped out: what is, would read as
+    /// zeros.
+    fn forget_unless_swapped(&self, range: PageRange) {
+        let mut core = self.core();
+        let swapped = core.pages().iter(range).any(|(_, state)| {
+            !matches!(state, PageState::Untouched | PageState::Resident { .. })
+        });
+        if swapped {
+            drop(core);
+            self.fatal(format_args!(
+                "uswap: memory at {:#x} has swapped pages and cannot be registered",
+                range.start.address()
+            ));
+        }
+        core.unmapped(range);
+    }
+
+    /// Gives or takes the permission to fork adopted memory.
+    pub(crate) fn advise_adopted(&self, advice: rustix::mm::Advice) {
+        let mut from = PageNumber(0);
+        loop {
+            let next = self.core().pages().next_adopted_range(from);
+            let Some(range) = next else { return };
+            let _ = advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
+            from = range.end();
+        }
+    }
+}

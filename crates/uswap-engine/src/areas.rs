@@ -1,0 +1,186 @@
+//! The swap areas of this process: which one takes the next page, and what a failing one does.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+use uswap_core::slots::Refused;
+use uswap_core::{AreaId, Core};
+
+use crate::group::{AREAS_MAX, Counter};
+use crate::member::Member;
+use crate::store::faulty::FaultyStore;
+use crate::store::file::FileStore;
+use crate::store::{Store, StoreError};
+
+/// After a write failed for want of space, the area is tried again this much later.
+const NO_SPACE_PAUSE: Duration = Duration::from_millis(100);
+/// Write errors after which an area takes no more pages. Its pages are still read.
+const WRITE_ERRORS_MAX: u64 = 64;
+
+/// One area.
+pub struct Area {
+    /// Its number.
+    pub id: AreaId,
+    /// Its content.
+    pub store: Box<dyn Store>,
+    /// Slots in it, used or not.
+    pub slots: u64,
+    /// Higher is used first.
+    pub priority: i32,
+    paused_until: Mutex<Option<Instant>>,
+    write_errors: AtomicU64,
+    said_no_space: AtomicBool,
+}
+
+/// All areas, highest priority first.
+pub struct Areas {
+    areas: Vec<Area>,
+}
+
+/// No area has a slot to give.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl Areas {
+    /// The areas that `member` was given.
+    pub fn open(member: &mut Member) -> io::Result<Areas> {
+        let config = member.group.config();
+        let mut areas = Vec::with_capacity(AREAS_MAX);
+        for (index, area) in config.areas.iter().enumerate() {
+            let Some(fd) = member.areas[index].take().filter(|_| area.present) else { continue };
+            areas.push(Area {
+                id: AreaId(index as u8),
+                store: Box::new(FaultyStore::new(
+                    FileStore::new(fd, area.slots, area.punch_holes),
+                    config.fault_injection,
+                )),
+                slots: area.slots,
+                priority: area.priority,
+                paused_until: Mutex::new(None),
+                write_errors: AtomicU64::new(0),
+                said_no_space: AtomicBool::new(false),
+            });
+        }
+        areas.sort_by_key(|area| std::cmp::Reverse(area.priority));
+        Ok(Areas { areas })
+    }
+
+    /// The area `id`.
+    pub fn get(&self, id: AreaId) -> &Area {
+        self.areas.iter().find(|area| area.id == id).expect("an entry names an area of the group")
+    }
+
+    /// All areas.
+    pub fn iter(&self) -> impl Iterator<Item = &Area> {
+        self.areas.iter()
+    }
+
+    /// Whether some area may take pages at this moment.
+    pub fn any_open(&self) -> bool {
+        self.areas.iter().any(Area::is_open)
+    }
+
+    /// A run of up to `max` free slots of the best area that has some.
+    pub fn alloc(&self, core: &mut Core, member: &Member, max: u32) -> Result<(AreaId, u64, u32), NoRoom> {
+        for area in self.areas.iter().filter(|area| area.is_open()) {
+            let slots = core.slots_mut(area.id);
+            loop {
+                match slots.alloc_run(max) {
+                    Ok((slot, count)) => return Ok((area.id, slot, count)),
+                    Err(Refused::NeedCluster) => {
+                        let Some(cluster) = member.group.claim_cluster(area.id.0 as usize, member.index) else { break };
+                        slots.grant(cluster);
+                    }
+                    #[allow(unreachable_patterns, reason = "Refused may grow")]
+                    Err(_) => break,
+                }
+            }
+        }
+        Err(NoRoom)
+    }
+
+    /// Gives clusters that became empty back to the group.
+    pub fn release_empty_clusters(&self, core: &mut Core, member: &Member) {
+        for area in &self.areas {
+            while let Some(cluster) = core.slots_mut(area.id).take_empty_cluster() {
+                if member.group.config().areas[area.id.0 as usize].punch_holes {
+                    area.store.discard(u64::from(cluster) * 512, 512);
+                }
+                let released = member.group.release_cluster(area.id.0 as usize, cluster, member.index);
+                debug_assert!(released, "a cluster belongs to whom it was granted");
+            }
+        }
+    }
+
+    /// Publishes the use of each area.
+    pub fn publish(&self, core: &Core, member: &Member) {
+        for area in &self.areas {
+            member.slot().area_used_slots[area.id.0 as usize].store(core.slots(area.id).used(), Relaxed);
+        }
+    }
+
+    /// Whether less than half of the area's clusters are free: clean copies are given up then (vm_swap_full).
+    pub fn is_half_full(&self, id: AreaId, member: &Member) -> bool {
+        let area = self.get(id);
+        member.group.clusters_taken(id.0 as usize) * 512 * 2 > area.slots
+    }
+}
+
+impl Area {
+    fn is_open(&self) -> bool {
+        if self.write_errors.load(Relaxed) >= WRITE_ERRORS_MAX {
+            return false;
+        }
+        let mut paused = self.paused_until.lock().expect("no thread panics with this lock");
+        match *paused {
+            Some(until) if Instant::now() < until => false,
+            Some(_) => {
+                *paused = None;
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// A write failed: says so once, and leaves the area alone for a while.
+    pub fn write_failed(&self, error: StoreError, member: &Member) {
+        match error {
+            StoreError::NoSpace => {
+                member.slot().tally.add(Counter::NoSpace, 1);
+                *self.paused_until.lock().expect("no thread panics with this lock") =
+                    Some(Instant::now() + NO_SPACE_PAUSE);
+                if !self.said_no_space.swap(true, Relaxed) {
+                    member.alarm(format_args!(
+                        "uswap: no space left for swap area {}; pages stay in memory until there is some",
+                        self.id.0
+                    ));
+                }
+            }
+            StoreError::Io(_) | StoreError::Short => {
+                member.slot().tally.add(Counter::WriteErrors, 1);
+                let errors = self.write_errors.fetch_add(1, Relaxed) + 1;
+                if errors == 1 {
+                    member.alarm(format_args!(
+                        "uswap: cannot write to swap area {}: {error}; the page stays in memory",
+                        self.id.0
+                    ));
+                }
+                if errors == WRITE_ERRORS_MAX {
+                    member.alarm(format_args!(
+                        "uswap: swap area {} failed {WRITE_ERRORS_MAX} writes and takes no more pages",
+                        self.id.0
+                    ));
+                }
+            }
+        }
+    }
+
+    /// A write went through: earlier failures were not for ever.
+    pub fn write_succeeded(&self) {
+        if self.said_no_space.load(Relaxed) {
+            self.said_no_space.store(false, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The engine of one process: the shared state of its threads, its locks, and their order.
+//!
+//! Locks, in the order in which they are taken:
+//!
+//! 1. `running`: read by every thread while it may change the books; written by a fork, which needs them still.
+//! 2. `gate`: read while pages are moved; written while messages of the userfaultfd are read and events applied. So an
+//!    event is never applied between the moment a thread asks the books about a page and the moment it moves it, and no
+//!    thread sees a fault before the events that came first.
+//! 3. `core`: the books. Never held across a system call, a copy or a compression.
+//! 4. `pool`, `heirs`, `trash`: leaves; nothing is taken inside them.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use uswap_core::entry::Epoch;
+use uswap_core::{BLOCK_PAGES, Core, CoreConfig, EntryId, FrameId, Location, PAGE_SIZE, PageNumber, Released};
+use uswap_sys::futex::Word;
+use uswap_sys::pagemap::PageMap;
+use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
+use uswap_sys::ring::Ring;
+use uswap_sys::uffd::{Features, Uffd, UffdUnavailable};
+
+use crate::areas::Areas;
+use crate::compress::PageCompressor;
+use crate::fork::Window;
+use crate::handler::PendingFault;
+use crate::group::{Compressor, Counter};
+use crate::ledger::Ledger;
+use crate::member::Member;
+use crate::page_io::{PageBatch, SlotPage};
+use crate::swapout::PendingStore;
+use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
+
+/// Blocks of frames that are given back to the kernel at a time: 2 MiB.
+pub(crate) const TRASH_BLOCKS: usize = 32;
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
+/// I/O that one thread has in flight at most, in pages.
+pub(crate) const BATCH: usize = 32;
+
+/// What this process inherited from an ancestor, by the epoch of the ancestor.
+pub struct Ancestor {
+    /// Its entries are named in this ledger.
+    pub ledger: Ledger,
+    /// Its compressed objects.
+    pub pool: ForeignPool,
+}
+
+/// A registered range without events: frames moved there can be given back to the kernel, which would be an event in the
+/// frame area.
+pub(crate) struct Trash {
+    pub uffd: Uffd,
+    pub memory: PrivateMapping,
+}
+
+impl Trash {
+    /// In a forked child: the descriptor is not this process's, and the memory was not copied.
+    pub fn leak_memory(self) -> std::mem::ManuallyDrop<PrivateMapping> {
+        std::mem::forget(self.uffd);
+        std::mem::ManuallyDrop::new(self.memory)
+    }
+}
+
+/// How the books may be used at this moment; see [`Engine::enter`].
+pub(crate) enum Entry<'a> {
+    /// As usual, until the guard is dropped.
+    Running(RwLockReadGuard<'a, ()>),
+    /// A fork is under way: the books must stay as they are, faults are served beside them.
+    Frozen,
+}
+
+pub(crate) const RUNNING: u32 = 0;
+pub(crate) const FREEZING: u32 = 1;
+pub(crate) const FROZEN: u32 = 2;
+
+/// Why a process cannot swap.
+#[derive(Debug)]
+pub enum StartError {
+    /// No userfaultfd.
+    Uffd(UffdUnavailable),
+    /// Something else.
+    Io(io::Error),
+}
+
+/// The engine.
+pub struct Engine {
+    /// This process in its group.
+    pub member: Member,
+    pub(crate) uffd: Uffd,
+    pub(crate) pagemap: PageMap,
+    pub(crate) frames: PrivateMapping,
+    pub(crate) zeros: PrivateMapping,
+    pub(crate) areas: Areas,
+    pub(crate) view: PoolView,
+    pub(crate) ancestors: Vec<Ancestor>,
+    /// [`RUNNING`], [`FREEZING`] or [`FROZEN`].
+    pub(crate) phase: Word,
+    pub(crate) window: Window,
+    pub(crate) running: RwLock<()>,
+    pub(crate) gate: RwLock<()>,
+    pub(crate) core: Mutex<Core>,
+    pub(crate) pool: Mutex<Zpool>,
+    pub(crate) heirs: Mutex<Vec<Ledger>>,
+    pub(crate) trash: Mutex<Trash>,
+    pub(crate) meter: Meter,
+    pub(crate) handlers: AtomicU32,
+}
+
+/// How much memory the process uses, as last measured, and what changed since.
+#[derive(Default)]
+pub(crate) struct Meter {
+    /// Pages that counted against the budget when the monitor looked.
+    pub mine: AtomicU64,
+    /// Pages that handlers added since.
+    pub added: AtomicU64,
+    /// Where a faulting thread reclaims by itself.
+    pub limit: AtomicU64,
+    /// Where reclaim stops.
+    pub low: AtomicU64,
+    /// Pool bytes from which the oldest objects are written back.
+    pub pool_limit: AtomicU64,
+    /// Frames without content that are kept ready.
+    pub reserve: AtomicU64,
+    /// Frames with content that are kept before they are stored.
+    pub inactive: AtomicU64,
+}
+
+/// What a thread of the engine has for itself. All memory is taken when it is made.
+pub(crate) struct Worker {
+    pub ring: Ring,
+    pub batch: PageBatch,
+    pub slot_pages: Vec<SlotPage>,
+    pub stores: Vec<PendingStore>,
+    pub wanted: Vec<PageNumber>,
+    pub compressor: PageCompressor,
+    pub compressed: Box<[u8; PAGE_SIZE]>,
+    /// [`BATCH`] pages, aligned.
+    pub buffer: PrivateMapping,
+    pub released: Vec<Released>,
+    /// The thread is reclaiming: a fault that it serves meanwhile must not reclaim again.
+    pub reclaiming: bool,
+    /// Pages that could not be moved, for the monitor to see to.
+    pub busy: Vec<PageNumber>,
+    /// Whether `busy` is filled.
+    pub collects_busy: bool,
+    /// Faults that have been read and not yet served.
+    pub pending: VecDeque<PendingFault>,
+    /// Whether the pool had to shrink when this thread looked.
+    pub pool_gate: uswap_core::zswap::PoolGate,
+}
+
+impl Worker {
+    pub fn new(compressor: Compressor) -> io::Result<Worker> {
+        Ok(Worker {
+            ring: Ring::new_or_synchronous(2 * BATCH as u32),
+            batch: PageBatch::with_capacity(BATCH),
+            slot_pages: Vec::with_capacity(BATCH),
+            stores: Vec::with_capacity(BATCH),
+            wanted: Vec::with_capacity(BATCH),
+            compressor: PageCompressor::new(compressor),
+            compressed: Box::new([0; PAGE_SIZE]),
+            buffer: private_memory::map(BATCH * PAGE_SIZE, Purpose::Buffers)?,
+            released: Vec::with_capacity(4096),
+            reclaiming: false,
+            busy: Vec::new(),
+            collects_busy: false,
+            pending: VecDeque::with_capacity(4096),
+            pool_gate: Default::default(),
+        })
+    }
+
+    /// Page `index` of the worker's buffer.
+    pub fn buffer_page(&self, index: usize) -> *mut u8 {
+        assert!(index < BATCH);
+        self.buffer.as_ptr().wrapping_add(index * PAGE_SIZE)
+    }
+}
+
+/// What an engine is made of.
+struct Parts {
+    uffd: Uffd,
+    trash: Trash,
+    frames: PrivateMapping,
+    zeros: PrivateMapping,
+    pagemap: PageMap,
+    pool: Zpool,
+    areas: Areas,
+    core: Core,
+    ancestors: Vec<Ancestor>,
+}
+
+impl Parts {
+    fn make(member: &mut Member, inheritance: Option<Inheritance>) -> Result<Parts, StartError> {
+        let config = member.group.config();
+        let blocks = Engine::frame_blocks(config.memory_limit_bytes / PAGE_SIZE as u64);
+        let events = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
+        let wanted = events.with(Features::MOVE).with(Features::POISON);
+        let uffd = Uffd::new(member.device(), wanted).map_err(StartError::Uffd)?;
+        let trash_uffd = Uffd::new(member.device(), Features::MOVE).map_err(StartError::Uffd)?;
+        let frames = private_memory::map(blocks as usize * BLOCK_BYTES, Purpose::Frames)?;
+        let trash = private_memory::map(TRASH_BLOCKS * BLOCK_BYTES, Purpose::Frames)?;
+        for memory in [&frames, &trash] {
+            // A forked child makes its own.
+            advise(memory.start(), memory.len(), rustix::mm::Advice::LinuxDontFork)?;
+            let _ = advise(memory.start(), memory.len(), rustix::mm::Advice::LinuxNoHugepage);
+        }
+        uffd.register(frames.start(), frames.len())?;
+        trash_uffd.register(trash.start(), trash.len())?;
+        // Read once, so that a copy from it takes no fault on the way.
+        let zeros = private_memory::map(BLOCK_BYTES, Purpose::Buffers)?;
+        member.client.keep_uffd(uffd.as_fd())?;
+        let pool = Zpool::new((config.memory_limit_bytes as usize).saturating_mul(4))?;
+        let area_slots: Vec<u64> =
+            config.areas.iter().filter(|area| area.present).map(|area| area.slots).collect();
+        let (core, ancestors) = match inheritance {
+            None => {
+                let config = CoreConfig { frame_blocks: blocks, area_slots, window_max: BLOCK_PAGES as u32 };
+                (Core::new(config), Vec::new())
+            }
+            Some(Inheritance { mut core, ancestors }) => {
+                core.become_child(blocks);
+                (core, ancestors)
+            }
+        };
+        Ok(Parts {
+            uffd,
+            trash: Trash { uffd: trash_uffd, memory: trash },
+            frames,
+            zeros,
+            pagemap: PageMap::open_self()?,
+            pool,
+            areas: Areas::open(member)?,
+            core,
+            ancestors,
+        })
+    }
+}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Content with which an engine starts: none, or what a fork left to the child.
+pub(crate) struct Inheritance {
+    pub core: Core,
+    pub ancestors: Vec<Ancestor>,
+}
+
+impl Engine {
+    /// Frames that a process with this budget has room for, in blocks.
+    fn frame_blocks(limit_pages: u64) -> u32 {
+        ((limit_pages / 8).clamp(1024, 65536) / BLOCK_PAGES as u64) as u32
+    }
+
+    /// Starts the engine of `member`, who gets himself back if that fails.
+    pub(crate) fn start(
+        mut member: Member,
+        inheritance: Option<Inheritance>,
+    ) -> Result<Engine, (Box<Member>, StartError)> {
+        match Parts::make(&mut member, inheritance) {
+            Ok(Parts { uffd, trash, frames, zeros, pagemap, pool, areas, core, ancestors }) => Ok(Engine {
+                uffd,
+                pagemap,
+                frames,
+                zeros,
+                areas,
+                view: pool.view(),
+                ancestors,
+                phase: Word::new(RUNNING),
+                window: Window::new(),
+                running: RwLock::new(()),
+                gate: RwLock::new(()),
+                core: Mutex::new(core),
+                pool: Mutex::new(pool),
+                heirs: Mutex::new(Vec::new()),
+                trash: Mutex::new(trash),
+                meter: Meter::default(),
+                handlers: AtomicU32::new(0),
+                member,
+            }),
+            Err(error) => Err((Box::new(member), error)),
+        }
+    }
+
+    /// Waits out a fork that is being prepared, then tells how the books may be used.
+    pub(crate) fn enter(&self) -> Entry<'_> {
+        loop {
+            match self.phase.load() {
+                RUNNING => {
+                    let guard = self.running.read().expect("no thread panics with this lock");
+                    if self.phase.load() == RUNNING {
+                        return Entry::Running(guard);
+                    }
+                }
+                FREEZING => {
+                    let _ = self.phase.wait(FREEZING, None);
+                }
+                _ => return Entry::Frozen,
+            }
+        }
+    }
+
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("no thread panics with this lock")
+    }
+
+    pub(crate) fn count(&self, counter: Counter, by: u64) {
+        self.member.slot().tally.add(counter, by);
+    }
+
+    /// Address of a frame.
+    pub(crate) fn frame_address(&self, frame: FrameId) -> usize {
+        let offset = frame.0 as usize * PAGE_SIZE;
+        assert!(offset < self.frames.len());
+        self.frames.start() + offset
+    }
+
+    /// The content of a frame.
+    ///
+    /// # Safety
+    /// The frame is populated, and until the slice is gone nobody moves it away or writes to it: its state is `Writing`,
+    /// or `Loading` by this thread.
+    pub(crate) unsafe fn frame_page(&self, frame: FrameId) -> &[u8; PAGE_SIZE] {
+        // SAFETY: the address lies inside the frame area, which stays mapped; the rest is the caller's promise.
+        unsafe { &*(self.frame_address(frame) as *const [u8; PAGE_SIZE]) }
+    }
+
+    /// The compressed object of an entry stored by the process of `epoch`.
+    ///
+    /// # Safety
+    /// The entry is pinned, or a zombie, or foreign and not given up: its object stays as it is.
+    pub(crate) unsafe fn object(&self, epoch: Epoch, handle: u32, len: u16) -> &[u8] {
+        let view = match self.ancestors.get(epoch.0 as usize) {
+            Some(ancestor) => ancestor.pool.view(),
+            None => self.view,
+        };
+        // SAFETY: by the caller's promise the object is allocated and nobody frees it meanwhile; the pool it is in lives
+        // as long as the engine, which lives as long as the process.
+        unsafe { view.slice(Handle(handle), len as usize) }
+    }
+
+    /// Whether a child may still read `entry`.
+    pub(crate) fn heirs_hold(heirs: &[Ledger], entry: EntryId) -> bool {
+        heirs.iter().any(|ledger| ledger.holds(entry))
+    }
+
+    /// Releases the places that the books have let go.
+    pub(crate) fn release(&self, released: &mut Vec<Released>) {
+        if released.is_empty() {
+            return;
+        }
+        let own = Epoch(self.ancestors.len() as u16);
+        let mut pool = None;
+        for place in released.drain(..) {
+            if place.epoch == own {
+                if let Location::Pool { handle, len } = place.location {
+                    let pool =
+                        pool.get_or_insert_with(|| self.pool.lock().expect("no thread panics with this lock"));
+                    pool.free(Handle(handle), len as usize);
+                }
+            } else if let Some(ancestor) = self.ancestors.get(place.epoch.0 as usize) {
+                ancestor.ledger.give_up(place.entry);
+            }
+        }
+    }
+
+    /// Stops the program: something happened that must not be possible, and a wrong page is worse than a crash.
+    pub(crate) fn fatal(&self, args: std::fmt::Arguments<'_>) -> ! {
+        self.member.alarm(args);
+        kill_self()
+    }
+}
+
+/// Ends this process at once.
+pub fn kill_self() -> ! {
+    loop {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+/// madvise of memory that is ours, or that the program will not notice being advised.
+pub(crate) fn advise(address: usize, len: usize, advice: rustix::mm::Advice) -> io::Result<()> {
+    // SAFETY: only advice that keeps the content of memory is given here, or to memory of the engine without content.
+    unsafe { rustix::mm::madvise(address as *mut _, len, advice)? };
+    Ok(())
+}
+
+/// Makes the pages of a range present and this process's own, as a write would, without changing a byte.
+pub(crate) fn populate_write(address: usize, len: usize) -> io::Result<()> {
+    // SAFETY: MADV_POPULATE_WRITE changes no content.
+    unsafe { rustix::mm::madvise(address as *mut _, len, rustix::mm::Advice::LinuxPopulateWrite)? };
+    Ok(())
+}

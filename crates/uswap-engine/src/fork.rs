@@ -1,0 +1,581 @@
+//! Fork: the child sees exactly what it would see without uswap.
+//!
+//! fork(2) copies the books with the rest of the memory, so they must be still at that moment, yet faults must be served:
+//! between the agent's hook and the system call, libc and other libraries touch memory. So the parent prepares a *window*:
+//! reclaim rests, no thread changes the books, faults are served beside them, and what happened is written into a journal
+//! that both sides read afterwards.
+//!
+//! 1. A thread of the program asks, and waits (`prepare`). The monitor shrinks the process to what it may keep, moves the
+//!    swap cache back into the program, writes the ledger of what the child inherits, lets the kernel copy adopted
+//!    memory, opens the window, and answers.
+//! 2. fork(2).
+//! 3. The parent's thread says so (`parent`), and the monitor applies the journal and closes the window.
+//! 4. The child's thread starts a monitor of its own (`child`) and waits. It takes the books over, applies its part of the
+//!    journal, registers the memory with its own userfaultfd, starts handlers, and answers.
+//!
+//! A fork that goes round the hooks fails loudly: adopted memory carries MADV_DONTFORK outside of the window, so the child
+//! does not have it at all.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::Mutex;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use uswap_core::budget::Watermarks;
+use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
+use uswap_sys::futex::Word;
+use uswap_sys::private_memory;
+use uswap_sys::uffd::{Message, Stop, Wake};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker, kill_self};
+use crate::group::Counter;
+use crate::handler::{PendingFault, Served};
+use crate::ledger::Ledger;
+use crate::monitor::{ENGINE, Monitor, Post};
+use crate::page_io::SlotPage;
+use crate::store::IoOutcome;
+
+const IDLE: u32 = 0;
+const REQUESTED: u32 = 1;
+const READY: u32 = 2;
+const FORKED: u32 = 3;
+const FAILED: u32 = 4;
+
+/// The child's monitor has not answered yet.
+const CHILD_STARTING: u32 = 1;
+const CHILD_READY: u32 = 2;
+
+/// What forking threads and the monitor say to each other.
+pub struct ForkPost {
+    state: Word,
+    child: Word,
+}
+
+impl ForkPost {
+    pub(crate) const fn new() -> ForkPost {
+        ForkPost { state: Word::new(IDLE), child: Word::new(0) }
+    }
+
+    pub(crate) fn is_requested(&self) -> bool {
+        self.state.load() == REQUESTED
+    }
+
+    /// Nobody will answer any more: lets those go who wait.
+    pub(crate) fn give_up(&self) {
+        self.state.store_and_wake(READY);
+        self.child.store_and_wake(CHILD_READY);
+    }
+
+    /// Program thread, before fork(2): returns when the process may be copied. One thread at a time.
+    pub fn prepare(&self, post: &Post) {
+        loop {
+            if post.inert.load(Acquire) {
+                return;
+            }
+            match self.state.load() {
+                IDLE => {
+                    if self.state.atomic().compare_exchange(IDLE, REQUESTED, AcqRel, Acquire).is_ok() {
+                        post.ring();
+                    }
+                }
+                READY => return,
+                // The window of an earlier fork is being closed, or this one is being prepared.
+                other => {
+                    let _ = self.state.wait(other, None);
+                }
+            }
+        }
+    }
+
+    /// Program thread of the parent, after fork(2).
+    pub fn parent(&self, post: &Post, forked: bool) {
+        if !post.inert.load(Acquire) {
+            self.state.store_and_wake(if forked { FORKED } else { FAILED });
+        }
+    }
+
+    /// The only thread of the child, before its monitor is started.
+    pub fn child_begins(&self) {
+        self.state.store(IDLE);
+        self.child.store(CHILD_STARTING);
+    }
+
+    /// The only thread of the child: waits until its memory is served.
+    pub fn child_waits(&self) {
+        while self.child.load() == CHILD_STARTING {
+            let _ = self.child.wait(CHILD_STARTING, None);
+        }
+    }
+}
+
+/// What happened in a window.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Note {
+    /// The page was brought in.
+    Installed(PageNumber),
+    Removed(PageRange),
+    Unmapped(PageRange),
+    Remapped { from: PageNumber, to: PageNumber, pages: u64 },
+}
+
+/// Notes that a window has room for.
+const NOTES: usize = 1600;
+
+/// The journal lies in memory that parent and child share, so that the child sees each note whole, however the kernel
+/// interleaves its copying with the parent's writing. How many notes are the child's is counted in private memory, which
+/// is copied with the fork.
+pub(crate) struct Window {
+    notes: AtomicPtr<Note>,
+    count: AtomicU32,
+    journal: Mutex<Option<Journal>>,
+}
+
+struct Journal {
+    base: NonNull<Note>,
+}
+
+// SAFETY: a journal is an address; notes are written under the gate and read when the window is closed.
+unsafe impl Send for Journal {}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length by `Window::open`, and nobody reads it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), NOTES * size_of::<Note>()) };
+    }
+}
+
+/// What a page is in a window.
+enum Beside {
+    Known(PageNumber, Option<PageState>),
+    /// Brought in since.
+    Installed,
+    /// Discarded since: zeros.
+    Discarded,
+}
+
+impl Window {
+    pub fn new() -> Window {
+        Window {
+            notes: AtomicPtr::new(std::ptr::null_mut()),
+            count: AtomicU32::new(0),
+            journal: Mutex::new(None),
+        }
+    }
+
+    fn open(&self) -> io::Result<()> {
+        // SAFETY: the kernel picks an address that nothing uses.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                NOTES * size_of::<Note>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )?
+        };
+        let base = NonNull::new(base.cast::<Note>()).expect("mmap never answers null");
+        // The journal of an earlier fork goes; a child of that fork has its own mapping of it.
+        *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
+        self.count.store(0, Release);
+        self.notes.store(base.as_ptr(), Release);
+        Ok(())
+    }
+
+    /// Writes a note; the gate is held for writing. `false` when there is no room.
+    #[must_use]
+    fn note(&self, note: Note) -> bool {
+        let count = self.count.load(Acquire) as usize;
+        if count >= NOTES {
+            return false;
+        }
+        // SAFETY: the window is open, so `notes` has room for `NOTES`; the gate makes this thread the only writer.
+        unsafe { self.notes.load(Acquire).add(count).write(note) };
+        self.count.store(count as u32 + 1, Release);
+        true
+    }
+
+    fn notes(&self) -> &[Note] {
+        let count = self.count.load(Acquire) as usize;
+        if count == 0 {
+            return &[];
+        }
+        // SAFETY: the first `count` notes were written whole before `count` said so, and are never changed.
+        unsafe { std::slice::from_raw_parts(self.notes.load(Acquire), count) }
+    }
+
+    pub fn has_room(&self) -> bool {
+        (self.count.load(Acquire) as usize) < NOTES
+    }
+
+    pub fn note_event(&self, event: Message) {
+        let note = match event {
+            Message::Remap { from, to, len } => Note::Remapped {
+                from: PageNumber::containing(from),
+                to: PageNumber::containing(to),
+                pages: (len / PAGE_SIZE) as u64,
+            },
+            Message::Remove { start, end } => Note::Removed(PageRange::of_bytes(start, end)),
+            Message::Unmap { start, end } => Note::Unmapped(PageRange::of_bytes(start, end)),
+            Message::Fault { .. } | Message::Other(_) => return,
+        };
+        let noted = self.note(note);
+        assert!(noted, "a handler reads messages only while the journal has room");
+    }
+
+    /// Looks `page` up in the notes, newest first; the books are asked for the page that it was before the window.
+    fn look_up(&self, page: PageNumber, books: impl Fn(PageNumber) -> Option<PageState>) -> Beside {
+        let mut page = page;
+        for note in self.notes().iter().rev() {
+            match *note {
+                Note::Installed(installed) if installed == page => return Beside::Installed,
+                Note::Removed(range) | Note::Unmapped(range) if range.contains(page) => return Beside::Discarded,
+                Note::Remapped { from, to, pages } => {
+                    if (PageRange { start: to, pages }).contains(page) {
+                        page = PageNumber(page.0 - to.0 + from.0);
+                    } else if (PageRange { start: from, pages }).contains(page) {
+                        return Beside::Discarded;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Beside::Known(page, books(page))
+    }
+}
+
+impl Engine {
+    /// Serves a fault in a window: nothing but the journal changes.
+    pub(crate) fn serve_frozen(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
+        let _gate = self.gate.write().expect("no thread panics with this lock");
+        if self.phase.load() != FROZEN || !self.window.has_room() {
+            return Served::AfterEvents;
+        }
+        let page = fault.page;
+        let source: *const u8 = match self.window.look_up(page, |page| self.core().pages().get(page)) {
+            Beside::Installed | Beside::Known(_, Some(PageState::Resident { .. })) => {
+                self.wake(page, 1);
+                return Served::Done;
+            }
+            Beside::Known(_, None) if !fault.nothing_unread => return Served::AfterEvents,
+            Beside::Discarded | Beside::Known(_, None | Some(PageState::Untouched | PageState::SwappedZero)) => {
+                self.zeros.as_ptr()
+            }
+            Beside::Known(_, Some(PageState::Poisoned)) => {
+                self.poison(page);
+                return Served::Done;
+            }
+            Beside::Known(known, Some(PageState::Swapped { .. })) => match self.read_frozen(known, worker) {
+                Some(content) => content,
+                None => {
+                    self.count(Counter::PoisonedPages, 1);
+                    self.member.alarm(format_args!(
+                        "uswap: page {:#x} is lost: its copy cannot be read back; an access raises SIGBUS",
+                        page.address()
+                    ));
+                    self.poison(page);
+                    return Served::Done;
+                }
+            },
+            Beside::Known(known, Some(state)) => {
+                self.fatal(format_args!("uswap: page {:#x} is {state:?} while a fork is under way", known.address()))
+            }
+        };
+        let progress = self.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
+        match progress.stop {
+            None => {
+                let noted = self.window.note(Note::Installed(page));
+                assert!(noted, "room was looked for above");
+                Served::Done
+            }
+            Some(Stop::TryLater | Stop::NoMemory) => Served::AfterEvents,
+            Some(_) => {
+                self.wake(page, 1);
+                Served::Done
+            }
+        }
+    }
+
+    /// Reads the content of a swapped page into the worker's buffer.
+    fn read_frozen(&self, page: PageNumber, worker: &mut Worker) -> Option<*const u8> {
+        let target = worker.buffer_page(0);
+        let core = self.core();
+        let Some(PageState::Swapped { entry }) = core.pages().get(page) else { return None };
+        let table = core.swap_table();
+        let (location, epoch, hash) = (table.location(entry), table.epoch_of(entry), table.hash(entry));
+        drop(core);
+        for _ in 0..4 {
+            // SAFETY: the buffer page is the worker's own.
+            let content = unsafe { &mut *(target as *mut [u8; PAGE_SIZE]) };
+            match location {
+                Location::Pool { handle, len } => {
+                    // SAFETY: nothing is freed in a window.
+                    let object = unsafe { self.object(epoch, handle, len) };
+                    worker.compressor.decompress(object, content).ok()?;
+                }
+                Location::Slot { area, slot } => {
+                    // SAFETY: the buffer page is the worker's own until the read is over.
+                    let mut pages = [unsafe { SlotPage::new(slot, target, 0) }];
+                    worker.batch.read(&*self.areas.get(area).store, &mut worker.ring, &mut pages);
+                    if pages[0].outcome() != IoOutcome::Done {
+                        self.count(Counter::ReadErrors, 1);
+                        continue;
+                    }
+                }
+            }
+            if xxh3_128(&content[..]) == hash {
+                self.count(Counter::Pswpin, 1);
+                return Some(target);
+            }
+            self.count(Counter::ChecksumFailures, 1);
+        }
+        None
+    }
+
+    /// Makes the books say what the notes say.
+    fn apply_notes(&self) {
+        for note in self.window.notes() {
+            self.apply_note(*note);
+        }
+    }
+
+    fn apply_note(&self, note: Note) {
+        let mut core = self.core();
+        match note {
+            Note::Installed(page) => {
+                let range = PageRange { start: page, pages: 1 };
+                core.adopt(range);
+                core.found_present(range);
+            }
+            Note::Removed(range) => core.removed(range),
+            Note::Unmapped(range) => core.unmapped(range),
+            Note::Remapped { from, to, pages } => core.remapped(from, to, pages),
+        }
+    }
+
+    /// Moves every cached page back into the program. The caller holds `running` for writing.
+    fn empty_swap_cache(&self, worker: &mut Worker) {
+        loop {
+            let Some(page) = self.core().cached_page() else { return };
+            if self.serve(&PendingFault::wanted(page), worker) == Served::AfterEvents {
+                self.read_messages(worker, false);
+                while let Some(fault) = worker.pending.pop_front() {
+                    if self.serve(&fault, worker) == Served::AfterEvents {
+                        // Its thread faults again, and a handler will see to it.
+                        self.wake(fault.page, 1);
+                    }
+                }
+                crate::handler::pause();
+            }
+        }
+    }
+}
+
+impl Monitor {
+    /// Answers a thread that wants to fork, and closes the window when it has.
+    pub(crate) fn follow_fork(&mut self) {
+        let Some(engine) = self.engine() else {
+            self.answer_fork();
+            self.post.fork.state.store_and_wake(IDLE);
+            return;
+        };
+        self.make_room_for_child(engine);
+        engine.phase.store(FREEZING);
+        let running = engine.running.write().expect("no thread panics with this lock");
+        engine.empty_swap_cache(&mut self.worker);
+        engine.take_and_release(&mut self.worker);
+        let opened = engine.window.open().and_then(|()| engine.write_ledger());
+        if let Err(error) = opened {
+            // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
+            engine.fatal(format_args!("uswap: no memory to follow a fork: {error}"));
+        }
+        engine.advise_adopted(Advice::LinuxDoFork);
+        engine.phase.store_and_wake(FROZEN);
+        let forked = self.answer_fork();
+        engine.advise_adopted(Advice::LinuxDontFork);
+        {
+            let _gate = engine.gate.write().expect("no thread panics with this lock");
+            engine.apply_notes();
+            engine.phase.store_and_wake(RUNNING);
+        }
+        drop(running);
+        engine.count(Counter::Forks, 1);
+        if !forked {
+            engine.fork_failed();
+        }
+        engine.take_and_release(&mut self.worker);
+        self.post.fork.state.store_and_wake(IDLE);
+    }
+
+    /// Lets the thread fork and waits until it has. Returns whether there is a child.
+    fn answer_fork(&self) -> bool {
+        let state = &self.post.fork.state;
+        state.store_and_wake(READY);
+        loop {
+            match state.load() {
+                READY => {
+                    let _ = state.wait(READY, None);
+                }
+                other => return other == FORKED,
+            }
+        }
+    }
+
+    /// Both sides of a fork count the pages that they share, so this process shrinks to the half of its share first.
+    fn make_room_for_child(&mut self, engine: &'static Engine) {
+        let usage = self.usage();
+        let target = usage.before_fork();
+        if usage.mine > target {
+            let marks = Watermarks { low: target, high: target, limit: target };
+            self.reclaim_to(engine, target, |_| marks);
+        }
+    }
+
+    /// In a forked child: takes over what the parent's engine left. Elsewhere there is nothing to take over.
+    pub(crate) fn inherit(&mut self) {
+        let old = ENGINE.swap(std::ptr::null_mut(), AcqRel);
+        if !old.is_null() {
+            // SAFETY: the value is the parent's engine, copied by fork. None of its threads runs here, the one thread of
+            // the program waits for this one, and nobody else has the pointer. It is taken apart below, and what belongs
+            // to the parent (descriptors, whose numbers mean something else here) is forgotten, not dropped.
+            let old = unsafe { std::ptr::read(old) };
+            self.take_over(old);
+        }
+        self.post.fork.child.store_and_wake(CHILD_READY);
+    }
+
+    fn take_over(&mut self, old: Engine) {
+        let Engine {
+            member,
+            uffd,
+            pagemap,
+            frames,
+            zeros,
+            areas,
+            mut ancestors,
+            window,
+            core,
+            pool,
+            heirs,
+            trash,
+            ..
+        } = old;
+        std::mem::forget((member, uffd, pagemap, areas));
+        for memory in [&frames, &into_inner(trash).leak_memory()] {
+            private_memory::forget(memory.start(), memory.end());
+        }
+        std::mem::forget((frames, zeros));
+        let mut heirs = into_inner(heirs);
+        let ledger = heirs.pop().expect("the window of a fork has a ledger");
+        std::mem::forget(heirs);
+        let pid = std::process::id();
+        ledger.register(pid);
+        for ancestor in &ancestors {
+            ancestor.ledger.register(pid);
+        }
+        ancestors.push(Ancestor { ledger, pool: into_inner(pool).into_foreign() });
+        let inheritance = Inheritance { core: into_inner(core), ancestors };
+        let engine = match self.start_child_engine(inheritance) {
+            Ok(engine) => engine,
+            Err(error) => {
+                uswap_sys::report::stderr_line(format_args!("uswap: a forked child cannot swap: {error:?}"));
+                kill_self()
+            }
+        };
+        for note in window.notes() {
+            engine.apply_note(*note);
+        }
+        if let Err(error) = self.adopter.take_over(engine) {
+            engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {error}"));
+        }
+        engine.take_and_release(&mut self.worker);
+    }
+}
+
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().expect("no thread panics with this lock")
+}
+
+/// A process could not join its group. A child whose memory is partly swapped out cannot live without.
+pub(crate) fn cannot_join(error: &str) {
+    let swapped = !ENGINE.load(Acquire).is_null();
+    uswap_sys::report::stderr_line(format_args!(
+        "uswap: process {} cannot join its group: {error}{}",
+        std::process::id(),
+        if swapped { "; it is ended, because its memory is partly swapped out" } else { "; it runs unmanaged" }
+    ));
+    if swapped {
+        kill_self();
+    }
+}
+
+impl Engine {
+    /// Writes down what the child of the fork that begins will inherit.
+    fn write_ledger(&self) -> io::Result<()> {
+        let mut core = self.core();
+        let ledger = Ledger::new(core.swap_table().len(), core.inherited())?;
+        core.set_heirs(true);
+        drop(core);
+        self.heirs.lock().expect("no thread panics with this lock").push(ledger);
+        for ancestor in &self.ancestors {
+            ancestor.ledger.fork_begins();
+        }
+        self.member.slot().fork_begins();
+        Ok(())
+    }
+
+    fn fork_failed(&self) {
+        if let Some(ledger) = self.heirs.lock().expect("no thread panics with this lock").pop() {
+            ledger.discard();
+        }
+        for ancestor in &self.ancestors {
+            ancestor.ledger.fork_failed();
+        }
+        self.member.slot().fork_failed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, pages: u64) -> PageRange {
+        PageRange { start: PageNumber(start), pages }
+    }
+
+    fn state_of(window: &Window, page: u64) -> Option<u64> {
+        match window.look_up(PageNumber(page), |_| Some(PageState::SwappedZero)) {
+            Beside::Known(page, _) => Some(page.0),
+            Beside::Installed | Beside::Discarded => None,
+        }
+    }
+
+    #[test]
+    fn the_newest_note_counts() {
+        let window = Window::new();
+        window.open().unwrap();
+        assert_eq!(state_of(&window, 5), Some(5));
+        assert!(window.note(Note::Remapped { from: PageNumber(0), to: PageNumber(100), pages: 10 }));
+        assert_eq!(state_of(&window, 105), Some(5));
+        assert_eq!(state_of(&window, 5), None, "what was moved away reads as new memory");
+        assert!(window.note(Note::Removed(range(104, 2))));
+        assert_eq!(state_of(&window, 105), None);
+        assert_eq!(state_of(&window, 106), Some(6));
+        assert!(window.note(Note::Installed(PageNumber(106))));
+        assert_eq!(state_of(&window, 106), None);
+    }
+
+    #[test]
+    fn a_full_journal_takes_no_note() {
+        let window = Window::new();
+        window.open().unwrap();
+        for page in 0..NOTES as u64 {
+            assert!(window.note(Note::Installed(PageNumber(page))));
+        }
+        assert!(!window.note(Note::Installed(PageNumber(0))));
+        assert!(!window.has_room());
+    }
+}

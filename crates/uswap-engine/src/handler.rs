@@ -1,0 +1,327 @@
+//! Handlers: threads that read the userfaultfd and serve what they find.
+
+use std::time::Instant;
+
+use rustix::thread::futex::Timespec;
+use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
+use uswap_sys::thread;
+use uswap_sys::uffd::{Holes, Message, Progress, RawMessage, Stop, Wake};
+
+use crate::engine::{Engine, Entry, Worker};
+use crate::group::{Counter, LatencyKind};
+
+/// Messages read at a time.
+const MESSAGES: usize = 16;
+
+/// What serving a fault came to.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Served {
+    /// The thread goes on, or another thread sees to it.
+    Done,
+    /// An unread event stands in the way.
+    AfterEvents,
+}
+
+/// A fault that has been read.
+#[derive(Clone, Copy)]
+pub(crate) struct PendingFault {
+    pub page: PageNumber,
+    pub write: bool,
+    /// When it was read.
+    pub since: Instant,
+    /// No event was unread when the fault had been tried before: the books are up to date for it.
+    pub nothing_unread: bool,
+}
+
+impl PendingFault {
+    /// A fault that nobody sent: a page is to come back because a thread waits for it.
+    pub fn wanted(page: PageNumber) -> Self {
+        Self { page, write: false, since: Instant::now(), nothing_unread: false }
+    }
+}
+
+impl Engine {
+    /// The life of a handler thread.
+    pub(crate) fn handler(&'static self, cpu: usize) -> ! {
+        let _ = thread::pin_to_cpu(cpu);
+        let mut worker = match Worker::new(self.member.group.config().compressor) {
+            Ok(worker) => worker,
+            Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {error}")),
+        };
+        self.handlers.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        loop {
+            match self.uffd.wait_readable(None) {
+                Ok(true) => self.serve_waiting(&mut worker),
+                Ok(false) => {}
+                Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {error}")),
+            }
+        }
+    }
+
+    /// Reads what is there and serves it.
+    pub(crate) fn serve_waiting(&self, worker: &mut Worker) {
+        self.receive(worker);
+        while let Some(fault) = worker.pending.pop_front() {
+            if self.serve_pending(&fault, worker) == Served::Done {
+                continue;
+            }
+            // The event must be read, and then its task must run. Other faults may come along: they are served in turn,
+            // for the task of the event may be waiting for one of them.
+            self.count(Counter::UffdTryAgain, 1);
+            let nothing_unread = self.receive(worker) == 0;
+            worker.pending.push_back(PendingFault { nothing_unread, ..fault });
+            if nothing_unread {
+                pause();
+            }
+        }
+    }
+
+    /// Reads messages: applies the events among them, and adds the faults to those that the worker has to serve. Returns
+    /// how many messages there were.
+    fn receive(&self, worker: &mut Worker) -> usize {
+        match self.enter() {
+            Entry::Running(_guard) => self.read_messages(worker, false),
+            Entry::Frozen => self.read_messages(worker, true),
+        }
+    }
+
+    /// As [`receive`](Self::receive), for a caller that knows whether the books are frozen.
+    pub(crate) fn read_messages(&self, worker: &mut Worker, frozen: bool) -> usize {
+        let mut messages = [RawMessage::default(); MESSAGES];
+        let gate = self.gate.write().expect("no thread panics with this lock");
+        let count = match self.uffd.read(&mut messages) {
+            Ok(count) => count,
+            Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {error}")),
+        };
+        let since = Instant::now();
+        for message in &messages[..count] {
+            match message.decode() {
+                Message::Fault { addr, write } => {
+                    let page = PageNumber::containing(addr);
+                    worker.pending.push_back(PendingFault { page, write, since, nothing_unread: false });
+                }
+                event => {
+                    self.count(Counter::UffdEvents, 1);
+                    if frozen {
+                        self.window.note_event(event);
+                    } else {
+                        self.apply(event);
+                    }
+                }
+            }
+        }
+        drop(gate);
+        count
+    }
+
+    /// Applies an event to the books. The gate is held for writing.
+    pub(crate) fn apply(&self, event: Message) {
+        let mut core = self.core();
+        match event {
+            Message::Remap { from, to, len } => core.remapped(
+                PageNumber::containing(from),
+                PageNumber::containing(to),
+                (len / uswap_core::PAGE_SIZE) as u64,
+            ),
+            Message::Remove { start, end } => core.removed(PageRange::of_bytes(start, end)),
+            Message::Unmap { start, end } => core.unmapped(PageRange::of_bytes(start, end)),
+            Message::Fault { .. } => unreachable!("faults are served, not applied"),
+            Message::Other(kind) => {
+                self.fatal(format_args!("uswap: userfaultfd sent a message of unknown kind {kind:#x}"))
+            }
+        }
+    }
+
+    fn serve_pending(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
+        match self.enter() {
+            Entry::Running(_guard) => {
+                self.count(Counter::Pgfault, 1);
+                self.make_room(worker);
+                self.serve(fault, worker)
+            }
+            Entry::Frozen => self.serve_frozen(fault, worker),
+        }
+    }
+
+    /// Serves a fault by the books.
+    pub(crate) fn serve(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
+        let PendingFault { page, write, since, nothing_unread } = *fault;
+        let gate = self.gate.read().expect("no thread panics with this lock");
+        let plan = self.core().fault(page, write);
+        let (served, kind) = match plan {
+            FaultPlan::NotAdopted if !nothing_unread => (Served::AfterEvents, None),
+            FaultPlan::NotAdopted => {
+                // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
+                // or the range is being adopted right now.
+                self.core().adopt(PageRange { start: page, pages: 1 });
+                drop(gate);
+                return self.serve(fault, worker);
+            }
+            FaultPlan::Zero { range, op } => {
+                let (installed, served) = self.install_zeros(range, write);
+                self.core().zeros_installed(range, op, installed);
+                self.count(Counter::SwpinZero, 0);
+                (served, Some(LatencyKind::Zero))
+            }
+            FaultPlan::Restore { first, frame, pages } => {
+                let (moved, left, served) = self.move_in(first, frame, pages);
+                self.core().restored(first, frame, pages, moved, left);
+                self.count(Counter::SwapCacheHit, u64::from(moved));
+                (served, Some(LatencyKind::SwapCache))
+            }
+            FaultPlan::Load(plan) => {
+                drop(gate);
+                return self.swap_in(&plan, since, worker);
+            }
+            FaultPlan::Wait => (Served::Done, None),
+            FaultPlan::Present => {
+                self.check_present(page);
+                self.wake(page, 1);
+                (Served::Done, None)
+            }
+            FaultPlan::Poisoned => {
+                self.poison(page);
+                (Served::Done, None)
+            }
+        };
+        drop(gate);
+        if let (Served::Done, Some(kind)) = (&served, kind) {
+            self.record_latency(kind, since);
+        }
+        served
+    }
+
+    pub(crate) fn record_latency(&self, kind: LatencyKind, since: Instant) {
+        let nanoseconds = since.elapsed().as_nanos() as u64;
+        self.member.slot().tally.latency(kind).record(nanoseconds);
+    }
+
+    /// Maps zeros at `range`; returns how many pages from its start now are there.
+    pub(crate) fn install_zeros(&self, range: PageRange, write: bool) -> (u64, Served) {
+        let mut done = 0;
+        while done < range.pages {
+            let address = range.start.plus(done).address();
+            let pages = (range.pages - done).min(uswap_core::BLOCK_PAGES as u64) as usize;
+            let len = pages * uswap_core::PAGE_SIZE;
+            let progress = if write {
+                self.meter.added.fetch_add(pages as u64, std::sync::atomic::Ordering::Relaxed);
+                self.uffd.copy(address, self.zeros.as_ptr(), len, Wake::Wake)
+            } else {
+                self.uffd.zeropage(address, len, Wake::Wake)
+            };
+            done += (progress.bytes / uswap_core::PAGE_SIZE) as u64;
+            match progress.stop {
+                None => {}
+                // Populated before the range was registered.
+                Some(Stop::AlreadyThere) => done += 1,
+                Some(Stop::TryLater) => {
+                    self.wake(range.start, done);
+                    return (done, if done > 0 { Served::Done } else { Served::AfterEvents });
+                }
+                Some(Stop::NoMemory) if done == 0 => {
+                    pause();
+                    return (done, Served::AfterEvents);
+                }
+                Some(_) => break,
+            }
+        }
+        self.wake(range.start, range.pages);
+        (done, Served::Done)
+    }
+
+    /// Moves frames back into the program; returns how many pages from the first now are there, and whether their frames
+    /// have kept their memory.
+    pub(crate) fn move_in(&self, first: PageNumber, frame: FrameId, pages: u32) -> (u32, FrameLeft, Served) {
+        let mut done = 0;
+        let mut served = Served::Done;
+        let mut left = FrameLeft::Empty;
+        while done < pages && left == FrameLeft::Empty {
+            let page = first.plus(u64::from(done));
+            let (progress, how) = self.move_or_copy(page, FrameId(frame.0 + done), (pages - done) as usize, done == 0);
+            left = how;
+            done += (progress.bytes / uswap_core::PAGE_SIZE) as u32;
+            match progress.stop {
+                None => {}
+                Some(Stop::TryLater) => {
+                    served = if done > 0 { Served::Done } else { Served::AfterEvents };
+                    break;
+                }
+                Some(Stop::NoMemory) => {
+                    pause();
+                    served = Served::AfterEvents;
+                    break;
+                }
+                // The range was unmapped, and the event is on its way.
+                Some(Stop::Missing) => break,
+                // Only the first page is copied: the others are cached for the next fault.
+                Some(Stop::Busy | Stop::Invalid) if done > 0 => break,
+                Some(stop) => self.fatal(format_args!(
+                    "uswap: page {:#x} cannot be brought back from the swap cache: {stop:?}",
+                    page.address()
+                )),
+            }
+        }
+        self.wake(first, u64::from(pages));
+        (done, left, served)
+    }
+
+    /// Moves populated frames to `page` and the pages after it. Where the kernel refuses to move (another protection, a
+    /// locked mapping, a frame still pinned by a device) and `may_copy`, one page is copied.
+    pub(crate) fn move_or_copy(
+        &self,
+        page: PageNumber,
+        frame: FrameId,
+        pages: usize,
+        may_copy: bool,
+    ) -> (Progress, FrameLeft) {
+        let (target, source) = (page.address(), self.frame_address(frame));
+        let progress =
+            self.uffd.move_pages(target, source, pages * uswap_core::PAGE_SIZE, Holes::Refuse, Wake::Wake);
+        if !may_copy || progress.bytes > 0 || !matches!(progress.stop, Some(Stop::Busy | Stop::Invalid)) {
+            return (progress, FrameLeft::Empty);
+        }
+        let copied = self.uffd.copy(target, source as *const u8, uswap_core::PAGE_SIZE, Wake::Wake);
+        (copied, if copied.bytes > 0 { FrameLeft::Populated } else { FrameLeft::Empty })
+    }
+
+    pub(crate) fn wake(&self, first: PageNumber, pages: u64) {
+        if pages > 0 {
+            let _ = self.uffd.wake(first.address(), pages as usize * uswap_core::PAGE_SIZE);
+        }
+    }
+
+    pub(crate) fn poison(&self, page: PageNumber) {
+        let _ = self.uffd.poison(page.address(), uswap_core::PAGE_SIZE);
+        self.wake(page, 1);
+    }
+
+    /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the
+    /// message had been read. If it really is missing, its content is lost, and that is never answered with zeros.
+    fn check_present(&self, page: PageNumber) {
+        let mut core = self.core();
+        // Looked at under the lock, for a page is there before the books say so, and leaves after they say so.
+        if !core.is_resident(page) || self.is_present(page) {
+            return;
+        }
+        core.lose_resident(page);
+        drop(core);
+        self.count(Counter::PoisonedPages, 1);
+        self.member.alarm(format_args!(
+            "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
+            page.address(),
+            rustix::process::getpid().as_raw_nonzero()
+        ));
+        self.poison(page);
+    }
+
+    pub(crate) fn is_present(&self, page: PageNumber) -> bool {
+        let mut found = [Default::default(); 1];
+        let (start, end) = (page.address(), page.address() + uswap_core::PAGE_SIZE);
+        matches!(self.pagemap.present(start, end, &mut found), Ok((1.., _)) | Err(_))
+    }
+}
+
+/// Lets the task of an event that has been read run.
+pub(crate) fn pause() {
+    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 20_000 });
+}

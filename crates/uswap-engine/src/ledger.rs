@@ -1,0 +1,175 @@
+//! Ledger: which entries of a parent a forked child, or a child of that child, may still read.
+//!
+//! One bit for each entry that existed at the fork, in memory that parent and child share. The child clears the bit of an
+//! entry that it needs no more; the parent frees the content when the bit is clear or all holders are dead. There is no
+//! lock: kill -9 at any instruction leaves at worst some content longer than needed.
+//!
+//! A child that forks in turn shares its ledger with its own child. From then on nobody clears bits in it, because nobody
+//! knows what the other still needs: all goes when the last holder dies.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use rustix::mm::{MapFlags, ProtFlags};
+use uswap_core::EntryId;
+
+/// Holders whose lives are watched. A ledger with more is kept for ever.
+const HOLDERS_MAX: usize = 62;
+
+#[repr(C)]
+struct Header {
+    holders: [AtomicU32; HOLDERS_MAX],
+    /// Holders that have registered; beyond [`HOLDERS_MAX`] their number only.
+    registered: AtomicU32,
+    /// Forks that began and whose child has not registered.
+    pending: AtomicU32,
+}
+
+/// # Invariants
+/// `base` points to `len` bytes of shared memory that stay mapped as long as the process lives or until
+/// [`Ledger::discard`]: a header, then one bit for each of `entries` entries.
+pub struct Ledger {
+    base: NonNull<u8>,
+    len: usize,
+    entries: u32,
+}
+
+// SAFETY: the memory is accessed through atomics only.
+unsafe impl Send for Ledger {}
+// SAFETY: as above.
+unsafe impl Sync for Ledger {}
+
+impl Ledger {
+    /// A ledger for the entries `held`, all below `entries`; one fork is pending.
+    pub fn new(entries: u32, held: impl Iterator<Item = EntryId>) -> io::Result<Ledger> {
+        let len = size_of::<Header>() + (entries as usize).div_ceil(64) * 8;
+        // SAFETY: the kernel picks an address that nothing uses.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )?
+        };
+        let ledger = Ledger { base: NonNull::new(base.cast()).expect("mmap never answers null"), len, entries };
+        for entry in held {
+            if let Some((word, bit)) = ledger.place(entry) {
+                word.fetch_or(bit, Relaxed);
+            }
+        }
+        ledger.header().pending.store(1, Release);
+        Ok(ledger)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: by the invariant a header of atomics lies at `base`, which is page-aligned.
+        unsafe { self.base.cast().as_ref() }
+    }
+
+    fn place(&self, entry: EntryId) -> Option<(&AtomicU64, u64)> {
+        (entry.0 < self.entries).then(|| {
+            let offset = size_of::<Header>() + entry.0 as usize / 64 * 8;
+            // SAFETY: `entry` is below `entries`, so by the invariant its word lies inside the mapping; it is aligned,
+            // because the header's size is a multiple of eight.
+            (unsafe { self.base.add(offset).cast().as_ref() }, 1 << (entry.0 % 64))
+        })
+    }
+
+    /// Child: this process holds what the ledger says. `pid` is its own.
+    pub fn register(&self, pid: u32) {
+        let index = self.header().registered.fetch_add(1, AcqRel) as usize;
+        if let Some(holder) = self.header().holders.get(index) {
+            holder.store(pid, Release);
+        }
+        let _ = self.header().pending.fetch_update(AcqRel, Acquire, |pending| pending.checked_sub(1));
+    }
+
+    /// A holder is about to fork: its child will hold the same.
+    pub fn fork_begins(&self) {
+        self.header().pending.fetch_add(1, AcqRel);
+    }
+
+    /// The fork made no child.
+    pub fn fork_failed(&self) {
+        let _ = self.header().pending.fetch_update(AcqRel, Acquire, |pending| pending.checked_sub(1));
+    }
+
+    /// Holder: needs `entry` no more. Nothing happens when others may hold it too.
+    pub fn give_up(&self, entry: EntryId) {
+        let header = self.header();
+        if header.registered.load(Acquire) == 1 && header.pending.load(Acquire) == 0 {
+            if let Some((word, bit)) = self.place(entry) {
+                word.fetch_and(!bit, AcqRel);
+            }
+        }
+    }
+
+    /// Whether a holder may still read `entry`.
+    pub fn holds(&self, entry: EntryId) -> bool {
+        self.place(entry).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
+    }
+
+    /// Whether a holder may be alive.
+    pub fn is_alive(&self) -> bool {
+        let header = self.header();
+        let registered = header.registered.load(Acquire) as usize;
+        if header.pending.load(Acquire) != 0 || registered > HOLDERS_MAX {
+            return true;
+        }
+        header.holders[..registered].iter().any(|holder| {
+            let Some(pid) = rustix::process::Pid::from_raw(holder.load(Acquire) as i32) else { return true };
+            rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+        })
+    }
+
+    /// Unmaps the ledger.
+    pub fn discard(self) {
+        // SAFETY: by the invariant the range is mapped and this value's own; it is consumed.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_holder_gives_up_entries_one_by_one() {
+        let ledger = Ledger::new(200, [EntryId(3), EntryId(199)].into_iter()).unwrap();
+        assert!(ledger.is_alive(), "the child has not registered yet");
+        ledger.register(std::process::id());
+        assert!(ledger.holds(EntryId(3)) && ledger.holds(EntryId(199)) && !ledger.holds(EntryId(4)));
+        ledger.give_up(EntryId(3));
+        assert!(!ledger.holds(EntryId(3)));
+        assert!(ledger.is_alive());
+        ledger.discard();
+    }
+
+    #[test]
+    fn with_two_holders_nothing_is_given_up() {
+        let ledger = Ledger::new(64, [EntryId(3)].into_iter()).unwrap();
+        ledger.register(std::process::id());
+        ledger.fork_begins();
+        ledger.give_up(EntryId(3));
+        assert!(ledger.holds(EntryId(3)));
+        ledger.register(std::process::id());
+        ledger.give_up(EntryId(3));
+        assert!(ledger.holds(EntryId(3)));
+        ledger.discard();
+    }
+
+    #[test]
+    fn a_ledger_of_the_dead_is_dead() {
+        let ledger = Ledger::new(64, [EntryId(3)].into_iter()).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        ledger.register(child.id());
+        child.wait().unwrap();
+        assert!(!ledger.is_alive());
+        assert!(!ledger.holds(EntryId(64)), "entries made after the fork are nobody's");
+        ledger.discard();
+    }
+}

@@ -1,0 +1,31 @@
+//! uswap-engine does: it carries the decisions of uswap-core out on real memory, through uswap-sys.
+//!
+//! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
+//!
+//! - [`engine`]: the shared state of a process's engine, its locks and their order;
+//! - [`handler`]: faults and events, as userfaultfd delivers them;
+//! - [`swapin`], [`swapout`]: the two ways of a page;
+//! - [`adopt`]: which of the program's memory is managed;
+//! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
+//! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it;
+//! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes;
+//! - [`group`], [`protocol`]: what the processes of a tree share.
+
+#![deny(unsafe_code)]
+
+pub mod adopt;
+pub mod areas;
+pub mod compress;
+pub mod engine;
+pub mod fork;
+pub mod group;
+pub mod handler;
+pub mod ledger;
+pub mod member;
+pub mod monitor;
+pub mod page_io;
+pub mod protocol;
+pub mod store;
+pub mod swapin;
+pub mod swapout;
+pub mod zpool;

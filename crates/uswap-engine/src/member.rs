@@ -1,0 +1,94 @@
+//! A process's membership in its group: what it got when it joined.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::group::{Group, ProcessSlot};
+use crate::protocol::{Client, HelloError, Kind, Token};
+
+/// Where the group is to be found, and what opens it. Plain data: a forked child uses its parent's copy.
+#[derive(Clone, Copy)]
+pub struct Rendezvous {
+    /// Abstract name of the supervisor's socket.
+    pub name: [u8; 64],
+    /// How many bytes of `name` count.
+    pub name_len: usize,
+    /// The group's secret.
+    pub token: Token,
+}
+
+/// Why a process could not join.
+#[derive(Debug)]
+pub enum JoinError {
+    /// The supervisor could not be reached, or did not answer as one.
+    Hello(HelloError),
+    /// What it gave could not be used.
+    Io(io::Error),
+}
+
+/// The membership.
+pub struct Member {
+    /// What all processes of the group share.
+    pub group: &'static Group,
+    /// This process's slot in it.
+    pub index: u32,
+    /// How often the slot had been used before.
+    pub generation: u32,
+    /// The connection: end of file means that the supervisor is gone.
+    pub client: Client,
+    /// /dev/userfaultfd, when the supervisor could open it.
+    pub device: Option<OwnedFd>,
+    /// The supervisor's standard error, for messages to the user.
+    pub stderr: OwnedFd,
+    /// The swap areas.
+    pub areas: [Option<OwnedFd>; crate::group::AREAS_MAX],
+}
+
+impl Member {
+    /// Joins the group, after an exec or a fork.
+    pub fn join(rendezvous: &Rendezvous, kind: Kind) -> Result<Member, JoinError> {
+        let client = Client::connect(&rendezvous.name[..rendezvous.name_len]).map_err(JoinError::Io)?;
+        let welcome = client.hello(rendezvous.token, kind).map_err(JoinError::Hello)?;
+        let group = Group::open(&welcome.group).map_err(JoinError::Io)?;
+        Ok(Member {
+            group: Box::leak(Box::new(group)),
+            index: welcome.index,
+            generation: welcome.generation,
+            client,
+            device: welcome.device,
+            stderr: welcome.stderr,
+            areas: welcome.areas,
+        })
+    }
+
+    /// This process's slot.
+    pub fn slot(&self) -> &'static ProcessSlot {
+        self.group.process(self.index)
+    }
+
+    /// Whether the supervisor is gone.
+    pub fn supervisor_is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.client, PollFlags::RDHUP)];
+        let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        matches!(ready, Ok(1..)) && fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// One line for the user, unless he asked for quiet.
+    pub fn say(&self, args: std::fmt::Arguments<'_>) {
+        if self.group.config().verbosity > 0 {
+            uswap_sys::report::line(self.stderr.as_fd(), args);
+        }
+    }
+
+    /// One line that the user must see.
+    pub fn alarm(&self, args: std::fmt::Arguments<'_>) {
+        uswap_sys::report::line(self.stderr.as_fd(), args);
+    }
+
+    /// The device to make userfaultfds from.
+    pub fn device(&self) -> Option<BorrowedFd<'_>> {
+        self.device.as_ref().map(AsFd::as_fd)
+    }
+}

@@ -1,0 +1,450 @@
+//! The monitor: one thread of each process that watches its memory, and reclaims when the budget becomes scarce.
+//!
+//! It is the kernel's kswapd. Far below the budget it sleeps; the nearer the limit, the shorter, so that a program that
+//! fills memory at full speed is met in time. It also follows forks, because it knows when the books are still.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::time::{Duration, Instant};
+
+use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::{PAGE_SIZE, PageRange};
+use uswap_sys::futex::Word;
+use uswap_sys::rss::{StatM, rss_of};
+use uswap_sys::thread::{self, FileTable};
+
+use crate::adopt::{Adopter, Look};
+use crate::engine::{Engine, StartError, Worker};
+use crate::fork::ForkPost;
+use crate::group::ProcessSlot;
+use crate::member::{Member, Rendezvous};
+
+/// Stack of an engine thread.
+pub const STACK_BYTES: usize = 256 << 10;
+/// Pages that a fast program fills in a millisecond: 2 GiB/s.
+const PAGES_PER_MS: u64 = 512;
+const SLEEP_MAX_MS: u64 = 100;
+/// How often slow figures are taken anew.
+const SLOW_LOOK: Duration = Duration::from_millis(100);
+
+/// The engine of this process; null before it is needed.
+pub static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What threads of the program and the monitor say to each other.
+pub struct Post {
+    /// Counts what was posted; the monitor sleeps on it.
+    pub wake: Word,
+    /// The monitor has ended, or never ran: nobody answers.
+    pub inert: AtomicBool,
+    /// This process's slot and its generation, for its children.
+    pub index: AtomicU32,
+    /// See `index`.
+    pub generation: AtomicU32,
+    /// Forks.
+    pub fork: ForkPost,
+}
+
+impl Post {
+    /// Nothing posted.
+    pub const fn new() -> Post {
+        Post {
+            wake: Word::new(0),
+            inert: AtomicBool::new(false),
+            index: AtomicU32::new(u32::MAX),
+            generation: AtomicU32::new(0),
+            fork: ForkPost::new(),
+        }
+    }
+
+    /// Wakes the monitor.
+    pub fn ring(&self) {
+        self.wake.atomic().fetch_add(1, AcqRel);
+        self.wake.wake_all();
+    }
+}
+
+impl Default for Post {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Measures this process.
+struct Scale {
+    statm: StatM,
+    file_pages: u64,
+    looked: Instant,
+}
+
+impl Scale {
+    fn new() -> io::Result<Scale> {
+        let mut scale = Scale { statm: StatM::open_self()?, file_pages: 0, looked: Instant::now() };
+        scale.look_slowly()?;
+        Ok(scale)
+    }
+
+    fn look_slowly(&mut self) -> io::Result<()> {
+        self.file_pages = rss_of(std::process::id())?.file_pages;
+        self.looked = Instant::now();
+        Ok(())
+    }
+
+    /// Pages that count against the budget; published in `slot`.
+    fn weigh(&mut self, slot: &ProcessSlot) -> u64 {
+        if self.looked.elapsed() > SLOW_LOOK {
+            let _ = self.look_slowly();
+        }
+        let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
+        let anon = resident.saturating_sub(shared);
+        let shmem = shared.saturating_sub(self.file_pages);
+        slot.anon_pages.store(anon, Relaxed);
+        slot.shmem_pages.store(shmem, Relaxed);
+        anon + shmem
+    }
+}
+
+/// The member that the monitor looks after, with or without an engine.
+enum Stage {
+    Watching(Member),
+    Swapping(&'static Engine),
+    /// Between the two.
+    Changing,
+}
+
+pub(crate) struct Monitor {
+    pub(crate) post: &'static Post,
+    stage: Stage,
+    scale: Scale,
+    pub(crate) adopter: Adopter,
+    pub(crate) worker: Worker,
+    supervisor_looked: Instant,
+    published: Instant,
+    said_cannot_swap: bool,
+}
+
+impl Monitor {
+    pub(crate) fn new(post: &'static Post, member: Member) -> io::Result<Monitor> {
+        post.index.store(member.index, Release);
+        post.generation.store(member.generation, Release);
+        let mut worker = Worker::new(member.group.config().compressor)?;
+        worker.collects_busy = true;
+        member.slot().running();
+        Ok(Monitor {
+            post,
+            stage: Stage::Watching(member),
+            scale: Scale::new()?,
+            adopter: Adopter::new(),
+            worker,
+            supervisor_looked: Instant::now(),
+            published: Instant::now(),
+            said_cannot_swap: false,
+        })
+    }
+
+    fn member(&self) -> &Member {
+        match &self.stage {
+            Stage::Watching(member) => member,
+            Stage::Swapping(engine) => &engine.member,
+            Stage::Changing => unreachable!("a stage changes inside one function"),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Option<&'static Engine> {
+        match self.stage {
+            Stage::Swapping(engine) => Some(engine),
+            _ => None,
+        }
+    }
+
+    /// The life of the monitor.
+    pub(crate) fn run(mut self) -> ! {
+        loop {
+            let posted = self.post.wake.load();
+            if self.post.fork.is_requested() {
+                self.follow_fork();
+                continue;
+            }
+            let sleep = self.tick();
+            let _ = self.post.wake.wait(posted, Some(sleep));
+        }
+    }
+
+    /// This process's use of the group's memory.
+    pub(crate) fn usage(&mut self) -> Usage {
+        let group = self.member().group;
+        let slot = self.member().slot();
+        let mine = self.scale.weigh(slot);
+        let (mut total, mut processes) = (0, 0);
+        for (_, other) in group.processes() {
+            let pages = other.usage_pages();
+            total += pages;
+            processes += u64::from(pages > 0);
+        }
+        Usage { limit: group.limit_pages(), total, mine, processes }
+    }
+
+    /// Looks, reclaims if needed, and says how long to sleep.
+    fn tick(&mut self) -> Duration {
+        let usage = self.usage();
+        let marks = usage.watermarks();
+        self.set_meter(&usage, &marks);
+        if usage.mine > marks.high {
+            self.reclaim(marks);
+        }
+        self.look_after_the_rest();
+        let usage = self.usage();
+        let marks = usage.watermarks();
+        self.set_meter(&usage, &marks);
+        let headroom = marks.high.saturating_sub(usage.mine);
+        Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(1, SLEEP_MAX_MS))
+    }
+
+    fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
+        let Some(engine) = self.engine() else { return };
+        let meter = &engine.meter;
+        meter.mine.store(usage.mine, Relaxed);
+        meter.added.store(0, Relaxed);
+        meter.limit.store(marks.limit, Relaxed);
+        meter.low.store(marks.low, Relaxed);
+        let percent = u64::from(engine.member.group.config().zpool_percent);
+        meter.pool_limit.store(marks.limit * PAGE_SIZE as u64 / 100 * percent, Relaxed);
+        meter.reserve.store((marks.limit / 128).clamp(32, 1024), Relaxed);
+        meter.inactive.store(marks.limit / 32, Relaxed);
+    }
+
+    /// Reclaims down to the low watermark, or until nothing more can be had.
+    pub(crate) fn reclaim(&mut self, marks: Watermarks) {
+        if self.engine().is_none() && !self.start_engine() {
+            return;
+        }
+        let engine = self.engine().expect("started above");
+        self.reclaim_to(engine, marks.low, |usage| usage.watermarks());
+    }
+
+    /// Reclaims until this process uses at most `target` pages.
+    pub(crate) fn reclaim_to(&mut self, engine: &Engine, target: u64, marks: impl Fn(&Usage) -> Watermarks) {
+        let mut fruitless = 0;
+        loop {
+            let usage = self.usage();
+            self.set_meter(&usage, &marks(&usage));
+            if usage.mine <= target || self.post.fork.is_requested() && fruitless > 0 {
+                return;
+            }
+            let need = usage.mine - target;
+            let _running = engine.running.read().expect("no thread panics with this lock");
+            if (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16 {
+                let look = if fruitless > 1 { Look::All } else { Look::New };
+                if let Err(error) = self.adopter.adopt_more(engine, need + 4096, look) {
+                    engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
+                }
+            }
+            let urgent = usage.mine > marks(&usage).limit;
+            let round = engine.reclaim_round(&mut self.worker, urgent);
+            self.break_sharing();
+            if round.moved + round.stored + round.trashed > 0 {
+                fruitless = 0;
+                continue;
+            }
+            fruitless += 1;
+            if fruitless > 3 {
+                return;
+            }
+        }
+    }
+
+    /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
+    /// own.
+    fn break_sharing(&mut self) {
+        while let Some(page) = self.worker.busy.pop() {
+            let mut range = PageRange { start: page, pages: 1 };
+            while self.worker.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
+                range.start = self.worker.busy.pop().expect("looked at above");
+                range.pages += 1;
+            }
+            // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
+            // needs: the pages may be missing by now.
+            let _ = crate::engine::populate_write(range.start.address(), range.pages as usize * PAGE_SIZE);
+        }
+    }
+
+    fn start_engine(&mut self) -> bool {
+        if self.said_cannot_swap {
+            return false;
+        }
+        let Stage::Watching(member) = std::mem::replace(&mut self.stage, Stage::Changing) else {
+            unreachable!("only a watching monitor starts an engine");
+        };
+        // Kept for the message, should the engine not start.
+        match Engine::start(member, None) {
+            Ok(engine) => {
+                self.swap_with(engine);
+                true
+            }
+            Err((member, error)) => {
+                self.said_cannot_swap = true;
+                member.alarm(format_args!("uswap: process {} cannot swap: {}", std::process::id(), Explain(&error)));
+                self.stage = Stage::Watching(*member);
+                false
+            }
+        }
+    }
+
+    /// In a forked child: an engine that goes on with what the parent left.
+    pub(crate) fn start_child_engine(
+        &mut self,
+        inheritance: crate::engine::Inheritance,
+    ) -> Result<&'static Engine, StartError> {
+        let Stage::Watching(member) = std::mem::replace(&mut self.stage, Stage::Changing) else {
+            unreachable!("a child's monitor starts its engine first of all");
+        };
+        let engine = Engine::start(member, Some(inheritance)).map_err(|(_, error)| error)?;
+        Ok(self.swap_with(engine))
+    }
+
+    /// Goes on with `engine`; starts its handlers.
+    pub(crate) fn swap_with(&mut self, engine: Engine) -> &'static Engine {
+        let engine: &'static Engine = Box::leak(Box::new(engine));
+        ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Release);
+        self.stage = Stage::Swapping(engine);
+        let usage = self.usage();
+        self.set_meter(&usage, &usage.watermarks());
+        start_handlers(engine);
+        engine
+    }
+
+    fn look_after_the_rest(&mut self) {
+        if self.supervisor_looked.elapsed() > Duration::from_millis(50) {
+            self.supervisor_looked = Instant::now();
+            if self.member().supervisor_is_gone() {
+                crate::engine::kill_self();
+            }
+        }
+        let Some(engine) = self.engine() else { return };
+        if self.published.elapsed() < Duration::from_millis(20) {
+            return;
+        }
+        self.published = Instant::now();
+        let _running = engine.running.read().expect("no thread panics with this lock");
+        engine.settle_heirs(&mut self.worker);
+        engine.publish();
+        let spare = engine.meter.reserve.load(Relaxed);
+        engine.trash_free_frames(spare);
+        for ancestor in &engine.ancestors {
+            // The parent's pool counts against this process as far as it has looked at it.
+            let _ = ancestor.pool.drop_resident();
+        }
+    }
+}
+
+impl Engine {
+    /// Tells the group what this process has.
+    pub(crate) fn publish(&self) {
+        let slot = self.member.slot();
+        let core = self.core();
+        slot.managed_pages.store(core.pages().adopted_pages(), Relaxed);
+        slot.swapped_pages.store(core.swapped_pages(), Relaxed);
+        let cached = u64::from(core.swap_cache().populated_frames());
+        slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
+        let resident = core.pages().adopted_pages().saturating_sub(core.swapped_pages());
+        self.areas.publish(&core, &self.member);
+        drop(core);
+        let anon = slot.anon_pages.load(Relaxed);
+        slot.unmanaged_pages.store(anon.saturating_sub(resident + cached), Relaxed);
+        slot.overhead_pages.store(cached, Relaxed);
+        let pool = self.pool.lock().expect("no thread panics with this lock");
+        slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
+        slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
+    }
+
+    /// Frees what was kept for children that need it no more.
+    pub(crate) fn settle_heirs(&self, worker: &mut Worker) {
+        let mut heirs = self.heirs.lock().expect("no thread panics with this lock");
+        if heirs.is_empty() {
+            return;
+        }
+        let mut index = 0;
+        while index < heirs.len() {
+            if heirs[index].is_alive() {
+                index += 1;
+            } else {
+                heirs.swap_remove(index).discard();
+            }
+        }
+        let mut core = self.core();
+        core.set_heirs(!heirs.is_empty());
+        core.bury_unheld(|entry| Self::heirs_hold(&heirs, entry));
+        core.take_released(&mut worker.released);
+        drop(core);
+        drop(heirs);
+        self.release(&mut worker.released);
+    }
+}
+
+/// What a handler thread is started with.
+struct HandlerStart {
+    engine: &'static Engine,
+    cpu: usize,
+}
+
+extern "C" fn handler_main(start: *mut u8) {
+    // SAFETY: `start_handlers` leaked it for this thread.
+    #[allow(unsafe_code)]
+    let start = unsafe { Box::from_raw(start.cast::<HandlerStart>()) };
+    let (engine, cpu) = (start.engine, start.cpu);
+    drop(start);
+    engine.handler(cpu)
+}
+
+fn start_handlers(engine: &'static Engine) {
+    let mut started = 0;
+    let cpus: Vec<usize> = thread::allowed_cpus().map(Iterator::collect).unwrap_or_default();
+    for cpu in cpus {
+        let start = Box::into_raw(Box::new(HandlerStart { engine, cpu }));
+        match thread::spawn(c"uswap-fault", STACK_BYTES, FileTable::Share, handler_main, start.cast()) {
+            Ok(_thread) => started += 1,
+            Err(error) => engine.member.alarm(format_args!("uswap: cannot start a fault handler: {error}")),
+        }
+    }
+    if started == 0 {
+        engine.fatal(format_args!("uswap: no fault handler could be started"));
+    }
+}
+
+/// One line for a start that failed.
+struct Explain<'a>(&'a StartError);
+
+impl std::fmt::Display for Explain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            StartError::Uffd(error) => write!(f, "no userfaultfd: {error}"),
+            StartError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Joins the group and runs the monitor on the calling thread, which is the agent's first.
+pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: crate::protocol::Kind) {
+    if thread::unshare_files_and_close(&[]).is_err() {
+        post.inert.store(true, Release);
+        post.fork.give_up();
+        return;
+    }
+    let joined = Member::join(rendezvous, kind);
+    let monitor = match joined {
+        Ok(member) => Monitor::new(post, member).map_err(|error| error.to_string()),
+        Err(error) => Err(format!("{error:?}")),
+    };
+    match monitor {
+        Ok(mut monitor) => {
+            monitor.inherit();
+            monitor.run()
+        }
+        Err(error) => {
+            // In a child with swapped pages this ends the process: they would read as zeros.
+            crate::fork::cannot_join(&error);
+            post.inert.store(true, Release);
+            post.fork.give_up();
+        }
+    }
+}
+
