@@ -1,0 +1,80 @@
+//! Builds the agent, so that it can travel inside the command.
+//!
+//! The agent is a shared library with its own profile (release, panic=abort), whatever profile the command is built
+//! with, so cargo is run once more with a target directory of its own: the outer cargo holds the lock of the usual
+//! one. The directory is shared by all profiles of the command: the agent is the same for all.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set by the outer cargo for us, or by tools around it, and wrong for the build inside.
+const NOT_FOR_THE_AGENT: [&str; 9] = [
+    "CARGO_ENCODED_RUSTFLAGS",
+    // clippy, when the command is being linted.
+    "RUSTC_WORKSPACE_WRAPPER",
+    "CLIPPY_ARGS",
+    "CARGO_TARGET_DIR",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_BUILD_BUILD_DIR",
+    "CARGO_BUILD_TARGET",
+    "CARGO_MANIFEST_PATH",
+    "CARGO_UNSTABLE_BUILD_DIR",
+];
+
+fn main() {
+    let ours = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let crates = ours.parent().expect("crates/uswap-cli");
+    let workspace = crates.parent().expect("crates");
+    for name in ["uswap-agent", "uswap-engine", "uswap-sys", "uswap-core"] {
+        for part in ["src", "Cargo.toml", "build.rs"] {
+            let path = crates.join(name).join(part);
+            if path.exists() {
+                println!("cargo::rerun-if-changed={}", path.display());
+            }
+        }
+    }
+    for file in ["Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(file).display());
+    }
+
+    let target = agent_target_directory();
+    let triple = env::var("TARGET").expect("cargo sets it");
+    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
+    cargo
+        .current_dir(workspace)
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "uswap-agent",
+            "--lib",
+            "--release",
+            "--target",
+            &triple,
+        ])
+        .arg("--target-dir")
+        .arg(&target)
+        // The outer cargo has just made the lock file fit; a build that changed it would start us again.
+        .arg("--locked")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+    for name in NOT_FOR_THE_AGENT {
+        cargo.env_remove(name);
+    }
+    let status = cargo.status().expect("cannot run cargo for the agent");
+    assert!(status.success(), "the agent does not build");
+    let library = target.join(triple).join("release/libuswap_agent.so");
+    println!("cargo::rustc-env=USWAP_AGENT_LIBRARY={}", library.display());
+}
+
+/// OUT_DIR is TARGET/[TRIPLE/]PROFILE/build/uswap-cli-HASH/out: a sibling of PROFILE.
+fn agent_target_directory() -> PathBuf {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let above_profile = out
+        .ancestors()
+        .nth(4)
+        .filter(|path| path.parent().is_some());
+    above_profile.unwrap_or(Path::new(&out)).join("agent")
+}

@@ -1,0 +1,91 @@
+//! `uswap`: swap in user space, as a command.
+//!
+//! - `run` ([`run`]): a program inside a memory budget, with its supervisor;
+//! - `doctor` ([`doctor`]): what the environment allows, and how to get what it lacks;
+//! - `bench` ([`bench`]): the same load under uswap and under the kernel's swap.
+//!
+//! Whatever goes wrong is one line on standard error and an exit status ([`failure`]).
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod doctor;
+mod failure;
+mod memory_limit;
+mod mkswap;
+mod random;
+mod run;
+mod size;
+mod substrate;
+mod swap_area;
+mod swap_spec;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use failure::Failure;
+
+/// Swap in user space: more memory than a program may use, without swapon, root or changes to the program.
+#[derive(Parser)]
+#[command(name = "uswap", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::options::RunOptions),
+    Doctor(doctor::DoctorOptions),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchLoad(bench::LoadArgs),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            ) =>
+        {
+            print!("{error}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return usage(&error).report(),
+    };
+    match arguments.command {
+        Command::Run(options) => run::main(options),
+        Command::Doctor(options) => doctor::main(&options),
+        Command::Bench(arguments) => bench::main(arguments),
+        Command::BenchLoad(arguments) => bench::load_main(arguments),
+    }
+}
+
+/// One line of what clap would print as a paragraph.
+fn usage(error: &clap::Error) -> Failure {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+    {
+        return Failure::ours(
+            "no subcommand: uswap run, uswap doctor or uswap bench (see uswap --help)",
+        );
+    }
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim);
+    let mut line = lines
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ")
+        .to_owned();
+    if line.ends_with(':') {
+        // What is missing stands on the next line.
+        line.push(' ');
+        line.push_str(lines.next().unwrap_or_default());
+    }
+    Failure::ours(line)
+}

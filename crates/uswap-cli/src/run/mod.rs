@@ -1,0 +1,266 @@
+//! `uswap run`: checks, sets up, starts the program, and stays with it.
+
+pub mod agent;
+pub mod environment;
+pub mod options;
+pub mod program;
+pub mod signals;
+pub mod stats;
+pub mod supervise;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use rustix::process::{Resource, Rlimit};
+use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, FaultPlan, Group, GroupConfig};
+use uswap_engine::protocol::{self, Token};
+use uswap_sys::launch::{self, InheritedDescriptors, Side, SignalFd, SpawnError};
+
+use crate::failure::{Failure, reason, say};
+use crate::size;
+use crate::substrate;
+use crate::swap_area::{self, OpenArea};
+use options::{RunOptions, SWAP_TO_MEMORY};
+use program::Runnable;
+use supervise::{Ending, Shared, Supervisor};
+
+/// A free pool takes pages again below this share of its limit, as zswap's accept_threshold_percent.
+const ACCEPT_THRESHOLD_PERCENT: u32 = 90;
+
+/// The subcommand.
+pub fn main(options: RunOptions) -> ExitCode {
+    match run(&options) {
+        Ok(Ending::Exited(status)) => ExitCode::from(status as u8),
+        Ok(Ending::Signaled(signal)) => launch::die_by_signal(signal),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::ours(format!("cannot set up {what}: {}", reason(&error)))
+}
+
+fn run(options: &RunOptions) -> Result<Ending, Failure> {
+    let inherited = InheritedDescriptors::now();
+
+    // 1. Everything that can be wrong with the request, before anything is set up.
+    let budget_bytes = options.budget_bytes()?;
+    let fault_injection = fault_plan(options)?;
+    if options.swap.len() > AREAS_MAX {
+        return Err(Failure::ours(format!(
+            "{} swap areas are more than {AREAS_MAX}",
+            options.swap.len()
+        )));
+    }
+    let runnable = program::find(&options.command)?;
+    let substrate = substrate::find()?;
+    let stats_file = options.stats.as_deref().map(open_stats).transpose()?;
+    let areas = open_areas(options, budget_bytes)?;
+
+    // 2. What the processes share.
+    let mut config = GroupConfig {
+        memory_limit_bytes: budget_bytes,
+        zpool_percent: options.zpool_percent,
+        accept_threshold_percent: ACCEPT_THRESHOLD_PERCENT,
+        compressor: options.compressor.into(),
+        verbosity: options.verbosity(),
+        fault_injection,
+        ..GroupConfig::default()
+    };
+    for (place, area) in config.areas.iter_mut().zip(&areas) {
+        *place = area.config;
+    }
+    let (group, group_fd) = Group::create(&config).map_err(internal("the group"))?;
+    for (number, area) in areas.iter().enumerate() {
+        for page in &area.bad_pages {
+            if u64::from(*page) < area.config.slots {
+                group.withhold_cluster(number, (u64::from(*page) / CLUSTER_SLOTS) as u32);
+            }
+        }
+    }
+    let token = Token(crate::random::bytes().map_err(internal("the token"))?);
+    let socket_name = socket_name().map_err(internal("the socket"))?;
+    let listener = protocol::listen(socket_name.as_bytes()).map_err(internal("the socket"))?;
+    let library = agent::library().map_err(internal("the agent"))?;
+    let anchor = agent::anchor(library).map_err(internal("the agent"))?;
+
+    // 3. The supervisor, and with it the program.
+    let mask = launch::block(&signals::WATCHED).map_err(internal("signals"))?;
+    let signals = SignalFd::new(&signals::WATCHED).map_err(internal("signals"))?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|error| internal("the subreaper")(error.into()))?;
+    let shared = Shared {
+        group,
+        group_fd,
+        device: substrate.device,
+        areas,
+        token,
+    };
+    let mut supervisor = Supervisor::new(shared, listener, signals, options.quiet)
+        .map_err(internal("the supervisor"))?;
+    if options.verbose {
+        describe(&supervisor, &runnable);
+    }
+    let environment =
+        environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
+    let started = Instant::now();
+    let main =
+        launch::spawn(&runnable.with_environment(environment), &mask).map_err(
+            |error| match error {
+                SpawnError::Fork(error) => internal("a process")(error),
+                SpawnError::Exec(error) => runnable.failure(&error),
+            },
+        )?;
+    // The program has its own; here they would only keep pipes open.
+    inherited.close();
+    let _ = launch::null_stdio(false);
+    raise_descriptor_limit();
+
+    // 4. Stay.
+    let ending = supervisor.until_main_ends(main);
+    let wall_seconds = started.elapsed().as_secs_f64();
+    let stays = supervisor.somebody_stays();
+    supervisor.finish();
+    let shared = supervisor.shared();
+    if let (Some(file), Some(path)) = (&stats_file, &options.stats) {
+        let json = stats::json(
+            &shared.group,
+            &supervisor.peaks,
+            &shared.areas,
+            ending.status(),
+            wall_seconds,
+        );
+        if let Err(error) = stats::write(file, &json) {
+            say(format_args!(
+                "cannot write '{}': {}",
+                path.display(),
+                reason(&error)
+            ));
+        }
+    }
+    supervisor.tell(stats::summary(&shared.group, &supervisor.peaks));
+    if stays {
+        stay_behind(&mut supervisor);
+    }
+    Ok(ending)
+}
+
+/// Daemons of the tree still need somebody who serves them: a process of its own does, and this one may end.
+fn stay_behind(supervisor: &mut Supervisor) {
+    match launch::fork() {
+        Ok(Side::Parent(_)) => {}
+        Ok(Side::Child) => {
+            let _ = rustix::process::setsid();
+            let _ = rustix::thread::set_name(c"uswap-keeper");
+            let _ = launch::null_stdio(true);
+            let _ = std::env::set_current_dir("/");
+            let _ = supervisor.until_all_end();
+            std::process::exit(0);
+        }
+        Err(error) => supervisor.tell(format_args!(
+            "cannot stay behind for processes that still run, they end with this one: {}",
+            reason(&error)
+        )),
+    }
+}
+
+fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
+    match &options.fault_injection {
+        None => Ok(FaultPlan::default()),
+        Some(text) => text
+            .parse()
+            .map_err(|error| Failure::ours(format!("--fault-injection: {error}"))),
+    }
+}
+
+fn open_stats(path: &std::path::Path) -> Result<File, Failure> {
+    // Opened early, so that a typing error is known before hours of work, and emptied late, so that an old file
+    // is there until there is a new one.
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| {
+            Failure::ours(format!(
+                "cannot write '{}': {}",
+                path.display(),
+                reason(&error)
+            ))
+        })
+}
+
+fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, Failure> {
+    let mut areas = Vec::new();
+    if options.swap.is_empty() {
+        let (directory, in_ram) = swap_area::temporary_directory();
+        if in_ram && !options.quiet {
+            say(format_args!(
+                "warning: '{}' is in RAM, and so is what is swapped out to it: set USWAP_SWAP_DIR",
+                directory.display()
+            ));
+        }
+        areas.push(swap_area::temporary(
+            &directory,
+            budget_bytes.saturating_mul(SWAP_TO_MEMORY),
+        )?);
+    }
+    for spec in &options.swap {
+        areas.push(swap_area::named(spec)?);
+    }
+    let wanted: Vec<Option<i32>> = match options.swap.is_empty() {
+        true => vec![None],
+        false => options.swap.iter().map(|spec| spec.priority).collect(),
+    };
+    swap_area::set_priorities(&mut areas, &wanted);
+    Ok(areas)
+}
+
+fn socket_name() -> io::Result<String> {
+    let bits = u128::from_ne_bytes(crate::random::bytes()?);
+    Ok(format!("uswap-{bits:032x}"))
+}
+
+/// A connection, a pidfd and userfaultfds for each of up to 1024 processes are more than the usual soft limit.
+/// Done after the program was started: it gets the limits that we were started with.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let _ = rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    );
+}
+
+fn describe(supervisor: &Supervisor, runnable: &Runnable) {
+    let shared = supervisor.shared();
+    let config = shared.group.config();
+    let way = if shared.device.is_some() {
+        "/dev/userfaultfd"
+    } else {
+        "userfaultfd(2)"
+    };
+    say(format_args!(
+        "running '{}' in {}, compressed pool up to {} %, by {way}",
+        runnable.file().display(),
+        size::chosen(config.memory_limit_bytes),
+        config.zpool_percent,
+    ));
+    for area in &shared.areas {
+        say(format_args!(
+            "swap area '{}': {}, priority {}, {}",
+            area.path.display(),
+            size::chosen(area.config.slots * 4096),
+            area.config.priority,
+            if area.config.direct {
+                "direct I/O"
+            } else {
+                "buffered I/O"
+            },
+        ));
+    }
+}

@@ -1,0 +1,122 @@
+//! The options of `uswap run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use uswap_engine::group::Compressor;
+
+use crate::failure::Failure;
+use crate::memory_limit;
+use crate::size;
+use crate::swap_spec::{self, SwapSpec};
+
+/// The smallest budget: below it uswap's own tables and frames would leave nothing to the program.
+pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// How much larger than the memory the temporary swap file may get.
+pub const SWAP_TO_MEMORY: u64 = 4;
+
+/// How stored pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressorName {
+    /// Fast, about 2:1
+    Lz4,
+    /// Slower, about 3:1
+    Zstd,
+    /// No compressed pool: everything goes to the swap areas
+    None,
+}
+
+impl From<CompressorName> for Compressor {
+    fn from(name: CompressorName) -> Compressor {
+        match name {
+            CompressorName::Lz4 => Compressor::Lz4,
+            CompressorName::Zstd => Compressor::Zstd,
+            CompressorName::None => Compressor::None,
+        }
+    }
+}
+
+/// Runs a program, and all that it starts, inside a memory budget.
+///
+/// What does not fit is compressed in RAM; what does not fit there goes to a swap file. The exit status is the
+/// program's; uswap's own failures are 125, a program that cannot be run 126, one that is not found 127.
+#[derive(Args, Debug)]
+pub struct RunOptions {
+    /// Resident memory of the whole tree: 512M, 2G, 1.5GiB; at least 16M [default: half of what the container or
+    /// the machine has]
+    #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse)]
+    pub memory_bytes: Option<u64>,
+
+    /// A swap area: file:PATH[,size=SIZE][,prio=NUMBER]; may repeat [default: an unlinked file of up to four times
+    /// the memory in $USWAP_SWAP_DIR, $TMPDIR or /var/tmp]
+    #[arg(long = "swap", value_name = "SPEC", value_parser = swap_spec::parse)]
+    pub swap: Vec<SwapSpec>,
+
+    /// Share of the memory that compressed pages may fill
+    #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u32).range(0..=90))]
+    pub zpool_percent: u32,
+
+    /// How pages are compressed
+    #[arg(long, value_name = "NAME", default_value = "lz4")]
+    pub compressor: CompressorName,
+
+    /// Writes what happened to a file, as JSON
+    #[arg(long, value_name = "FILE.json")]
+    pub stats: Option<PathBuf>,
+
+    /// No summary, no warnings
+    #[arg(short = 'q', long, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Says what it does
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+
+    /// Makes the store fail on purpose, for tests: KIND:every=N,after=N,until=N
+    #[arg(long, value_name = "PLAN", hide = true)]
+    pub fault_injection: Option<String>,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+impl RunOptions {
+    /// 0 quiet, 1 as usual, 2 everything.
+    pub fn verbosity(&self) -> u8 {
+        match (self.quiet, self.verbose) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        }
+    }
+
+    /// The budget: what was asked for, or half of what there is.
+    pub fn budget_bytes(&self) -> Result<u64, Failure> {
+        let minimum = size::chosen(MEMORY_BYTES_MIN);
+        match self.memory_bytes {
+            Some(bytes) if bytes < MEMORY_BYTES_MIN => {
+                let asked = size::chosen(bytes);
+                Err(Failure::ours(format!(
+                    "a memory budget of {asked} is below the minimum of {minimum}"
+                )))
+            }
+            Some(bytes) => Ok(bytes / 4096 * 4096),
+            None => match memory_limit::find() {
+                Some(limit) if limit.bytes / 2 >= MEMORY_BYTES_MIN => {
+                    Ok(limit.bytes / 2 / 4096 * 4096)
+                }
+                Some(limit) => {
+                    let half = size::chosen(limit.bytes / 2);
+                    Err(Failure::ours(format!(
+                        "half of the memory there is ({half}) is below the minimum of {minimum}: give --memory"
+                    )))
+                }
+                None => Err(Failure::ours(
+                    "cannot find out how much memory there is: give --memory",
+                )),
+            },
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What a run did: the summary line, and the file of `--stats`.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use uswap_engine::group::{Counter, Group, Histogram, LatencyKind, PAGE_BYTES, SlotState};
+
+use crate::size;
+use crate::swap_area::OpenArea;
+
+/// The largest values seen of what rises and falls. At the end of a run all of it is zero.
+#[derive(Clone, Debug, Default)]
+pub struct Peaks {
+    managed_bytes: u64,
+    unmanaged_bytes: u64,
+    swapped_bytes: u64,
+    pool_bytes: u64,
+    pool_stored_bytes: u64,
+    pool_original_bytes: u64,
+    area_used_slots: [u64; uswap_engine::group::AREAS_MAX],
+}
+
+impl Peaks {
+    /// Looks at the group once.
+    pub fn sample(&mut self, group: &Group) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let mut now = Peaks::default();
+        let mut resident_pages = 0;
+        for (_, slot) in group.taken() {
+            if slot.state() == SlotState::Dead {
+                continue;
+            }
+            resident_pages += slot.usage_pages();
+            now.managed_bytes += slot.managed_pages.load(Relaxed) * PAGE_BYTES;
+            now.unmanaged_bytes += slot.unmanaged_pages.load(Relaxed) * PAGE_BYTES;
+            now.swapped_bytes += slot.swapped_pages.load(Relaxed) * PAGE_BYTES;
+            now.pool_bytes += slot.pool_bytes.load(Relaxed);
+            now.pool_stored_bytes += slot.pool_stored_bytes.load(Relaxed);
+            now.pool_original_bytes += slot.pool_original_bytes.load(Relaxed);
+            for (now, used) in now.area_used_slots.iter_mut().zip(&slot.area_used_slots) {
+                *now += used.load(Relaxed);
+            }
+        }
+        group.note_resident_bytes(resident_pages * PAGE_BYTES);
+        self.managed_bytes = self.managed_bytes.max(now.managed_bytes);
+        self.unmanaged_bytes = self.unmanaged_bytes.max(now.unmanaged_bytes);
+        self.swapped_bytes = self.swapped_bytes.max(now.swapped_bytes);
+        self.pool_bytes = self.pool_bytes.max(now.pool_bytes);
+        if now.pool_stored_bytes > self.pool_stored_bytes {
+            // Both of the same moment, so that their ratio is one that was.
+            self.pool_stored_bytes = now.pool_stored_bytes;
+            self.pool_original_bytes = now.pool_original_bytes;
+        }
+        for (peak, now) in self.area_used_slots.iter_mut().zip(now.area_used_slots) {
+            *peak = (*peak).max(now);
+        }
+    }
+}
+
+/// The line at the end.
+pub fn summary(group: &Group, peaks: &Peaks) -> String {
+    let limit = size::chosen(group.config().memory_limit_bytes);
+    let peak = match group.peak_resident_bytes() {
+        0 => format!("budget {limit}"),
+        bytes => format!("peak {} of {limit}", size::measured(bytes)),
+    };
+    let pages = |counter| size::measured(group.count(counter) * PAGE_BYTES);
+    let failures = group.count(Counter::ChecksumFailures);
+    let lost = group.count(Counter::PoisonedPages);
+    let mut parts = vec![peak];
+    let out = group.count(Counter::Pswpout)
+        + group.count(Counter::SwpoutZero)
+        + group.count(Counter::CleanDropped);
+    if out == 0 {
+        parts.push("nothing swapped".to_owned());
+    } else {
+        parts.push(format!("{} swapped out", size::measured(out * PAGE_BYTES)));
+        parts.push(format!("{} in", pages(Counter::Pswpin)));
+        if peaks.pool_stored_bytes > 0 && peaks.pool_original_bytes > 0 {
+            let ratio = peaks.pool_original_bytes as f64 / peaks.pool_stored_bytes as f64;
+            parts.push(format!("{ratio:.1}x compressed"));
+        }
+        parts.push(format!("{failures} checksum failures"));
+    }
+    if lost > 0 {
+        parts.push(format!("{lost} pages lost"));
+    }
+    parts.join(", ")
+}
+
+#[derive(Serialize)]
+struct AreaStats {
+    path: String,
+    size_bytes: u64,
+    used_bytes: u64,
+    priority: i32,
+    direct: bool,
+}
+
+/// Percentiles of one kind of fault, in microseconds; null when there was none.
+fn percentiles(histogram: &Histogram) -> Value {
+    let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1000.0);
+    let at = |fraction| us(histogram.percentile_ns(fraction));
+    let max = (histogram.count() > 0).then(|| histogram.max_ns());
+    json!({ "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": us(max) })
+}
+
+/// The object that `--stats` writes.
+pub fn json(
+    group: &Group,
+    peaks: &Peaks,
+    areas: &[OpenArea],
+    exit_status: i32,
+    wall_seconds: f64,
+) -> Value {
+    let vmstat: Map<String, Value> = Counter::ALL
+        .iter()
+        .map(|c| (c.name().to_owned(), Value::from(group.count(*c))))
+        .collect();
+    let latency: Map<String, Value> = LatencyKind::ALL
+        .iter()
+        .map(|kind| (kind.name().to_owned(), percentiles(&group.latency(*kind))))
+        .collect();
+    let areas: Vec<AreaStats> = areas
+        .iter()
+        .zip(peaks.area_used_slots)
+        .map(|(area, used)| AreaStats {
+            path: area.path.display().to_string(),
+            size_bytes: area.config.slots * PAGE_BYTES,
+            used_bytes: used * PAGE_BYTES,
+            priority: area.config.priority,
+            direct: area.config.direct,
+        })
+        .collect();
+    json!({
+        "memory_limit_bytes": group.config().memory_limit_bytes,
+        "peak_resident_bytes": group.peak_resident_bytes(),
+        "managed_bytes": peaks.managed_bytes,
+        "unmanaged_bytes": peaks.unmanaged_bytes,
+        "swapped_bytes": peaks.swapped_bytes,
+        "zswap_pool_bytes": peaks.pool_bytes,
+        "zswap_stored_bytes": peaks.pool_stored_bytes,
+        "areas": areas,
+        "vmstat": vmstat,
+        "fault_latency_us": latency,
+        "checksum_failures": group.count(Counter::ChecksumFailures),
+        "exit_status": exit_status,
+        "wall_seconds": wall_seconds,
+    })
+}
+
+/// Writes it over what the file had.
+pub fn write(mut file: &File, stats: &Value) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(stats).expect("a tree of numbers and strings");
+    text.push('\n');
+    file.set_len(0).or_else(|error| {
+        if file.metadata()?.is_file() {
+            Err(error)
+        } else {
+            Ok(())
+        }
+    })?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use uswap_engine::group::GroupConfig;
+
+    fn group() -> Group {
+        Group::create(&GroupConfig {
+            memory_limit_bytes: 150 << 20,
+            ..GroupConfig::default()
+        })
+        .unwrap()
+        .0
+    }
+
+    #[test]
+    fn the_summary_says_what_happened() {
+        let group = group();
+        let mut peaks = Peaks::default();
+        assert_eq!(summary(&group, &peaks), "budget 150 MiB, nothing swapped");
+        let slot = group.process(group.allot(1).unwrap());
+        slot.anon_pages.store(100 << 8, Relaxed);
+        slot.pool_stored_bytes.store(10 << 20, Relaxed);
+        slot.pool_original_bytes.store(21 << 20, Relaxed);
+        slot.tally.add(Counter::Pswpout, 200 << 8);
+        slot.tally.add(Counter::Pswpin, 300 << 8);
+        peaks.sample(&group);
+        slot.anon_pages.store(0, Relaxed);
+        slot.pool_stored_bytes.store(0, Relaxed);
+        peaks.sample(&group);
+        let expected = "peak 100.0 MiB of 150 MiB, 200.0 MiB swapped out, 300.0 MiB in, 2.1x compressed, \
+                        0 checksum failures";
+        assert_eq!(summary(&group, &peaks), expected);
+    }
+
+    #[test]
+    fn the_file_has_the_keys_that_stay() {
+        let group = group();
+        group
+            .process(group.allot(1).unwrap())
+            .tally
+            .latency(LatencyKind::Zswap)
+            .record(2000);
+        let stats = json(&group, &Peaks::default(), &[], 3, 1.5);
+        let keys: Vec<&str> = stats
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let mut expected = [
+            "memory_limit_bytes",
+            "peak_resident_bytes",
+            "managed_bytes",
+            "unmanaged_bytes",
+            "swapped_bytes",
+            "zswap_pool_bytes",
+            "zswap_stored_bytes",
+            "areas",
+            "vmstat",
+            "fault_latency_us",
+            "checksum_failures",
+            "exit_status",
+            "wall_seconds",
+        ];
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+        assert_eq!(stats["fault_latency_us"]["zswap"]["max"], 2.0);
+        assert!(stats["fault_latency_us"]["area"]["p50"].is_null());
+        assert_eq!(stats["vmstat"]["pswpin"], 0);
+    }
+}

@@ -1,0 +1,597 @@
+//! The supervisor: one thread, one poll loop, from the start of the program to the end of the last process.
+//!
+//! It gives every process that says hello a slot of the group and the descriptors it needs, keeps their
+//! userfaultfds until they are gone, takes back what the dead leave behind, passes signals on, and samples what
+//! the tree uses.
+//!
+//! A process is known by its pidfd, made when it connected, so that a pid that is used again fools nobody. Two
+//! signs tell its end: end of file on its connection says that the program image is gone (it ended, or it became a
+//! program without an agent); the pidfd says that the process is gone. Only then are its userfaultfds closed: up
+//! to the last instruction of its last thread, a missing page must not read as zero.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FallocateFlags;
+use rustix::process::WaitOptions;
+use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, SlotState};
+use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal, Token};
+use uswap_sys::launch::{self, SignalFd};
+
+use super::signals;
+use super::stats::Peaks;
+use crate::failure::say;
+use crate::swap_area::OpenArea;
+
+/// How often usage is sampled.
+const SAMPLE_EVERY: Duration = Duration::from_millis(20);
+/// How often forks that never arrived are looked for.
+const FORK_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long others may take to end after the main program, before they count as daemons.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// How the main program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+impl Ending {
+    /// As a shell would say it.
+    pub fn status(self) -> i32 {
+        match self {
+            Ending::Exited(status) => status,
+            Ending::Signaled(signal) => 128 + signal,
+        }
+    }
+}
+
+/// One process of the tree, from its hello to its end.
+struct Member {
+    /// Names this membership, not the process: it gets a new one with every exec.
+    id: u64,
+    pid: u32,
+    /// Its slot, until the program image is gone.
+    index: Option<u32>,
+    pidfd: OwnedFd,
+    connection: Option<OwnedFd>,
+    uffds: Vec<OwnedFd>,
+}
+
+/// What all processes share.
+pub struct Shared {
+    /// The group.
+    pub group: Group,
+    /// Its memory file.
+    pub group_fd: OwnedFd,
+    /// /dev/userfaultfd, if that is the way.
+    pub device: Option<OwnedFd>,
+    /// The swap areas.
+    pub areas: Vec<OpenArea>,
+    /// What proves that a process belongs here.
+    pub token: Token,
+}
+
+/// See the file's head.
+pub struct Supervisor {
+    shared: Shared,
+    listener: OwnedFd,
+    /// What the agents have to say to the user. They get the other end and never hold our standard error: a
+    /// daemon's agent would keep somebody's pipe open.
+    messages: OwnedFd,
+    messages_write: OwnedFd,
+    signals: SignalFd,
+    members: Vec<Member>,
+    next_id: u64,
+    /// Connected, but have not said hello.
+    strangers: Vec<(u64, OwnedFd)>,
+    listening: bool,
+    main: Option<u32>,
+    ending: Option<Ending>,
+    /// The largest usage so far.
+    pub peaks: Peaks,
+    next_fork_check: Instant,
+    /// Forks in flight as they were at the last check, by slot.
+    late_forks: HashMap<u32, u32>,
+    quiet: bool,
+}
+
+/// Who has something for us.
+#[derive(Clone, Copy)]
+enum Source {
+    Signals,
+    Messages,
+    Listener,
+    Stranger(u64),
+    Connection(u64),
+    Process(u64),
+}
+
+impl Supervisor {
+    /// Ready to serve; nothing has been started.
+    pub fn new(
+        shared: Shared,
+        listener: OwnedFd,
+        signals: SignalFd,
+        quiet: bool,
+    ) -> io::Result<Supervisor> {
+        use rustix::pipe::PipeFlags;
+        // Not blocking: an agent in the middle of a fault must not wait for a terminal that is stopped.
+        let (messages, messages_write) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Supervisor {
+            shared,
+            listener,
+            messages,
+            messages_write,
+            signals,
+            members: Vec::new(),
+            next_id: 0,
+            strangers: Vec::new(),
+            listening: true,
+            main: None,
+            ending: None,
+            peaks: Peaks::default(),
+            next_fork_check: Instant::now() + FORK_CHECK_EVERY,
+            late_forks: HashMap::new(),
+            quiet,
+        })
+    }
+
+    /// The group and the areas.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Serves until the main program, our child with this pid, has ended.
+    pub fn until_main_ends(&mut self, main: u32) -> Ending {
+        self.main = Some(main);
+        loop {
+            self.turn(SAMPLE_EVERY);
+            if let Some(ending) = self.ending {
+                return ending;
+            }
+        }
+    }
+
+    /// Gives the others a moment to end with the main program. True when somebody stays.
+    pub fn somebody_stays(&mut self) -> bool {
+        self.main = None;
+        let until = Instant::now() + GRACE;
+        while !self.is_alone() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            self.turn(left);
+        }
+        false
+    }
+
+    /// Serves until the last process has ended. For the process that stays behind for daemons: its signals are its
+    /// own.
+    pub fn until_all_end(&mut self) -> io::Result<()> {
+        self.signals = SignalFd::new(&signals::WATCHED)?;
+        while !self.is_alone() {
+            self.turn(SAMPLE_EVERY);
+        }
+        Ok(())
+    }
+
+    /// The last messages of the agents, and a last sample.
+    pub fn finish(&mut self) {
+        self.relay_messages();
+        self.peaks.sample(&self.shared.group);
+    }
+
+    fn is_alone(&self) -> bool {
+        self.members.is_empty() && self.strangers.is_empty()
+    }
+
+    /// Waits for something to happen, and handles it.
+    fn turn(&mut self, at_most: Duration) {
+        let mut ready = Vec::new();
+        {
+            let mut sources = vec![
+                (Source::Signals, self.signals.as_fd()),
+                (Source::Messages, self.messages.as_fd()),
+            ];
+            if self.listening {
+                sources.push((Source::Listener, self.listener.as_fd()));
+            }
+            sources.extend(
+                self.strangers
+                    .iter()
+                    .map(|(id, fd)| (Source::Stranger(*id), fd.as_fd())),
+            );
+            for member in &self.members {
+                if let Some(connection) = &member.connection {
+                    sources.push((Source::Connection(member.id), connection.as_fd()));
+                }
+                sources.push((Source::Process(member.id), member.pidfd.as_fd()));
+            }
+            let mut polled: Vec<PollFd<'_>> = sources
+                .iter()
+                .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+                .collect();
+            let timeout = Timespec::try_from(at_most.min(SAMPLE_EVERY)).ok();
+            if rustix::event::poll(&mut polled, timeout.as_ref()).is_ok() {
+                let with_events = polled
+                    .iter()
+                    .zip(&sources)
+                    .filter(|(fd, _)| !fd.revents().is_empty());
+                ready.extend(with_events.map(|(_, (source, _))| *source));
+            }
+        }
+        self.listening = true;
+        // Before the dead are taken out of the books: their last values count.
+        self.peaks.sample(&self.shared.group);
+        for source in ready {
+            match source {
+                Source::Signals => self.handle_signals(),
+                Source::Messages => self.relay_messages(),
+                Source::Listener => self.accept(),
+                Source::Stranger(id) => self.greet(id),
+                Source::Connection(id) => self.hear(id),
+                Source::Process(id) => self.bury(id),
+            }
+        }
+        if Instant::now() >= self.next_fork_check {
+            self.next_fork_check = Instant::now() + FORK_CHECK_EVERY;
+            self.forget_lost_forks();
+        }
+    }
+
+    // Signals.
+
+    fn handle_signals(&mut self) {
+        while let Some(info) = self.signals.read() {
+            if info.signal == libc::SIGCHLD {
+                continue;
+            }
+            let from_tree = info.sender_pid != 0
+                && (Some(info.sender_pid) == self.main
+                    || self.members.iter().any(|m| m.pid == info.sender_pid));
+            if let Some(main) = self.main
+                && signals::is_to_be_forwarded(&info, from_tree)
+            {
+                let _ = launch::send_signal(main, info.signal);
+            }
+        }
+        // Whether or not the signal was SIGCHLD: several of them may be one.
+        self.reap_children();
+    }
+
+    /// Collects the status of every child that ended: the main program, and orphans of the tree, which became ours
+    /// because we are a subreaper.
+    fn reap_children(&mut self) {
+        loop {
+            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+            let Ok(Some((pid, status))) = rustix::process::wait(options) else {
+                return;
+            };
+            if self.main != Some(pid.as_raw_nonzero().get() as u32) {
+                continue;
+            }
+            if let Some(code) = status.exit_status() {
+                self.ending = Some(Ending::Exited(code));
+            } else if let Some(signal) = status.terminating_signal() {
+                self.ending = Some(Ending::Signaled(signal));
+            } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
+                // Ctrl-Z: the shell waits for us to stop. SIGCONT comes to us as to the program.
+                launch::stop_self();
+            }
+        }
+    }
+
+    // Messages.
+
+    fn relay_messages(&self) {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = rustix::io::read(&self.messages, &mut buffer) {
+            if !self.quiet {
+                let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..count]);
+            }
+        }
+    }
+
+    // Members.
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn accept(&mut self) {
+        use rustix::net::SocketFlags;
+        loop {
+            match rustix::net::accept_with(
+                &self.listener,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            ) {
+                Ok(connection) => {
+                    let id = self.new_id();
+                    self.strangers.push((id, connection));
+                }
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => {
+                    // Out of descriptors: whoever knocks waits until the next turn, and so do we.
+                    self.listening = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A stranger says hello, or goes away.
+    fn greet(&mut self, id: u64) {
+        let Some(at) = self
+            .strangers
+            .iter()
+            .position(|(stranger, _)| *stranger == id)
+        else {
+            return;
+        };
+        let message = match protocol::receive(&self.strangers[at].1) {
+            Ok(Received::Nothing) => return,
+            other => other,
+        };
+        let (id, connection) = self.strangers.swap_remove(at);
+        let refuse = |refusal| {
+            let _ = protocol::send(&connection, &Message::Refused(refusal), &[]);
+        };
+        match message {
+            Ok(Received::Message(Message::Hello { token, kind, .. }, _)) => {
+                if !token.matches(&self.shared.token) {
+                    return refuse(Refusal::WrongToken);
+                }
+                match self.admit(id, kind, &connection) {
+                    Ok(member) => self.members.push(Member {
+                        connection: Some(connection),
+                        ..member
+                    }),
+                    Err(refusal) => refuse(refusal),
+                }
+            }
+            Ok(Received::Malformed(Malformed::Version)) => refuse(Refusal::WrongVersion),
+            _ => {}
+        }
+    }
+
+    /// Gives a process its slot and its descriptors.
+    fn admit(&mut self, id: u64, kind: Kind, connection: &OwnedFd) -> Result<Member, Refusal> {
+        let (pid, pidfd) =
+            launch::peer_process(connection.as_fd()).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Refusal::Invisible,
+                _ => Refusal::Resources,
+            })?;
+        if pid == 0 {
+            return Err(Refusal::Invisible);
+        }
+        // The same process with a new program, or a new process with the pid of one that has just ended. Either
+        // way, what was there is no more.
+        if let Some(at) = self.members.iter().position(|member| member.pid == pid) {
+            let before = self.members.swap_remove(at);
+            if let Some(index) = before.index {
+                self.retire(index);
+            }
+        }
+        let group = &self.shared.group;
+        if let Kind::Fork { parent, generation } = kind {
+            let known = (parent as usize) < uswap_engine::group::PROCESSES_MAX && {
+                let slot = group.process(parent);
+                slot.state() != SlotState::Free && slot.generation.load(Relaxed) == generation
+            };
+            if !known {
+                return Err(Refusal::UnknownParent);
+            }
+        }
+        let Some(index) = group.allot(pid) else {
+            if let Kind::Fork { parent, .. } = kind {
+                group.process(parent).fork_failed();
+            }
+            return Err(Refusal::Full);
+        };
+        if let Kind::Fork { parent, .. } = kind {
+            group.fork_arrived(parent, index);
+        }
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::with_capacity(FDS_MAX);
+        fds.push(self.shared.group_fd.as_fd());
+        fds.extend(self.shared.device.as_ref().map(|device| device.as_fd()));
+        fds.push(self.messages_write.as_fd());
+        fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));
+        let welcome = Message::Welcome {
+            index,
+            generation: group.process(index).generation.load(Relaxed),
+            device: self.shared.device.is_some(),
+            areas: self.shared.areas.len() as u32,
+        };
+        // When it does not arrive, the process is gone; its pidfd will say so.
+        let _ = protocol::send(connection, &welcome, &fds);
+        Ok(Member {
+            id,
+            pid,
+            index: Some(index),
+            pidfd,
+            connection: None,
+            uffds: Vec::new(),
+        })
+    }
+
+    /// A member has sent something, or its program image is gone.
+    fn hear(&mut self, id: u64) {
+        let Some(member) = self.members.iter_mut().find(|member| member.id == id) else {
+            return;
+        };
+        loop {
+            let Some(connection) = &member.connection else {
+                return;
+            };
+            match protocol::receive(connection) {
+                Ok(Received::Message(Message::KeepUffd, fds)) => member.uffds.extend(fds),
+                Ok(Received::Nothing) => return,
+                // Nothing else is ever sent. Who does so is not our agent.
+                Ok(Received::Message(..) | Received::Malformed(_)) => {}
+                Ok(Received::EndOfFile) | Err(_) => {
+                    member.connection = None;
+                    let index = member.index.take();
+                    if let Some(index) = index {
+                        self.retire(index);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A member has ended.
+    fn bury(&mut self, id: u64) {
+        let Some(at) = self.members.iter().position(|member| member.id == id) else {
+            return;
+        };
+        let member = self.members.swap_remove(at);
+        if let Some(index) = member.index {
+            self.retire(index);
+        }
+    }
+
+    /// A program image is gone: its counts go to the totals, its clusters to whoever needs some, unless children
+    /// still read them.
+    fn retire(&mut self, index: u32) {
+        self.peaks.sample(&self.shared.group);
+        self.shared.group.retire(index);
+        self.late_forks.remove(&index);
+        self.sweep();
+    }
+
+    fn sweep(&self) {
+        let group = &self.shared.group;
+        let reapable: Vec<u32> = group.reapable().collect();
+        for index in reapable {
+            for (number, area) in self.shared.areas.iter().enumerate().take(AREAS_MAX) {
+                settle(group, number, area, index);
+            }
+            group.reap(index);
+        }
+    }
+
+    /// A child that was killed between fork and hello will never say it. Its parent's count of forks in flight is
+    /// compared with the children that could be meant, when it has not changed for a while.
+    fn forget_lost_forks(&mut self) {
+        let group = &self.shared.group;
+        let late: HashMap<u32, u32> = group
+            .taken()
+            .map(|(index, slot)| (index, slot.forks_in_flight()))
+            .filter(|(_, forks)| *forks > 0)
+            .collect();
+        let before = std::mem::replace(&mut self.late_forks, late);
+        let suspects: Vec<(u32, u32)> = before
+            .into_iter()
+            .filter(|(i, n)| self.late_forks.get(i) == Some(n))
+            .collect();
+        if suspects.is_empty() {
+            return;
+        }
+        let processes = parents_of_all_processes();
+        for (index, forks) in suspects {
+            let slot = group.process(index);
+            // The children of a dead parent are ours, as long as we are the subreaper.
+            let parent = match slot.state() {
+                SlotState::Dead if self.ending.is_some() => continue,
+                SlotState::Dead => std::process::id(),
+                _ => slot.pid.load(Relaxed),
+            };
+            let unknown = |pid: u32| {
+                !self
+                    .members
+                    .iter()
+                    .any(|member| member.pid == pid && member.index.is_some())
+            };
+            let possible = processes
+                .iter()
+                .filter(|(pid, of)| *of == parent && unknown(*pid))
+                .count();
+            slot.forks_in_flight_are(forks, possible as u32);
+        }
+        self.sweep();
+    }
+
+    /// Says something, if the user wants to hear it.
+    pub fn tell(&self, text: impl std::fmt::Display) {
+        if !self.quiet {
+            say(text);
+        }
+    }
+}
+
+/// Gives the space of a dead process's clusters back to the file system, and waits for writes that it had started:
+/// a late one must not land in the pages of the next owner. The kernel does both in one: fallocate(2) waits for
+/// direct I/O under way.
+fn settle(group: &Group, number: usize, area: &OpenArea, process: u32) {
+    let mode = match area.config.punch_holes {
+        true => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        // The blocks have to stay, their content may go.
+        false => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+    };
+    let cluster_bytes = CLUSTER_SLOTS * PAGE_BYTES;
+    let end_of_area = area.config.slots * PAGE_BYTES;
+    let mut run: Option<(u64, u64)> = None;
+    let free = |(start, end): (u64, u64)| {
+        // Page 0 is the header.
+        let start = start.max(PAGE_BYTES);
+        let end = end.min(end_of_area);
+        if start < end {
+            // Where the file system cannot, the blocks are simply written over later.
+            let _ = rustix::fs::fallocate(&area.fd, mode, start, end - start);
+        }
+    };
+    for cluster in group.clusters_of(number, process) {
+        let start = u64::from(cluster) * cluster_bytes;
+        run = match run {
+            Some((first, end)) if end == start => Some((first, start + cluster_bytes)),
+            before => {
+                before.into_iter().for_each(free);
+                Some((start, start + cluster_bytes))
+            }
+        };
+    }
+    run.into_iter().for_each(free);
+}
+
+/// All processes that we can see, with their parents.
+fn parents_of_all_processes() -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let look = |entry: io::Result<fs::DirEntry>| {
+        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // pid (name) state ppid ...; the name may have anything in it.
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        (state != "Z").then_some((pid, parent))
+    };
+    entries.filter_map(look).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_parent_is_found() {
+        let parents = parents_of_all_processes();
+        let parent = std::os::unix::process::parent_id();
+        assert!(parents.contains(&(std::process::id(), parent)));
+    }
+}
