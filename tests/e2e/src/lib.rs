@@ -1,0 +1,42 @@
+//! The harness of the end-to-end tests: runs a program without uswap, then under `uswap run`, and compares.
+//!
+//! Every process that a test starts is bounded in time, watched from outside (memory of the whole tree, every
+//! 20 ms), and killed by its process id only, with its descendants, when the test ends early. A test that
+//! cannot run says why on standard error; where `USWAP_E2E_STRICT` is set (CI), a missing package is a failure.
+//!
+//! Environment:
+//!
+//! | variable | meaning | default |
+//! | --- | --- | --- |
+//! | `USWAP_BIN` | the `uswap` to test | built by `cargo build --release -p uswap-cli` |
+//! | `USWAP_E2E_REPEAT` | runs of each program under uswap | 2 (a full run: 10) |
+//! | `USWAP_E2E_KILLS` | kills in `kill.rs` | 60 (a full run: 200) |
+//! | `USWAP_E2E_SEED` | seed of everything random | from the clock, printed |
+//! | `USWAP_E2E_TMP` | where temporary directories are made | the system's |
+//! | `USWAP_E2E_BARE` | run everything without uswap, to check the tests themselves | unset |
+//! | `USWAP_E2E_STRICT` | a missing package fails instead of skipping | unset |
+//! | `USWAP_E2E_SKIPPED` | file to which each skipped test adds a line | unset |
+#![forbid(unsafe_code)]
+
+mod build;
+mod compare;
+mod launch;
+mod need;
+mod random;
+mod settings;
+mod stats;
+mod temp;
+mod tree;
+
+pub use build::{c_library, c_program, script};
+pub use compare::{Share, compare, record};
+pub use launch::{Budget, Finished, Launch, Running};
+pub use need::{is_root, need, skip};
+pub use random::Random;
+pub use settings::{bare_only, kills, repeat, seed, uswap_binary};
+pub use stats::Stats;
+pub use temp::TempDir;
+pub use tree::{ProcessMemory, Sample, Samples, is_alive, kill_process, member_of, tool};
+
+/// Bytes in a mebibyte.
+pub const MIB: u64 = 1 << 20;

@@ -1,0 +1,96 @@
+//! The budget holds at every moment, for programs that touch fresh memory as fast as 1 GB/s.
+//!
+//! Memory is what the kernel says, from outside, every 20 ms: RssAnon + RssShmem of the whole tree, `uswap run`
+//! itself and uswap's pool, frames and tables included. Allowed is the budget and 5 %, or 16 MiB where that is more.
+
+use std::time::Duration;
+
+use uswap_e2e::{Budget, Finished, Launch, MIB, TempDir, bare_only, c_program, record, repeat};
+
+/// Runs `touch` within `budget_mib`, and holds every sample to the budget.
+fn touch_within(name: &str, budget_mib: u64, arguments: [&str; 5]) {
+    let test = TempDir::new(name);
+    let program = Launch::new(&test, c_program("touch"))
+        .args(arguments)
+        .time_limit(Duration::from_secs(180));
+    let recorded = record(&program);
+    for run in 1..=repeat() {
+        let finished = program.under(&Budget::mib(budget_mib)).finish();
+        report(run, budget_mib, &finished);
+        assert_eq!(finished.code(), 0, "{finished}");
+        assert_eq!(finished.stdout, recorded.stdout, "{finished}");
+        if bare_only() {
+            continue;
+        }
+        finished.assert_swapped();
+        finished.samples.assert_within(budget_mib * MIB);
+        let stats = finished
+            .stats
+            .as_ref()
+            .expect("the program has ended by itself");
+        let peak = stats.number("peak_resident_bytes");
+        let seen = finished.samples.peak().resident();
+        assert!(
+            peak * 10 >= seen * 8,
+            "uswap says that the peak was {peak} bytes, but {seen} were seen"
+        );
+    }
+}
+
+fn report(run: u32, budget_mib: u64, finished: &Finished) {
+    let rate = finished.stderr.lines().next().unwrap_or("");
+    eprintln!(
+        "run {run}: {:.1?}, {} samples, peak {} MiB of {budget_mib} {rate}",
+        finished.wall,
+        finished.samples.list.len(),
+        finished.samples.peak().resident() / MIB
+    );
+}
+
+#[test]
+fn fresh_memory_at_1_gb_a_second() {
+    touch_within("fresh", 256, ["fresh", "2048", "1", "1000", "1"]);
+}
+
+#[test]
+fn fresh_memory_at_1_gb_a_second_by_four_threads() {
+    touch_within("fresh-threads", 256, ["fresh", "2048", "4", "1000", "1"]);
+}
+
+#[test]
+fn fresh_memory_that_does_not_compress() {
+    touch_within("random", 256, ["fresh", "1024", "1", "1000", "512"]);
+}
+
+#[test]
+fn fresh_memory_that_does_not_compress_by_four_threads() {
+    touch_within("random-threads", 256, ["fresh", "1024", "4", "1000", "512"]);
+}
+
+#[test]
+fn memory_that_comes_and_goes() {
+    touch_within("wave", 128, ["wave", "384", "4", "1000", "64"]);
+}
+
+#[test]
+fn forks_while_it_is_big() {
+    touch_within("fork", 256, ["fork", "384", "2", "1000", "64"]);
+}
+
+#[test]
+fn a_small_budget() {
+    touch_within("small", 64, ["fresh", "512", "2", "1000", "64"]);
+}
+
+/// Below its budget, a program is left alone.
+#[test]
+fn a_program_below_its_budget_is_not_swapped() {
+    let test = TempDir::new("below");
+    let program = Launch::new(&test, c_program("touch")).args(["fresh", "64", "1", "1000", "64"]);
+    record(&program);
+    let finished = program.under(&Budget::mib(512)).finish();
+    finished.assert_success();
+    if let Some(stats) = &finished.stats {
+        assert_eq!(stats.pages_swapped_out(), 0, "{:#}", stats.json());
+    }
+}

@@ -1,0 +1,239 @@
+//! What a program may do must go on working when its memory is swapped out.
+//!
+//! Each case of the C programs checks itself, and makes sure (mincore) that the memory in question really is out when
+//! it matters; here its output and status under uswap are compared with those of a run without.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use uswap_e2e::{
+    Budget, Launch, TempDir, bare_only, c_library, c_program, kill_process, repeat, tool,
+};
+
+const BUDGET_MIB: u64 = 64;
+
+fn case(program: &str, name: &str) {
+    let test = TempDir::new(name);
+    let launch = Launch::new(&test, c_program(program)).arg(name);
+    if name == "dlopen" {
+        std::fs::copy(c_library("plugin"), test.join("work/plugin.so"))
+            .expect("a copy of the library");
+    }
+    let recorded = launch.bare().finish();
+    assert!(
+        !recorded.stderr.contains("BAD"),
+        "wrong without uswap\n{recorded}"
+    );
+    for run in 1..=repeat().div_ceil(2) {
+        let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+        assert!(!finished.stderr.contains("BAD"), "run {run}\n{finished}");
+        assert_eq!(
+            finished.code(),
+            recorded.code(),
+            "status of run {run}\n{finished}"
+        );
+        assert_eq!(
+            finished.text(),
+            recorded.text(),
+            "output of run {run}\n{finished}"
+        );
+        finished.assert_swapped();
+    }
+}
+
+macro_rules! cases {
+    ($program:literal: $($test:ident = $name:literal,)*) => {
+        $(#[test] fn $test() { case($program, $name); })*
+    };
+}
+
+cases! { "memory":
+    mprotect_of_swapped_memory = "mprotect",
+    code_written_swapped_and_called = "code",
+    mlock_brings_in_and_keeps = "mlock",
+    mremap_grows_shrinks_and_moves = "mremap",
+    mremap_onto_swapped_memory = "mremap-over",
+    mremap_dontunmap = "mremap-dontunmap",
+    munmap_and_brk = "munmap",
+    madvise_dontneed_and_free = "madvise",
+    madvise_dontfork_and_wipeonfork = "madvise-fork",
+    large_bss_and_data = "bss",
+    thread_stacks = "stacks",
+    the_main_stack_grows = "main-stack",
+    shared_mappings = "shared",
+    system_calls_on_swapped_buffers = "io",
+    direct_io_on_swapped_buffers = "direct",
+    resource_limits = "limits",
+    file_size_limit = "limit-fsize",
+    the_heap_of_glibc = "heap",
+}
+
+cases! { "processes":
+    fork_and_rewrite = "fork",
+    orphan_reads_what_its_parent_swapped_out = "fork-orphan",
+    many_children_at_once = "fork-many",
+    three_generations = "fork-generations",
+    fork_round_libc_fails_loudly = "raw-fork",
+    daemon = "daemon",
+    exec_of_itself = "exec",
+    exec_from_a_thread = "exec-from-thread",
+    failed_exec = "exec-failed",
+    exec_with_an_empty_environment = "exec-empty-environment",
+    spawn_vfork_system_and_popen = "spawn",
+    descriptor_numbers = "descriptors",
+    closing_all_descriptors = "close-everything",
+    end_of_file_on_pipes = "end-of-file",
+    setuid_in_a_multi_threaded_program = "setuid",
+    process_that_cannot_be_dumped = "undumpable",
+    chdir_chroot_and_umask = "directories",
+    end_by_sigterm = "end-term",
+    end_by_sigkill = "end-kill",
+    end_by_raised_sigsegv = "end-segv",
+    end_by_sigint = "end-int",
+    end_by_sigusr1 = "end-usr1",
+    end_by_a_real_fault = "end-fault",
+    end_by_abort = "end-abort",
+    end_by_underscore_exit = "end-_exit",
+    end_by_exit_group = "end-exit_group",
+    end_by_exit_with_handlers = "end-exit",
+    end_by_exit_in_a_thread = "end-thread",
+    end_of_main_by_pthread_exit = "end-pthread_exit",
+    end_by_return = "end-return",
+}
+
+cases! { "threads":
+    threads_at_random = "threads",
+    threads_on_the_same_pages = "same-page",
+    mutexes_and_conditions_in_swapped_memory = "synchronisation",
+    pthread_cancel_and_short_threads = "cancel",
+    fork_while_other_threads_allocate = "fork-threads",
+    fork_from_a_thread = "fork-from-thread",
+    atfork_handlers_of_the_program = "fork-handlers",
+    sigsegv_handler_as_write_barrier = "write-barrier",
+    swapped_alternate_signal_stack = "alternate-stack",
+    timer_signals = "timers",
+    blocked_signals_stay_pending = "blocked-signals",
+    jumping_out_of_handlers = "jumping",
+    dlopen_and_dlclose = "dlopen",
+}
+
+/// `uswap run` passes on the signals that it is sent.
+#[test]
+fn signals_to_the_supervisor_reach_the_program() {
+    let test = TempDir::new("signals");
+    for signal in ["TERM", "HUP", "INT", "USR1", "QUIT"] {
+        let script = format!(
+            "trap 'echo got {signal}; exit 42' {signal}; echo ready; while :; do sleep 0.02; done"
+        );
+        let launch = Launch::new(&test, "bash")
+            .args(["-c", &script])
+            .time_limit(Duration::from_secs(20));
+        let mut running = launch.under(&Budget::mib(BUDGET_MIB));
+        std::thread::sleep(Duration::from_millis(500));
+        let sent = tool(
+            Command::new("kill")
+                .arg(format!("-{signal}"))
+                .arg(running.id().to_string()),
+        );
+        assert!(sent.status.success() && running.id() > 1, "kill -{signal}");
+        let begun = Instant::now();
+        while running.is_running() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let finished = running.finish();
+        assert_eq!(finished.code(), 42, "SIG{signal}\n{finished}");
+        assert_eq!(finished.text(), format!("ready\ngot {signal}\n"));
+    }
+}
+
+/// Standard input comes through, in a pipeline of several programs.
+#[test]
+fn pipelines() {
+    let test = TempDir::new("pipeline");
+    let input = test.join("input");
+    let text: String = (0..200_000)
+        .map(|number| format!("{}\n", number * 7919 % 1_000_003))
+        .collect();
+    std::fs::write(&input, text).expect("space for the input");
+    let launch = Launch::new(&test, "bash")
+        .args([
+            "-c",
+            "set -o pipefail; sort -n | uniq | tac | tee copy | tail -n 1 && wc -l <copy && exit 7",
+        ])
+        .stdin(&input);
+    let recorded = launch.bare().finish();
+    assert_eq!(recorded.text(), "0\n200000\n");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!(finished.text(), recorded.text(), "{finished}");
+    assert_eq!(finished.code(), 7, "{finished}");
+}
+
+/// A stopped program goes on where it was.
+#[test]
+fn stop_and_continue() {
+    let test = TempDir::new("stop");
+    let launch = Launch::new(&test, c_program("memory"))
+        .arg("mremap")
+        .time_limit(Duration::from_secs(60));
+    let running = launch.under(&Budget::mib(BUDGET_MIB));
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(60));
+        for signal in ["-STOP", "-CONT"] {
+            for pid in running.members() {
+                tool(Command::new("kill").arg(signal).arg(pid.to_string()));
+            }
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    }
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(finished.text(), "ok mremap\n");
+}
+
+/// A daemon that outlives the command's program keeps its memory.
+#[test]
+fn daemon_that_outlives_the_program() {
+    let test = TempDir::new("outlive");
+    let script = format!(
+        "(exec {} fork >done.tmp 2>&1; true) & disown; ({} mprotect >result.tmp 2>&1; mv result.tmp result) & exit 3",
+        c_program("processes").display(),
+        c_program("memory").display()
+    );
+    let launch = Launch::new(&test, "bash").args(["-c", &script]);
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!(finished.code(), 3, "{finished}");
+    let begun = Instant::now();
+    while !launch.work().join("result").exists() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "the daemon did not finish\n{finished}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(
+        std::fs::read_to_string(launch.work().join("result")).expect("its output"),
+        "ok mprotect\n"
+    );
+    assert_eq!(
+        std::fs::read_to_string(launch.work().join("done.tmp")).expect("its output"),
+        "ok fork\n"
+    );
+}
+
+/// Killed from outside, `uswap run` reports what killed the program.
+#[test]
+fn program_killed_from_outside() {
+    let test = TempDir::new("killed");
+    let launch = Launch::new(&test, "sleep")
+        .arg("60")
+        .time_limit(Duration::from_secs(30));
+    let running = launch.under(&Budget::mib(BUDGET_MIB));
+    std::thread::sleep(Duration::from_millis(500));
+    let program = running
+        .members()
+        .into_iter()
+        .find(|&pid| bare_only() || pid != running.id());
+    kill_process(program.expect("the program has been started"));
+    let finished = running.finish();
+    assert_eq!(finished.code(), 128 + 9, "{finished}");
+}

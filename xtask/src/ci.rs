@@ -1,0 +1,157 @@
+//! What must hold before a change goes in.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::run::{build_uswap, cargo, root, step, target};
+use crate::summary::Summary;
+
+/// Runs of each program under uswap in CI; a soak takes ten.
+const CI_REPEAT: &str = "2";
+/// Kills in CI; a soak takes 200.
+const CI_KILLS: &str = "60";
+
+/// Format, lints, licences, unit tests, end-to-end tests. All of it runs, also after a failure, so that one run
+/// tells everything.
+pub fn all() -> Result<(), String> {
+    let begun = Instant::now();
+    let mut failures = Vec::new();
+    let mut note = |outcome: Result<(), String>| failures.extend(outcome.err());
+    note(step("format", &mut cargo(&["fmt", "--all", "--check"])));
+    note(step(
+        "clippy",
+        &mut cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    ));
+    note(licences());
+    let mut summary = Summary::default();
+    note(tests(
+        "unit tests",
+        &mut cargo(&[
+            "test",
+            "--workspace",
+            "--exclude",
+            "uswap-e2e",
+            "--no-fail-fast",
+        ]),
+        &mut summary,
+    ));
+    note(end_to_end_tests(None, CI_REPEAT, CI_KILLS, &mut summary));
+    finish(begun, &summary, &failures)
+}
+
+/// The end-to-end tests alone, as CI runs them.
+pub fn end_to_end(filter: Option<&str>) -> Result<(), String> {
+    let begun = Instant::now();
+    let mut summary = Summary::default();
+    let outcome = end_to_end_tests(filter, CI_REPEAT, CI_KILLS, &mut summary);
+    finish(begun, &summary, &Vec::from_iter(outcome.err()))
+}
+
+/// The end-to-end tests at full length.
+pub fn soak(runs: &str) -> Result<(), String> {
+    let begun = Instant::now();
+    let mut summary = Summary::default();
+    let outcome = end_to_end_tests(None, runs, "200", &mut summary);
+    finish(begun, &summary, &Vec::from_iter(outcome.err()))
+}
+
+fn finish(begun: Instant, summary: &Summary, failures: &[String]) -> Result<(), String> {
+    println!("\n== all after {:.0?}", begun.elapsed());
+    for failure in failures {
+        println!("== {failure}");
+    }
+    println!("{summary}");
+    match failures {
+        [] if summary.failed == 0 => Ok(()),
+        [] => Err(format!("{} tests failed", summary.failed)),
+        _ => Err(failures.join("; ")),
+    }
+}
+
+/// cargo-deny checks licences and advisories. Building it takes minutes, so it runs where somebody has installed it.
+fn licences() -> Result<(), String> {
+    let installed = cargo(&["deny", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if installed.is_ok_and(|status| status.success()) {
+        return step("cargo deny", &mut cargo(&["deny", "check"]));
+    }
+    println!("\n== cargo deny: skipped, it is not installed (cargo install --locked cargo-deny)");
+    Ok(())
+}
+
+fn end_to_end_tests(
+    filter: Option<&str>,
+    repeat: &str,
+    kills: &str,
+    summary: &mut Summary,
+) -> Result<(), String> {
+    let binary = match std::env::var_os("USWAP_BIN") {
+        Some(given) => PathBuf::from(given),
+        None => build_uswap()?,
+    };
+    let skipped = target().join("e2e-skipped");
+    // It may not be there, which is what is wanted.
+    let _ = std::fs::remove_file(&skipped);
+    let mut command = cargo(&["test", "-p", "uswap-e2e", "--no-fail-fast", "--"]);
+    // Heavy programs one at a time; lines that show progress are not held back.
+    command
+        .args(["--test-threads=1", "--nocapture"])
+        .args(filter);
+    command
+        .env("USWAP_BIN", binary)
+        .env("USWAP_E2E_SKIPPED", &skipped);
+    for (name, value) in [("USWAP_E2E_REPEAT", repeat), ("USWAP_E2E_KILLS", kills)] {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+    let outcome = tests("end-to-end tests", &mut command, summary);
+    summary.skipped_inside(lines(&skipped));
+    outcome
+}
+
+fn lines(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    print!("{text}");
+    text.lines().count() as u64
+}
+
+/// Runs a test command, shows its output, and adds up its results.
+fn tests(name: &str, command: &mut Command, summary: &mut Summary) -> Result<(), String> {
+    println!("\n== {name}");
+    let begun = Instant::now();
+    let mut child = command
+        .current_dir(root())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{name}: cannot start: {error}"))?;
+    let output = child.stdout.take().expect("it is piped");
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.map_err(|error| format!("{name}: {error}"))?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        summary.line(&line);
+    }
+    let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
+    println!(
+        "== {name}: {} after {:.1?}",
+        if status.success() { "ok" } else { "FAILED" },
+        begun.elapsed()
+    );
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{name} failed"))
+    }
+}

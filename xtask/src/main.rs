@@ -1,0 +1,37 @@
+//! Chores of this repository.
+//!
+//!     cargo xtask ci             everything that must hold before a change goes in; what CI runs
+//!     cargo xtask e2e [FILTER]   the end-to-end tests alone
+//!     cargo xtask soak [N]       the end-to-end tests at full length: each program N times (default 10), 200 kills
+//!     cargo xtask overhead       what uswap costs a program that does not need it
+#![forbid(unsafe_code)]
+
+mod ci;
+mod overhead;
+mod run;
+mod summary;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | overhead";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["ci"] => ci::all(),
+        ["e2e"] => ci::end_to_end(None),
+        ["e2e", filter] => ci::end_to_end(Some(filter)),
+        ["soak"] => ci::soak("10"),
+        ["soak", runs] if runs.parse::<u32>().is_ok() => ci::soak(runs),
+        ["overhead"] => overhead::measure(),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
