@@ -262,7 +262,9 @@ unsafe fn run_in_child(
         set_disposition(libc::SIGPIPE, ignored_or_default(SIGPIPE_IGNORED));
         set_disposition(libc::SIGCHLD, ignored_or_default(SIGCHLD_IGNORED));
         libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut());
-        libc::execve(
+        // The system call itself: in a nested run the outer agent wraps execve to put itself in front.
+        libc::syscall(
+            libc::SYS_execve,
             program.file.as_ptr(),
             arguments.as_ptr(),
             environment.as_ptr(),
@@ -328,19 +330,27 @@ fn open_descriptors() -> Vec<RawFd> {
     fds
 }
 
-/// A whole life: holds one descriptor, and nothing else that anybody could wait for the end of, until all
-/// others have closed the writing end of a pipe. Out of the terminal's reach.
-pub fn hold_until_hangup(name: &std::ffi::CStr, held: OwnedFd, watched: OwnedFd) -> ! {
+/// A whole life: holds one descriptor, and nothing else that anybody could wait for the end of, until a byte
+/// comes through a pipe; or, when all who could have written it are gone without a word, for `linger` more.
+/// Out of the terminal's reach.
+pub fn hold_until_told(
+    name: &std::ffi::CStr,
+    held: OwnedFd,
+    told: OwnedFd,
+    linger: std::time::Duration,
+) -> ! {
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(name);
     let _ = null_stdio(true);
     for fd in open_descriptors() {
-        if fd != held.as_raw_fd() && fd != watched.as_raw_fd() {
+        if fd != held.as_raw_fd() && fd != told.as_raw_fd() {
             // SAFETY: this process runs no code any more that uses them.
             unsafe { libc::close(fd) };
         }
     }
-    let _ = rustix::io::retry_on_intr(|| rustix::io::read(&watched, &mut [0; 1]));
+    if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(&told, &mut [0; 1])) {
+        std::thread::sleep(linger);
+    }
     // SAFETY: _exit has no preconditions. Nothing is flushed: it is all our parent's.
     unsafe { libc::_exit(0) }
 }

@@ -6,8 +6,11 @@
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, WaitOptions};
 use uswap_sys::launch::{self, Side};
 
 static LIBRARY: &[u8] = include_bytes!(env!("USWAP_AGENT_LIBRARY"));
@@ -25,25 +28,42 @@ pub fn library() -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// What keeps the library's path valid. Dropping it in the last process that has it ends the anchor.
+/// How long the anchor outlives a supervisor that was killed: programs that are just starting still find the agent,
+/// which ends them when it does not find its supervisor.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What keeps the library's path valid, as long as one process has it.
 pub struct Anchor {
     /// What LD_PRELOAD gets.
     pub path: String,
-    _alive: OwnedFd,
+    /// A child of ours that is not of the tree.
+    pub pid: u32,
+    tell: OwnedFd,
 }
 
-/// Starts the anchor. To be called while this process has few descriptors and no threads.
-pub fn anchor(library: OwnedFd) -> io::Result<Anchor> {
-    let (watched, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    let number = library.as_raw_fd();
-    match launch::fork()? {
-        Side::Child => {
-            drop(alive);
-            launch::hold_until_hangup(c"uswap-anchor", library, watched)
+impl Anchor {
+    /// Starts the anchor, while this process has few descriptors.
+    pub fn start(library: OwnedFd) -> io::Result<Anchor> {
+        let (told, tell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let number = library.as_raw_fd();
+        match launch::fork()? {
+            Side::Child => {
+                drop(tell);
+                launch::hold_until_told(c"uswap-anchor", library, told, LINGER)
+            }
+            Side::Parent(pid) => Ok(Anchor {
+                path: format!("/proc/{pid}/fd/{number}"),
+                pid,
+                tell,
+            }),
         }
-        Side::Parent(pid) => Ok(Anchor {
-            path: format!("/proc/{pid}/fd/{number}"),
-            _alive: alive,
-        }),
+    }
+
+    /// Nobody needs the path any more.
+    pub fn end(&self) {
+        let _ = rustix::io::write(&self.tell, b"x");
+        // Our child, unless this is a process that stayed behind: no zombie is left to whoever is next.
+        let pid = Pid::from_raw(self.pid as i32);
+        let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
     }
 }

@@ -22,6 +22,7 @@ use crate::failure::{Failure, reason, say};
 use crate::size;
 use crate::substrate;
 use crate::swap_area::{self, OpenArea};
+use agent::Anchor;
 use options::{RunOptions, SWAP_TO_MEMORY};
 use program::Runnable;
 use supervise::{Ending, Shared, Supervisor};
@@ -84,7 +85,7 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let socket_name = socket_name().map_err(internal("the socket"))?;
     let listener = protocol::listen(socket_name.as_bytes()).map_err(internal("the socket"))?;
     let library = agent::library().map_err(internal("the agent"))?;
-    let anchor = agent::anchor(library).map_err(internal("the agent"))?;
+    let anchor = Anchor::start(library).map_err(internal("the agent"))?;
 
     // 3. The supervisor, and with it the program.
     let mask = launch::block(&signals::WATCHED).map_err(internal("signals"))?;
@@ -97,14 +98,19 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
         device: substrate.device,
         areas,
         token,
+        anchor,
     };
     let mut supervisor = Supervisor::new(shared, listener, signals, options.quiet)
         .map_err(internal("the supervisor"))?;
     if options.verbose {
         describe(&supervisor, &runnable);
     }
-    let environment =
-        environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
+    let environment = environment::for_program(
+        std::env::vars_os(),
+        &supervisor.shared().anchor.path,
+        &socket_name,
+        &token,
+    );
     let started = Instant::now();
     let main =
         launch::spawn(&runnable.with_environment(environment), &mask).map_err(
@@ -143,6 +149,8 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
     supervisor.tell(stats::summary(&shared.group, &supervisor.peaks));
     if stays {
         stay_behind(&mut supervisor);
+    } else {
+        shared.anchor.end();
     }
     Ok(ending)
 }
@@ -157,6 +165,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
             let _ = launch::null_stdio(true);
             let _ = std::env::set_current_dir("/");
             let _ = supervisor.until_all_end();
+            supervisor.shared().anchor.end();
             std::process::exit(0);
         }
         Err(error) => supervisor.tell(format_args!(

@@ -23,6 +23,7 @@ use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, SlotState
 use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal, Token};
 use uswap_sys::launch::{self, SignalFd};
 
+use super::agent::Anchor;
 use super::signals;
 use super::stats::Peaks;
 use crate::failure::say;
@@ -31,9 +32,11 @@ use crate::swap_area::OpenArea;
 /// How often usage is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
 /// How often forks that never arrived are looked for.
-const FORK_CHECK_EVERY: Duration = Duration::from_secs(1);
+const FORK_CHECK_EVERY: Duration = Duration::from_secs(5);
 /// How long others may take to end after the main program, before they count as daemons.
 const GRACE: Duration = Duration::from_millis(50);
+/// How long processes that have not said hello may take to, or to end.
+const GRACE_FOR_UNKNOWN: Duration = Duration::from_millis(300);
 
 /// How the main program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub struct Shared {
     pub areas: Vec<OpenArea>,
     /// What proves that a process belongs here.
     pub token: Token,
+    /// What keeps the agent's path valid.
+    pub anchor: Anchor,
 }
 
 /// See the file's head.
@@ -165,15 +170,41 @@ impl Supervisor {
     /// Gives the others a moment to end with the main program. True when somebody stays.
     pub fn somebody_stays(&mut self) -> bool {
         self.main = None;
-        let until = Instant::now() + GRACE;
-        while !self.is_alone() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
+        let main_ended = Instant::now();
+        loop {
+            self.reap_children();
+            // Orphans are our children by now, and some may be between fork or exec and their hello.
+            let unknown = !self.strangers.is_empty() || self.unknown_children() > 0;
+            let grace = match (unknown, self.members.is_empty()) {
+                (false, true) => return false,
+                (false, false) => GRACE,
+                // Perhaps a program without agent, which needs nobody.
+                (true, _) => GRACE_FOR_UNKNOWN,
+            };
+            if main_ended.elapsed() >= grace {
+                return !self.members.is_empty();
             }
-            self.turn(left);
+            self.turn(Duration::from_millis(5));
         }
-        false
+    }
+
+    /// Children of ours that are neither members nor the anchor.
+    fn unknown_children(&self) -> usize {
+        let unknown =
+            |pid: u32| pid != self.shared.anchor.pid && !self.members.iter().any(|m| m.pid == pid);
+        let me = std::process::id();
+        match fs::read_to_string("/proc/thread-self/children") {
+            Ok(list) => list
+                .split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .filter(|pid| unknown(*pid))
+                .count(),
+            // A kernel without CONFIG_PROC_CHILDREN.
+            Err(_) => parents_of_all_processes()
+                .iter()
+                .filter(|(pid, of)| *of == me && unknown(*pid))
+                .count(),
+        }
     }
 
     /// Serves until the last process has ended. For the process that stays behind for daemons: its signals are its
@@ -297,9 +328,8 @@ impl Supervisor {
     fn relay_messages(&self) {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = rustix::io::read(&self.messages, &mut buffer) {
-            if !self.quiet {
-                let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..count]);
-            }
+            // Who asked for quiet gets only what must be seen: the agents know.
+            let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..count]);
         }
     }
 
@@ -485,7 +515,9 @@ impl Supervisor {
     }
 
     /// A child that was killed between fork and hello will never say it. Its parent's count of forks in flight is
-    /// compared with the children that could be meant, when it has not changed for a while.
+    /// compared with the children that could be meant, when it has not changed for a while. The children of a dead
+    /// parent are ours, because we are a subreaper; but not those of the process that stays behind for daemons,
+    /// which refuses a child that was so slow.
     fn forget_lost_forks(&mut self) {
         let group = &self.shared.group;
         let late: HashMap<u32, u32> = group
@@ -504,17 +536,16 @@ impl Supervisor {
         let processes = parents_of_all_processes();
         for (index, forks) in suspects {
             let slot = group.process(index);
-            // The children of a dead parent are ours, as long as we are the subreaper.
             let parent = match slot.state() {
-                SlotState::Dead if self.ending.is_some() => continue,
                 SlotState::Dead => std::process::id(),
                 _ => slot.pid.load(Relaxed),
             };
             let unknown = |pid: u32| {
-                !self
-                    .members
-                    .iter()
-                    .any(|member| member.pid == pid && member.index.is_some())
+                pid != self.shared.anchor.pid
+                    && !self
+                        .members
+                        .iter()
+                        .any(|member| member.pid == pid && member.index.is_some())
             };
             let possible = processes
                 .iter()

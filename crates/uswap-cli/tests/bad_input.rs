@@ -1,0 +1,275 @@
+//! Bad input: each is one line on standard error, and the exit status that says whose fault it is.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const NOBODY: u32 = 65534;
+
+fn uswap() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uswap"));
+    command.stdin(Stdio::null()).env_remove("USWAP_SWAP_DIR");
+    command
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+/// Runs it, and wants one line that has all of `parts`, and this exit status.
+#[track_caller]
+fn expect(command: &mut Command, status: i32, parts: &[&str]) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert_eq!(text.lines().count(), 1, "not one line: {text}");
+    assert!(
+        text.starts_with("uswap: ") && text.ends_with('\n'),
+        "{text}"
+    );
+    for part in parts {
+        assert!(text.contains(part), "no '{part}' in: {text}");
+    }
+    assert!(output.stdout.is_empty());
+}
+
+#[track_caller]
+fn expect_run(arguments: &[&str], status: i32, parts: &[&str]) {
+    expect(uswap().arg("run").args(arguments), status, parts);
+}
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("uswap-bad-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Directory(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A copy of a program, with this mode.
+    fn copy(&self, of: impl AsRef<Path>, name: &str, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::copy(of, &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn unknown_size_suffix() {
+    expect_run(
+        &["-m", "512Q", "--", "true"],
+        125,
+        &["--memory", "unknown size suffix 'Q'"],
+    );
+    expect_run(
+        &["--swap", "file:/x,size=1Z", "true"],
+        125,
+        &["--swap", "'Z'"],
+    );
+}
+
+#[test]
+fn budget_below_the_minimum() {
+    expect_run(
+        &["-m", "1M", "--", "true"],
+        125,
+        &["1 MiB", "minimum of 16 MiB"],
+    );
+}
+
+#[test]
+fn unknown_options_and_values() {
+    expect_run(&["--fast", "--", "true"], 125, &["--fast"]);
+    expect_run(&["--compressor", "rar", "true"], 125, &["rar"]);
+    expect_run(&["--zpool-percent", "120", "true"], 125, &["120"]);
+    expect_run(&["-q", "-v", "true"], 125, &["--quiet", "--verbose"]);
+    expect_run(
+        &["--fault-injection", "gremlins", "true"],
+        125,
+        &["gremlins"],
+    );
+    expect(uswap().arg("walk"), 125, &["walk"]);
+    expect(&mut uswap(), 125, &["uswap run"]);
+}
+
+#[test]
+fn unwritable_swap_directory() {
+    let set = |directory: &str| {
+        let mut command = uswap();
+        command
+            .env("USWAP_SWAP_DIR", directory)
+            .args(["run", "-m", "32M", "true"]);
+        command
+    };
+    expect(
+        &mut set("/no/such/directory"),
+        125,
+        &["/no/such/directory", "No such file"],
+    );
+    expect(&mut set("/proc"), 125, &["swap file in '/proc'"]);
+}
+
+#[test]
+fn swap_file_that_cannot_be_used() {
+    let directory = Directory::new("swap");
+    let file = directory.path("swap");
+    let spec = format!("file:{},size=4M", file.display());
+    // In use, by another run.
+    let holder = fs::File::create(&file).unwrap();
+    holder.lock().unwrap();
+    expect_run(
+        &["--swap", &spec, "true"],
+        125,
+        &[file.to_str().unwrap(), "in use"],
+    );
+    drop(holder);
+    fs::write(&file, "a letter").unwrap();
+    expect_run(
+        &["--swap", &spec, "true"],
+        125,
+        &["something else", "mkswap"],
+    );
+    assert_eq!(fs::read(&file).unwrap(), b"a letter");
+    expect_run(&["--swap", "zram:4G", "true"], 125, &["file:PATH"]);
+    expect_run(
+        &["--swap", "file:/no/such/place,size=4M", "true"],
+        125,
+        &["/no/such/place"],
+    );
+}
+
+#[test]
+fn unwritable_stats_file() {
+    expect_run(
+        &["--stats", "/no/such/place.json", "true"],
+        125,
+        &["/no/such/place.json"],
+    );
+}
+
+#[test]
+fn missing_command() {
+    expect_run(&["-m", "32M"], 125, &["no command"]);
+    expect_run(&["-m", "32M", "--"], 125, &["no command"]);
+    expect_run(
+        &["--", "surely-no-such-command"],
+        127,
+        &["not found", "surely-no-such-command"],
+    );
+    expect_run(&["/no/such/command"], 127, &["/no/such/command"]);
+}
+
+#[test]
+fn command_that_is_not_executable() {
+    let directory = Directory::new("noexec");
+    let plain = directory.copy("/bin/sh", "plain", 0o644);
+    expect_run(
+        &[plain.to_str().unwrap()],
+        126,
+        &["plain", "not executable"],
+    );
+    expect_run(&["/tmp"], 126, &["/tmp", "directory"]);
+    let script = directory.path("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    expect_run(&[script.to_str().unwrap()], 126, &["/no/such/interpreter"]);
+}
+
+#[test]
+fn statically_linked_command() {
+    let directory = Directory::new("static");
+    // The smallest ELF header that says so: 64-bit x86-64, executable, no program headers.
+    let mut elf = [0u8; 120];
+    elf[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    elf[16..24].copy_from_slice(&[2, 0, 62, 0, 1, 0, 0, 0]);
+    elf[32] = 64;
+    elf[52..58].copy_from_slice(&[64, 0, 56, 0, 1, 0]);
+    elf[64] = 1;
+    let path = directory.path("static");
+    fs::write(&path, elf).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    expect_run(
+        &[path.to_str().unwrap()],
+        125,
+        &[path.to_str().unwrap(), "statically linked"],
+    );
+    // By way of a script, too.
+    let script = directory.path("script");
+    fs::write(&script, format!("#!{}\n", path.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    expect_run(&[script.to_str().unwrap()], 125, &["statically linked"]);
+}
+
+#[test]
+fn setuid_command() {
+    if !is_root() {
+        eprintln!("skipped: only root can make a file that is setuid for somebody else");
+        return;
+    }
+    let directory = Directory::new("setuid");
+    for (mode, name) in [(0o4755, "setuid"), (0o2755, "setgid")] {
+        let path = directory.copy("/bin/true", name, 0o755);
+        std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        expect_run(
+            &[path.to_str().unwrap()],
+            125,
+            &[path.to_str().unwrap(), name],
+        );
+    }
+    // For its own user it is a program like any other.
+    let path = directory.copy("/bin/true", "own", 0o4755);
+    let output = uswap()
+        .args(["run", "-q", "-m", "32M"])
+        .arg(path)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn no_permission_for_userfaultfd() {
+    let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    let open_to_all = fs::metadata("/dev/userfaultfd").is_ok_and(|m| m.mode() & 0o006 != 0);
+    if !is_root() || sysctl.trim() != "0" || open_to_all {
+        eprintln!("skipped: needs root, to be somebody who may not use userfaultfd");
+        return;
+    }
+    let directory = Directory::new("nobody");
+    let copy = directory.copy(env!("CARGO_BIN_EXE_uswap"), "uswap", 0o755);
+    let mut command = Command::new(copy);
+    command
+        .args(["run", "-m", "32M", "true"])
+        .stdin(Stdio::null())
+        .uid(NOBODY)
+        .gid(NOBODY);
+    expect(
+        &mut command,
+        125,
+        &[
+            "no permission",
+            "/dev/userfaultfd",
+            "vm.unprivileged_userfaultfd=1",
+            "--device",
+        ],
+    );
+}
