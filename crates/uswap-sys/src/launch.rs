@@ -371,13 +371,12 @@ pub fn null_stdio(error_too: bool) -> io::Result<()> {
 
 /// Sends a signal by number, real-time signals included.
 pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
-    // SAFETY: kill has no preconditions on memory. A pid of 0 would mean our own group: refused.
-    check(if pid == 0 {
-        -1
-    } else {
-        unsafe { libc::kill(pid as libc::pid_t, signal) }
-    })
-    .map(drop)
+    if pid == 0 {
+        // To kill(2) that is our own process group.
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    // SAFETY: kill has no preconditions on memory.
+    check(unsafe { libc::kill(pid as libc::pid_t, signal) }).map(drop)
 }
 
 /// Stops ourselves until somebody sends SIGCONT.
@@ -417,19 +416,15 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
     get_option(socket, libc::SO_PEERCRED, &mut credentials)?;
     let pid = credentials.pid as u32;
     let mut pidfd: c_int = -1;
-    match get_option(socket, libc::SO_PEERPIDFD, &mut pidfd) {
-        // SAFETY: on success the kernel has made a descriptor for us.
-        Ok(()) if pidfd >= 0 => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
-        // Before Linux 6.5; or the process is gone, which the line below says too.
-        _ => {
-            let pid_or_gone =
-                rustix::process::Pid::from_raw(credentials.pid).ok_or(io::ErrorKind::NotFound)?;
-            Ok((
-                pid,
-                rustix::process::pidfd_open(pid_or_gone, rustix::process::PidfdFlags::empty())?,
-            ))
-        }
+    if get_option(socket, libc::SO_PEERPIDFD, &mut pidfd).is_ok() && pidfd >= 0 {
+        // SAFETY: the kernel has just made this descriptor for us.
+        return Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }));
     }
+    // Before Linux 6.5; or the process is gone, which this says too.
+    let pid_or_gone =
+        rustix::process::Pid::from_raw(credentials.pid).ok_or(io::ErrorKind::NotFound)?;
+    let pidfd = rustix::process::pidfd_open(pid_or_gone, rustix::process::PidfdFlags::empty())?;
+    Ok((pid, pidfd))
 }
 
 /// Types that getsockopt(2) may fill in.
