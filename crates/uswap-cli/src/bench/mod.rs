@@ -21,13 +21,15 @@ use clap::{Args, ValueEnum};
 use uswap_sys::interrupt;
 
 use self::kernel::{Hierarchy, Journal, KernelSwap, Pool, TakeDown, Unavailable};
-use self::report::{Backend, Failure, Machine, Report, Run, Series, Settings, Skipped, Style};
+use self::report::{
+    Backend, Failure, Machine, Report, Run, Series, Settings, Skipped, Spread, Style,
+};
 use self::workload::{EXIT_WRONG_DATA, LoadReport, Workload};
 pub use self::workload::{LoadArgs, load_main};
 use crate::{failure, size};
 
 /// Runs that the kernel may kill for lack of memory before one round is given up.
-const OOM_ATTEMPTS: u32 = 5;
+const OOM_ATTEMPTS: u32 = 8;
 /// A back end that fails in so many runs in a row is left out from there on.
 const FAILURES_IN_A_ROW: u32 = 3;
 /// How often the RAM of the kernel's pool is looked at while a run lasts.
@@ -37,7 +39,9 @@ const ZPOOL_PERCENT: u32 = 75;
 /// Compressed size of the data, pool overhead included, where the kernel's pool cannot be measured.
 const ESTIMATED_POOL_PERCENT: u64 = 53;
 
-/// Options of `uswap bench`.
+/// Measures one plain program under uswap and under the kernel's own swap, side by side.
+///
+/// The kernel's swap needs root, and that no swap is on. What is set up for it is taken down again.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
     /// Rounds; the tables show medians.
@@ -509,7 +513,11 @@ impl Bench {
             command.arg("--").arg(&self.program);
         }
         command.args(load_args);
-        let ended = supervise(&mut command, Duration::from_secs(self.args.timeout), |_| ())?;
+        let mut resident = Vec::new();
+        let timeout = Duration::from_secs(self.args.timeout);
+        let ended = supervise(&mut command, timeout, |pid| {
+            resident.extend(resident_below(pid))
+        })?;
         if ended.status.code() == Some(i32::from(failure::OURS)) {
             return Err(Unavailable(ended.last_words()));
         }
@@ -518,8 +526,9 @@ impl Bench {
             let stats = fs::read_to_string(&stats.0).ok();
             let stats: Option<serde_json::Value> =
                 stats.and_then(|text| serde_json::from_str(&text).ok());
-            run.uswap_peak_resident_bytes =
-                stats.and_then(|stats| stats.get("peak_resident_bytes")?.as_u64());
+            run.uswap_area_pages_written =
+                stats.and_then(|stats| stats["vmstat"]["area_pages_written"].as_u64());
+            run.resident_bytes = Spread::of(resident.iter().map(|&bytes: &u64| bytes as f64));
         }
         Ok(outcome)
     }
@@ -592,6 +601,19 @@ fn watch_pool(watch: &mut PoolWatch, pool: Pool, before: u64, pid: u32, cgroup: 
     }
 }
 
+/// Anonymous and shared memory that the children of `pid` have resident, if there are any: what `uswap run`
+/// promises to bound, seen from outside.
+fn resident_below(pid: u32) -> Option<u64> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    let of_one = |child: &str| {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).ok()?;
+        let of = |key| kernel::parse_meminfo(&status, key);
+        Some(of("RssAnon:")? + of("RssShmem:")?)
+    };
+    let sum: u64 = children.split_whitespace().filter_map(of_one).sum();
+    (sum > 0).then_some(sum)
+}
+
 /// A file that goes when this value does, if it came to be.
 struct TemporaryFile(PathBuf);
 
@@ -646,7 +668,8 @@ impl Ended {
             Ok(load) => Outcome::Done(Box::new(Run {
                 load,
                 pool_peak_bytes: None,
-                uswap_peak_resident_bytes: None,
+                uswap_area_pages_written: None,
+                resident_bytes: None,
             })),
             Err(error) => Outcome::Failed(format!("its report cannot be read: {error}")),
         }

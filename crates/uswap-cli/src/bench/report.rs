@@ -124,9 +124,12 @@ pub struct Run {
     /// RAM that the compressed data took at its peak, when it lies outside of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_peak_bytes: Option<u64>,
-    /// uswap's own measure of what was resident at the peak.
+    /// Pages that uswap wrote to its swap area, by its own count.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub uswap_peak_resident_bytes: Option<u64>,
+    pub uswap_area_pages_written: Option<u64>,
+    /// Anonymous and shared memory of the program under uswap, sampled from outside over the whole run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident_bytes: Option<Spread>,
 }
 
 impl Run {
@@ -492,6 +495,37 @@ impl Report {
         lines
     }
 
+    /// How well uswap kept to its limit, and whether its pool was large enough to measure only the pool.
+    fn residence_note(&self, backend: Backend, limit: u64) -> Option<String> {
+        let runs = || {
+            let of_backend = self
+                .series
+                .iter()
+                .filter(|series| series.backend == backend);
+            of_backend.flat_map(|series| series.rounds.iter().flatten())
+        };
+        let peak = Spread::of(runs().filter_map(|run| Some(run.resident_bytes?.max)))?;
+        let usual = Spread::of(runs().filter_map(|run| Some(run.resident_bytes?.median)))?;
+        let mut note = format!(
+            "{}: resident, sampled from outside: {} of {} (median of the runs), at most {}",
+            backend.name(),
+            mib(usual.median as u64),
+            mib(limit),
+            mib(peak.max as u64)
+        );
+        let written = runs()
+            .filter_map(|run| run.uswap_area_pages_written)
+            .max()
+            .unwrap_or(0);
+        if backend == Backend::UswapPool && written > 0 {
+            let _ = write!(
+                note,
+                "; its pool overflowed: up to {written} pages a run went to the file"
+            );
+        }
+        Some(note)
+    }
+
     /// What was left out, what failed.
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self
@@ -499,6 +533,12 @@ impl Report {
             .iter()
             .map(|skipped| format!("{} left out: {}", skipped.backend.name(), skipped.reason))
             .collect();
+        for (backend, limit) in [
+            (Backend::UswapPool, self.settings.uswap_pool_memory_bytes),
+            (Backend::UswapFile, self.settings.memory_bytes),
+        ] {
+            notes.extend(self.residence_note(backend, limit));
+        }
         for &(backend, count) in self.oom_kills.iter().filter(|(_, count)| *count > 0) {
             let times = if count == 1 {
                 "once".to_owned()
@@ -614,7 +654,8 @@ mod tests {
         Some(Run {
             load,
             pool_peak_bytes: None,
-            uswap_peak_resident_bytes: None,
+            uswap_area_pages_written: None,
+            resident_bytes: None,
         })
     }
 

@@ -85,7 +85,7 @@ impl Workload {
     }
 }
 
-/// Options of the hidden `uswap bench-load`.
+/// The plain program that `uswap bench` measures: fills memory, runs one pattern, prints one line of JSON.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
     /// Which accesses to measure.
