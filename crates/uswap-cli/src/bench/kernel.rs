@@ -493,8 +493,12 @@ fn swap_on(path: &Path, down: &mut TakeDown<'_>) -> Result<(), Unavailable> {
         .map_err(|error| unavailable(format!("mkswap on '{}' failed", path.display()), error))?;
     // First noted, then done: swapoff of what is not on does nothing.
     down.push(Undo::Swapoff(path.to_owned()));
-    command(Command::new("swapon").arg(path))
-        .map_err(|error| unavailable(format!("swapon of '{}' failed", path.display()), error))
+    command(Command::new("swapon").arg(path)).map_err(|error| {
+        unavailable(
+            format!("the kernel cannot swap to '{}'", path.display()),
+            error,
+        )
+    })
 }
 
 /// The swap devices that are on before we do anything.
@@ -708,11 +712,15 @@ fn command(command: &mut Command) -> io::Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let last = said
-        .lines()
-        .rfind(|line| !line.trim().is_empty())
-        .unwrap_or("it failed without a word");
-    Err(io::Error::other(last.trim().to_owned()))
+    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    // "swapon: /a/file: swapon failed: Invalid argument": who and where is said by the caller.
+    let reason = last.and_then(|line| line.rsplit(": ").next());
+    Err(io::Error::other(
+        reason
+            .unwrap_or("it failed without a word")
+            .trim()
+            .to_owned(),
+    ))
 }
 
 /// Kills the processes listed, one per line.
