@@ -38,6 +38,10 @@ fn main() {
         println!("cargo::rerun-if-changed={}", workspace.join(file).display());
     }
 
+    // For debuggers and profilers: the agent keeps its symbols.
+    println!("cargo::rerun-if-env-changed=USWAP_AGENT_SYMBOLS");
+    let symbols = env::var_os("USWAP_AGENT_SYMBOLS").is_some();
+
     let target = agent_target_directory();
     let triple = env::var("TARGET").expect("cargo sets it");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
@@ -58,8 +62,14 @@ fn main() {
         // The outer cargo has just made the lock file fit; a build that changed it would start us again.
         .arg("--locked")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+        .env(
+            "CARGO_PROFILE_RELEASE_STRIP",
+            if symbols { "none" } else { "symbols" },
+        )
+        .env(
+            "CARGO_PROFILE_RELEASE_DEBUG",
+            if symbols { "1" } else { "0" },
+        );
     for name in NOT_FOR_THE_AGENT {
         cargo.env_remove(name);
     }

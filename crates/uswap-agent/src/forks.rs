@@ -63,7 +63,7 @@ unsafe extern "C" fn child() {
         return;
     }
     POST.fork.child_begins();
-    let swapped = !ENGINE.load(Acquire).is_null();
+    let swapped = uswap_engine::fork::child_begins();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
         uswap_sys::report::stderr_line(format_args!("uswap: cannot follow a fork: {error}"));
         POST.inert.store(true, Release);
@@ -79,7 +79,9 @@ unsafe extern "C" fn child() {
 
 extern "C" fn monitor_of_child(_: *mut u8) {
     let (parent, generation) = (POST.index.load(Acquire), POST.generation.load(Acquire));
-    crate::start::run_monitor(Kind::Fork { parent, generation });
+    // A parent without engine has nothing to inherit, and did not announce the fork: its slot may be gone by now.
+    let inherits = !ENGINE.load(Acquire).is_null();
+    crate::start::run_monitor(if inherits { Kind::Fork { parent, generation } } else { Kind::Exec });
 }
 
 unsafe extern "C" {

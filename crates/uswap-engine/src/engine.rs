@@ -57,14 +57,6 @@ pub(crate) struct Trash {
     pub memory: PrivateMapping,
 }
 
-impl Trash {
-    /// In a forked child: the descriptor is not this process's, and the memory was not copied.
-    pub fn leak_memory(self) -> std::mem::ManuallyDrop<PrivateMapping> {
-        std::mem::forget(self.uffd);
-        std::mem::ManuallyDrop::new(self.memory)
-    }
-}
-
 /// How the books may be used at this moment; see [`Engine::enter`].
 pub(crate) enum Entry<'a> {
     /// As usual, until the guard is dropped.
@@ -106,6 +98,8 @@ pub struct Engine {
     pub(crate) pool: Mutex<Zpool>,
     pub(crate) heirs: Mutex<Vec<Ledger>>,
     pub(crate) trash: Mutex<Trash>,
+    /// Where its memory is.
+    pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
     pub(crate) handlers: AtomicU32,
 }
@@ -279,6 +273,7 @@ impl Engine {
                 core: Mutex::new(core),
                 pool: Mutex::new(pool),
                 heirs: Mutex::new(Vec::new()),
+                trash_range: (trash.memory.start(), trash.memory.end()),
                 trash: Mutex::new(trash),
                 meter: Meter::default(),
                 handlers: AtomicU32::new(0),

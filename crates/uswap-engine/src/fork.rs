@@ -464,10 +464,7 @@ impl Monitor {
             ..
         } = old;
         std::mem::forget((member, uffd, pagemap, areas));
-        for memory in [&frames, &into_inner(trash).leak_memory()] {
-            private_memory::forget(memory.start(), memory.end());
-        }
-        std::mem::forget((frames, zeros));
+        std::mem::forget((into_inner(trash), frames, zeros));
         let mut heirs = into_inner(heirs);
         let ledger = heirs.pop().expect("the window of a fork has a ledger");
         std::mem::forget(heirs);
@@ -493,6 +490,17 @@ impl Monitor {
         }
         engine.take_and_release(&mut self.worker);
     }
+}
+
+/// Child, before anything is mapped: the parent's frame area was not copied, and what is mapped in its place from here on
+/// belongs to whoever maps it. Returns whether the parent was swapping.
+pub fn child_begins() -> bool {
+    // SAFETY: a copy of the parent's engine; its threads do not run here.
+    let Some(old) = (unsafe { ENGINE.load(Acquire).as_ref() }) else { return false };
+    for (start, end) in [(old.frames.start(), old.frames.end()), old.trash_range] {
+        private_memory::forget(start, end);
+    }
+    true
 }
 
 fn into_inner<T>(mutex: Mutex<T>) -> T {

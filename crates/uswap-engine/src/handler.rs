@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
 use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
 use uswap_sys::thread;
@@ -50,10 +51,19 @@ impl Engine {
         };
         self.handlers.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         loop {
-            match self.uffd.wait_readable(None) {
-                Ok(true) => self.serve_waiting(&mut worker),
-                Ok(false) => {}
-                Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {error}")),
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
+                PollFd::new(&self.member.client, PollFlags::RDHUP),
+            ];
+            if let Err(error) = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)) {
+                self.fatal(format_args!("uswap: userfaultfd cannot be polled: {error}"));
+            }
+            if fds[1].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
+                // The tree ends with its supervisor. The monitor looks too, but may be busy.
+                crate::engine::kill_self();
+            }
+            if fds[0].revents().contains(PollFlags::IN) {
+                self.serve_waiting(&mut worker);
             }
         }
     }

@@ -76,9 +76,10 @@ impl std::fmt::Debug for Token {
 /// How a process came to have an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It started a program.
+    /// It started a program, or was forked from a process that had not swapped anything: it inherits nothing.
     Exec,
-    /// It was forked from a process of the group, whose index and generation were these.
+    /// It was forked from a process of the group that had called `fork_begins`, whose index and generation were
+    /// these.
     Fork {
         /// The parent's process slot.
         parent: u32,

@@ -1,7 +1,10 @@
 //! Messages to the user from where nothing may be allocated.
 
+#![allow(unsafe_code)]
+
 use std::fmt::{self, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The longest line, newline included; what does not fit is cut off.
 pub const LINE_MAX: usize = 512;
@@ -17,9 +20,23 @@ pub fn line(fd: BorrowedFd<'_>, args: fmt::Arguments<'_>) {
     let _ = rustix::io::write(fd, buffer.finish());
 }
 
-/// Writes one line to standard error, as [`line()`] does.
+/// Where agent threads find standard error: their file table is not the program's.
+static AGENT_STDERR: AtomicI32 = AtomicI32::new(2);
+
+/// Tells where agent threads find standard error.
+pub fn set_agent_stderr(fd: BorrowedFd<'_>) {
+    AGENT_STDERR.store(fd.as_raw_fd(), Ordering::Release);
+}
+
+/// Writes one line to standard error, on whichever thread.
 pub fn stderr_line(args: fmt::Arguments<'_>) {
-    line(rustix::stdio::stderr(), args);
+    let is_agent = rustix::thread::name().is_ok_and(|name| name.to_bytes().starts_with(b"uswap-"));
+    if is_agent {
+        // SAFETY: agent threads keep the descriptor open as long as they live.
+        line(unsafe { BorrowedFd::borrow_raw(AGENT_STDERR.load(Ordering::Acquire)) }, args);
+    } else {
+        line(rustix::stdio::stderr(), args);
+    }
 }
 
 /// `say!(fd, "...", ...)` writes one formatted line to a descriptor without allocating.
