@@ -12,6 +12,7 @@
 //! | `USWAP_E2E_REPEAT` | runs of each program under uswap | 2 (a full run: 10) |
 //! | `USWAP_E2E_KILLS` | kills in `kill.rs` | 60 (a full run: 200) |
 //! | `USWAP_E2E_SEED` | seed of everything random | from the clock, printed |
+//! | `USWAP_E2E_TIME_LIMIT` | seconds that one run of a program may take at most | as each test says |
 //! | `USWAP_E2E_TMP` | where temporary directories are made | the system's |
 //! | `USWAP_E2E_BARE` | run everything without uswap, to check the tests themselves | unset |
 //! | `USWAP_E2E_STRICT` | a missing package fails instead of skipping | unset |
@@ -36,7 +37,7 @@ pub use random::Random;
 pub use settings::{bare_only, kills, repeat, seed, uswap_binary};
 pub use stats::Stats;
 pub use temp::TempDir;
-pub use tree::{ProcessMemory, Sample, Samples, is_alive, kill_process, member_of, tool};
+pub use tree::{ProcessMemory, Sample, Samples, is_alive, kill_process, member_of, name_of, tool};
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;

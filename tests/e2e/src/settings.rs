@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
@@ -26,6 +26,14 @@ pub fn repeat() -> u32 {
 /// Kills in the tests that kill.
 pub fn kills() -> u32 {
     number("USWAP_E2E_KILLS", 60) as u32
+}
+
+/// The most that one run of a program may take, where the environment bounds it.
+pub(crate) fn time_limit() -> Option<Duration> {
+    match number("USWAP_E2E_TIME_LIMIT", 0) {
+        0 => None,
+        seconds => Some(Duration::from_secs(seconds)),
+    }
 }
 
 /// The seed of everything random; a test prints it.

@@ -396,6 +396,14 @@ fn orphans() -> Vec<u32> {
         .collect()
 }
 
+/// The name of a process, as in `/proc/PID/comm`.
+pub fn name_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
 fn describe(pid: u32, text: &mut String) {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
@@ -410,6 +418,9 @@ fn describe(pid: u32, text: &mut String) {
     tasks.sort();
     for task in tasks {
         let read = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        if read("comm").starts_with("iou-wrk") {
+            continue; // idle workers of io_uring, by the dozen
+        }
         let state = read("status")
             .lines()
             .find(|line| line.starts_with("State:"))
@@ -417,18 +428,23 @@ fn describe(pid: u32, text: &mut String) {
             .to_owned();
         let stack: Vec<String> = read("stack")
             .lines()
-            .take(6)
-            .filter_map(|line| line.split_whitespace().nth(1).map(str::to_owned))
+            .take(4)
+            .filter_map(|line| {
+                line.split_whitespace()
+                    .nth(1)?
+                    .split('+')
+                    .next()
+                    .map(str::to_owned)
+            })
             .collect();
         let _ = writeln!(
             text,
-            "  thread {} {}: {}, in {} ({}) syscall {}",
+            "  thread {} {}: {}, in {}, syscall {}",
             task.file_name().unwrap_or_default().to_string_lossy(),
             read("comm").trim(),
             state.trim_start_matches("State:").trim(),
-            read("wchan"),
             stack.join(" < "),
-            read("syscall").trim()
+            read("syscall").split(' ').next().unwrap_or_default().trim()
         );
     }
 }

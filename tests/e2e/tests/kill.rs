@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use uswap_e2e::{
     Budget, Finished, Launch, Random, TempDir, bare_only, c_program, is_alive, kill_process, kills,
-    member_of, seed,
+    member_of, name_of, seed,
 };
 
 const CHILDREN: &str = "2";
@@ -93,7 +93,7 @@ fn kill_at_random_moments(victim: Victim) {
 fn pick(victim: Victim, supervisor: u32, members: &[u32], choice: usize) -> Option<u32> {
     let is_program = |pid: u32| match bare_only() {
         true => pid == supervisor,
-        false => pid != supervisor && is_running_survivors(pid) && parent_is(pid, supervisor),
+        false => pid != supervisor && name_of(pid) == "survivors" && parent_is(pid, supervisor),
     };
     let program = members.iter().copied().find(|&pid| is_program(pid))?;
     if victim == Victim::Program {
@@ -109,12 +109,6 @@ fn pick(victim: Victim, supervisor: u32, members: &[u32], choice: usize) -> Opti
     } else {
         Some(below[choice % below.len()])
     }
-}
-
-/// Whether exec(2) of the program has taken place.
-fn is_running_survivors(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
-        .is_ok_and(|name| name.trim() == "survivors")
 }
 
 fn parent_is(pid: u32, parent: u32) -> bool {

@@ -7,14 +7,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use uswap_e2e::{
-    Budget, Launch, TempDir, bare_only, c_library, c_program, kill_process, repeat, tool,
+    Budget, Launch, TempDir, c_library, c_program, kill_process, name_of, repeat, tool,
 };
 
 const BUDGET_MIB: u64 = 64;
 
 fn case(program: &str, name: &str) {
     let test = TempDir::new(name);
-    let launch = Launch::new(&test, c_program(program)).arg(name);
+    let launch = Launch::new(&test, c_program(program))
+        .arg(name)
+        .time_limit(Duration::from_secs(60));
     if name == "dlopen" {
         std::fs::copy(c_library("plugin"), test.join("work/plugin.so"))
             .expect("a copy of the library");
@@ -232,7 +234,7 @@ fn program_killed_from_outside() {
     let program = running
         .members()
         .into_iter()
-        .find(|&pid| bare_only() || pid != running.id());
+        .find(|&pid| name_of(pid) == "sleep");
     kill_process(program.expect("the program has been started"));
     let finished = running.finish();
     assert_eq!(finished.code(), 128 + 9, "{finished}");
