@@ -15,6 +15,9 @@ use uswap_sys::private_memory;
 use crate::engine::{Engine, advise};
 
 const CHUNK: usize = LEAF_PAGES * PAGE_SIZE;
+/// Memory adopted ahead of what a program has filled. Its first touches are served by handlers, so that a program that
+/// fills memory faster than it can be stored is held back at its limit.
+const FRONT: usize = 16 * CHUNK;
 /// Populated ranges that one look at a chunk can return.
 const RANGES: usize = 256;
 /// Mappings that adoption may cause at most: a quarter of vm.max_map_count, 65530 by default.
@@ -102,18 +105,25 @@ impl Adopter {
         let mut at = start;
         // Neighbouring chunks with something in them are registered together.
         let mut run: Option<(usize, usize)> = None;
+        let mut filled_up_to = None;
         while at < end && found < want {
             let chunk_end = ((at / CHUNK + 1) * CHUNK).min(end);
             let range = PageRange::of_bytes(at, chunk_end);
             let adopted = engine.core().pages().iter(range).count() as u64;
             if adopted == range.pages {
+                if engine.core().pages().next_with_state(range.start, range.end()).is_some() {
+                    filled_up_to = Some(chunk_end);
+                }
                 found += self.take_run(engine, run.take())?;
                 if look == Look::All {
                     found += self.note_present(engine, at, chunk_end)?;
                 }
             } else {
                 let (ranges, _) = engine.pagemap.present(at, chunk_end, &mut self.present[..1])?;
-                if ranges == 0 {
+                if ranges > 0 {
+                    filled_up_to = Some(chunk_end);
+                }
+                if !filled_up_to.is_some_and(|filled| at < filled + FRONT) {
                     found += self.take_run(engine, run.take())?;
                 } else {
                     let (run_start, _) = run.unwrap_or((at, at));

@@ -13,8 +13,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::time::Instant;
 
 use uswap_core::entry::Epoch;
 use uswap_core::{BLOCK_PAGES, Core, CoreConfig, EntryId, FrameId, Location, PAGE_SIZE, PageNumber, Released};
@@ -31,6 +32,7 @@ use crate::handler::PendingFault;
 use crate::group::{Compressor, Counter};
 use crate::ledger::Ledger;
 use crate::member::Member;
+use crate::monitor::Post;
 use crate::page_io::{PageBatch, SlotPage};
 use crate::swapout::PendingStore;
 use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
@@ -102,6 +104,10 @@ pub struct Engine {
     pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
     pub(crate) handlers: AtomicU32,
+    pub(crate) post: &'static Post,
+    pub(crate) started: Instant,
+    /// The user has been told that nothing more can be stored.
+    pub(crate) said_full: AtomicBool,
 }
 
 /// How much memory the process uses, as last measured, and what changed since.
@@ -119,6 +125,8 @@ pub(crate) struct Meter {
     pub pool_limit: AtomicU64,
     /// Frames without content that are kept ready.
     pub reserve: AtomicU64,
+    /// Until when, in milliseconds since the engine started, there is no place for anything: faults do not wait for it.
+    pub hopeless_until_ms: AtomicU64,
     /// Frames with content that are kept before they are stored.
     pub inactive: AtomicU64,
 }
@@ -255,6 +263,7 @@ impl Engine {
     /// Starts the engine of `member`, who gets himself back if that fails.
     pub(crate) fn start(
         mut member: Member,
+        post: &'static Post,
         inheritance: Option<Inheritance>,
     ) -> Result<Engine, (Box<Member>, StartError)> {
         match Parts::make(&mut member, inheritance) {
@@ -277,6 +286,9 @@ impl Engine {
                 trash: Mutex::new(trash),
                 meter: Meter::default(),
                 handlers: AtomicU32::new(0),
+                post,
+                started: Instant::now(),
+                said_full: AtomicBool::new(false),
                 member,
             }),
             Err(error) => Err((Box::new(member), error)),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
 use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
-use uswap_sys::thread;
+use uswap_sys::{private_memory, thread};
 use uswap_sys::uffd::{Holes, Message, Progress, RawMessage, Stop, Wake};
 
 use crate::engine::{Engine, Entry, Worker};
@@ -161,6 +161,11 @@ impl Engine {
         let (served, kind) = match plan {
             FaultPlan::NotAdopted if !nothing_unread => (Served::AfterEvents, None),
             FaultPlan::NotAdopted => {
+                let address = page.address();
+                if private_memory::overlaps(address, address + 1) {
+                    // An answer would hide that a thread of ours read memory that is not there.
+                    self.fatal(format_args!("uswap: fault in memory of the engine at {address:#x}"));
+                }
                 // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
                 // or the range is being adopted right now.
                 self.core().adopt(PageRange { start: page, pages: 1 });

@@ -28,6 +28,36 @@ pub enum JoinError {
     Io(io::Error),
 }
 
+impl JoinError {
+    /// Whether the supervisor has ended. A process in another network namespace cannot see its socket either, so a
+    /// refused connection alone says nothing there; such a process runs unmanaged.
+    pub fn means_no_supervisor(&self) -> bool {
+        match self {
+            Self::Hello(HelloError::NoAnswer) => true,
+            Self::Hello(HelloError::Io(error)) => {
+                matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+            }
+            Self::Hello(_) => false,
+            Self::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused && !in_another_network(),
+        }
+    }
+}
+
+/// Whether this process has left the network namespace of the process that made the agent's file, if that still lives.
+fn in_another_network() -> bool {
+    let Some(preload) = std::env::var_os("LD_PRELOAD") else { return true };
+    let preload = preload.to_string_lossy().into_owned();
+    let Some(anchor) = preload.strip_prefix("/proc/").and_then(|rest| rest.split('/').next()) else { return true };
+    let own = std::fs::read_link("/proc/self/ns/net");
+    let theirs = std::fs::read_link(format!("/proc/{anchor}/ns/net"));
+    match (own, theirs) {
+        (Ok(own), Ok(theirs)) => own != theirs,
+        // The anchor is gone with its supervisor.
+        (Ok(_), Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        _ => true,
+    }
+}
+
 /// The membership.
 pub struct Member {
     /// What all processes of the group share.

@@ -24,6 +24,9 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// Pages that a fast program fills in a millisecond: 2 GiB/s.
 const PAGES_PER_MS: u64 = 512;
 const SLEEP_MAX_MS: u64 = 100;
+/// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
+/// this time is much less than what is adopted ahead.
+const ADOPT_EVERY: Duration = Duration::from_millis(4);
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -119,6 +122,7 @@ pub(crate) struct Monitor {
     pub(crate) worker: Worker,
     supervisor_looked: Instant,
     published: Instant,
+    adopted: Instant,
     said_cannot_swap: bool,
 }
 
@@ -137,6 +141,7 @@ impl Monitor {
             worker,
             supervisor_looked: Instant::now(),
             published: Instant::now(),
+            adopted: Instant::now(),
             said_cannot_swap: false,
         })
     }
@@ -232,7 +237,9 @@ impl Monitor {
             }
             let need = usage.mine - target;
             let _running = engine.running.read().expect("no thread panics with this lock");
-            if (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16 {
+            let short = (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16;
+            if short || self.adopted.elapsed() > ADOPT_EVERY {
+                self.adopted = Instant::now();
                 let look = if fruitless > 1 { Look::All } else { Look::New };
                 if let Err(error) = self.adopter.adopt_more(engine, need + 4096, look) {
                     engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
@@ -240,13 +247,13 @@ impl Monitor {
             }
             let urgent = usage.mine > marks(&usage).limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);
-            self.break_sharing();
+            self.break_sharing(engine);
             if round.moved + round.stored + round.trashed > 0 {
                 fruitless = 0;
                 continue;
             }
             fruitless += 1;
-            if fruitless > 3 {
+            if fruitless > 3 || engine.is_hopeless() {
                 return;
             }
         }
@@ -254,13 +261,14 @@ impl Monitor {
 
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
     /// own.
-    fn break_sharing(&mut self) {
+    fn break_sharing(&mut self, engine: &Engine) {
         while let Some(page) = self.worker.busy.pop() {
             let mut range = PageRange { start: page, pages: 1 };
             while self.worker.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
                 range.start = self.worker.busy.pop().expect("looked at above");
                 range.pages += 1;
             }
+            engine.core().reclaim_soon(range);
             // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
             // needs: the pages may be missing by now.
             let _ = crate::engine::populate_write(range.start.address(), range.pages as usize * PAGE_SIZE);
@@ -275,7 +283,7 @@ impl Monitor {
             unreachable!("only a watching monitor starts an engine");
         };
         // Kept for the message, should the engine not start.
-        match Engine::start(member, None) {
+        match Engine::start(member, self.post, None) {
             Ok(engine) => {
                 self.swap_with(engine);
                 true
@@ -297,7 +305,7 @@ impl Monitor {
         let Stage::Watching(member) = std::mem::replace(&mut self.stage, Stage::Changing) else {
             unreachable!("a child's monitor starts its engine first of all");
         };
-        let engine = Engine::start(member, Some(inheritance)).map_err(|(_, error)| error)?;
+        let engine = Engine::start(member, self.post, Some(inheritance)).map_err(|(_, error)| error)?;
         Ok(self.swap_with(engine))
     }
 
@@ -432,6 +440,8 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: crate::protocol:
     let joined = Member::join(rendezvous, kind);
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| error.to_string()),
+        // The tree ends with its supervisor, also a process that was just about to join.
+        Err(error) if error.means_no_supervisor() => crate::engine::kill_self(),
         Err(error) => Err(format!("{error:?}")),
     };
     match monitor {

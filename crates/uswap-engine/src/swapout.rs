@@ -22,8 +22,10 @@ use crate::handler::PendingFault;
 use crate::page_io::SlotPage;
 use crate::store::IoOutcome;
 
-/// Rounds of reclaim that a faulting thread makes at most, [`BATCH`] pages each.
-const DIRECT_ROUNDS: u32 = 8;
+/// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
+const STALL_WAITS: u32 = 100;
+/// How long faults do not wait for memory after nothing could be stored.
+const HOPELESS_MS: u64 = 50;
 
 /// A page on its way to a place.
 pub(crate) struct PendingStore {
@@ -48,15 +50,13 @@ pub(crate) struct Round {
 impl Engine {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
     pub(crate) fn make_room(&self, worker: &mut Worker) {
-        if worker.reclaiming {
+        let mut waits = 0;
+        let mut stalled = false;
+        if self.is_hopeless() {
             return;
         }
-        for round in 0..DIRECT_ROUNDS {
-            let estimate = self.meter.mine.load(Relaxed) + self.meter.added.load(Relaxed);
-            if estimate <= self.meter.limit.load(Relaxed) {
-                return;
-            }
-            if round == 0 {
+        while self.meter.mine.load(Relaxed) + self.meter.added.load(Relaxed) > self.meter.limit.load(Relaxed) {
+            if !std::mem::replace(&mut stalled, true) {
                 self.count(Counter::Allocstall, 1);
             }
             worker.reclaiming = true;
@@ -64,9 +64,37 @@ impl Engine {
             worker.reclaiming = false;
             let freed = round.trashed;
             let _ = self.meter.added.fetch_update(Relaxed, Relaxed, |added| Some(added.saturating_sub(freed)));
-            if round.moved + round.stored + round.trashed == 0 {
+            let _ = self.meter.mine.fetch_update(Relaxed, Relaxed, |mine| {
+                Some(mine.saturating_sub(freed.saturating_sub(self.meter.added.load(Relaxed))))
+            });
+            if round.moved + round.stored + round.trashed > 0 {
+                continue;
+            }
+            // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
+            // over its budget is better than not at all.
+            if waits >= STALL_WAITS {
                 return;
             }
+            waits += 1;
+            self.post.ring();
+            crate::handler::pause();
+        }
+    }
+
+    pub(crate) fn is_hopeless(&self) -> bool {
+        (self.started.elapsed().as_millis() as u64) < self.meter.hopeless_until_ms.load(Relaxed)
+    }
+
+    /// Nothing could be stored: the pool's address space and all areas are full, or fail. Says so once; for a while
+    /// nobody waits for memory.
+    fn give_up_for_a_while(&self) {
+        let until = self.started.elapsed().as_millis() as u64 + HOPELESS_MS;
+        self.meter.hopeless_until_ms.store(until, Relaxed);
+        if !self.said_full.swap(true, Relaxed) {
+            self.member.alarm(format_args!(
+                "uswap: swap space is full; process {} goes beyond its budget",
+                std::process::id()
+            ));
         }
     }
 
@@ -196,6 +224,9 @@ impl Engine {
             if let Some(result) = self.compress_into_pool(store.job, store.hash, worker) {
                 store.result = Some(result);
             }
+        }
+        if !stores.is_empty() && stores.iter().all(|store| store.result == Some(StoreResult::Failed)) {
+            self.give_up_for_a_while();
         }
         let mut done = 0;
         let mut core = self.core();

@@ -363,7 +363,7 @@ impl Running {
             stats: self
                 .stats
                 .take()
-                .filter(|path| path.exists())
+                .filter(|path| path.metadata().is_ok_and(|file| file.len() > 0))
                 .map(|path| Stats::read(&path)),
             command: std::mem::take(&mut self.text),
         };
@@ -415,7 +415,8 @@ pub struct Finished {
     pub wall: Duration,
     /// Memory over time.
     pub samples: Samples,
-    /// What `uswap run` counted; `None` without uswap, or when it was killed before it could write.
+    /// What `uswap run` counted; `None` without uswap, or when it was killed before it could write. Half a file is an
+    /// error.
     pub stats: Option<Stats>,
     command: String,
 }

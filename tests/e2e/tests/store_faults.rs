@@ -19,7 +19,11 @@ const SIGBUS: i32 = 128 + 7;
 const BUDGET_MIB: u64 = 48;
 
 fn budget() -> Budget {
-    Budget::mib(BUDGET_MIB).flag("--zpool-percent").flag("0")
+    let budget = Budget::mib(BUDGET_MIB).flag("--zpool-percent").flag("0");
+    Budget {
+        quiet: false,
+        ..budget
+    }
 }
 
 fn lossy(test: &TempDir, rounds: &str, reaction: &str) -> Launch {
@@ -28,11 +32,10 @@ fn lossy(test: &TempDir, rounds: &str, reaction: &str) -> Launch {
         .time_limit(Duration::from_secs(180))
 }
 
-/// Lines that uswap itself has written.
+/// Lines that uswap itself has written, without the summary at the end.
 fn messages(stderr: &str) -> Vec<&str> {
-    stderr
-        .lines()
-        .filter(|line| line.starts_with("uswap"))
+    let ours = stderr.lines().filter(|line| line.starts_with("uswap"));
+    ours.filter(|line| !line.starts_with("uswap: peak "))
         .collect()
 }
 
@@ -59,24 +62,35 @@ fn run_with(plan: &str, rounds: &str, reaction: &str) -> Finished {
     finished
 }
 
-/// A page is lost for good: without a handler the program dies of it, with one line; with a handler it loses these
-/// pages and no others.
+/// Reads fail now and then. Trying again may help; what stays lost is answered by SIGBUS and one line.
+fn survives_or_says_so(plan: &str, counter: &str) {
+    let finished = run_with(plan, "3", "die");
+    if let Some(stats) = &finished.stats {
+        assert!(
+            stats.counter(counter) > 0,
+            "{plan} did nothing\n{:#}",
+            stats.json()
+        );
+    }
+    match finished.code() {
+        0 => assert_eq!(messages(&finished.stderr), Vec::<&str>::new(), "{finished}"),
+        SIGBUS => assert!(
+            !messages(&finished.stderr).is_empty(),
+            "SIGBUS without a word\n{finished}"
+        ),
+        _ => panic!("{plan}: neither the right data nor SIGBUS\n{finished}"),
+    }
+}
+
+/// From some moment on no read succeeds. Without a handler the program dies of it; with one it loses exactly the
+/// pages that uswap names, one line each, and no others.
 fn loses_pages(plan: &str, counter: &str) {
     for _ in 0..repeat().div_ceil(2) {
         let died = run_with(plan, "3", "die");
         if bare_only() {
             return;
         }
-        assert_eq!(
-            died.code(),
-            SIGBUS,
-            "{plan}: every failed read loses a page\n{died}"
-        );
-        assert_eq!(
-            messages(&died.stderr).len(),
-            1,
-            "{plan}: exactly one line\n{died}"
-        );
+        assert_eq!(died.code(), SIGBUS, "{plan}\n{died}");
         let caught = run_with(plan, "3", "catch");
         let lost = lost(&caught);
         let counted = caught
@@ -84,8 +98,20 @@ fn loses_pages(plan: &str, counter: &str) {
             .as_ref()
             .map_or(0, |stats| stats.counter(counter));
         eprintln!("{plan}: {lost} pages lost, {counter} {counted}");
-        assert!(lost > 0, "{plan} did nothing\n{caught}");
-        assert!(counted > 0, "{counter} is zero\n{caught}");
+        assert!(lost > 0 && counted > 0, "{plan} did nothing\n{caught}");
+        for (finished, at_least) in [(&died, 1), (&caught, lost as usize)] {
+            let lines = messages(&finished.stderr);
+            let other = lines.iter().find(|line| !line.contains("is lost"));
+            assert_eq!(
+                other, None,
+                "one line for each lost page, and no other\n{finished}"
+            );
+            assert!(
+                lines.len() >= at_least,
+                "{lost} pages lost, {} lines\n{finished}",
+                lines.len()
+            );
+        }
     }
 }
 
@@ -126,26 +152,33 @@ fn without_faults_nothing_is_lost() {
 }
 
 #[test]
-fn failed_reads() {
-    loses_pages("eio-read:every=20,after=30", "read_errors");
+fn failed_reads_now_and_then() {
+    survives_or_says_so("eio-read:every=7,after=30", "read_errors");
+}
+
+#[test]
+fn short_reads_now_and_then() {
+    survives_or_says_so("short-read:every=7,after=30", "read_errors");
+}
+
+#[test]
+fn flipped_bits_now_and_then() {
+    survives_or_says_so("flip-bit:every=7,after=30,seed=3", "checksum_failures");
 }
 
 #[test]
 fn all_reads_fail() {
-    loses_pages("eio-read:every=1,after=10", "read_errors");
+    loses_pages("eio-read:every=1,after=300", "read_errors");
 }
 
 #[test]
-fn short_reads() {
-    loses_pages("short-read:every=20,after=30", "read_errors");
+fn all_reads_are_short() {
+    loses_pages("short-read:every=1,after=300", "read_errors");
 }
 
 #[test]
-fn flipped_bits() {
-    loses_pages(
-        "flip-bit:every=20,after=30,seed=3",
-        "checksum_failures_total",
-    );
+fn all_reads_have_a_flipped_bit() {
+    loses_pages("flip-bit:every=1,after=300,seed=4", "checksum_failures");
 }
 
 #[test]
@@ -163,18 +196,22 @@ fn short_writes() {
     loses_nothing("short-write:every=5", "write_errors");
 }
 
-/// What cannot be written stays in memory; the budget cannot be kept then, and one line says so.
+/// What cannot be written stays in memory; the budget cannot be kept then, and uswap says so, but not each time.
 #[test]
 fn all_writes_fail() {
     let finished = loses_nothing("eio-write:every=1,after=5", "write_errors");
     if !bare_only() {
-        assert_eq!(messages(&finished.stderr).len(), 1, "{finished}");
+        let lines = messages(&finished.stderr).len();
+        assert!(
+            (1..=2).contains(&lines),
+            "one warning, and one when the area is given up\n{finished}"
+        );
     }
 }
 
 #[test]
 fn no_space_for_a_while() {
-    let finished = loses_nothing("enospc:every=1,after=20,until=60", "write_errors");
+    let finished = loses_nothing("enospc:every=1,after=20,until=60", "no_space");
     if !bare_only() {
         assert_eq!(
             messages(&finished.stderr).len(),
@@ -186,7 +223,7 @@ fn no_space_for_a_while() {
 
 #[test]
 fn never_any_space() {
-    let finished = loses_nothing("enospc:every=1", "write_errors");
+    let finished = loses_nothing("enospc:every=1", "no_space");
     if !bare_only() {
         assert_eq!(
             messages(&finished.stderr).len(),

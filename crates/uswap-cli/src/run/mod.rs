@@ -23,7 +23,7 @@ use crate::size;
 use crate::substrate;
 use crate::swap_area::{self, OpenArea};
 use agent::Anchor;
-use options::{RunOptions, SWAP_TO_MEMORY};
+use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
 use supervise::{Ending, Shared, Supervisor};
 
@@ -201,6 +201,14 @@ fn open_stats(path: &std::path::Path) -> Result<File, Failure> {
         })
 }
 
+/// Four times the memory, and for small budgets at least 4 GiB: children of a fork need room of their own. The file is
+/// sparse; that least never promises more than half of what the file system has left.
+fn default_swap_bytes(budget_bytes: u64, directory: &std::path::Path) -> u64 {
+    let four_times = budget_bytes.saturating_mul(SWAP_TO_MEMORY);
+    let left = rustix::fs::statvfs(directory).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    four_times.max(SWAP_BYTES_MIN.min(left / 2))
+}
+
 fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, Failure> {
     let mut areas = Vec::new();
     if options.swap.is_empty() {
@@ -213,7 +221,7 @@ fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, 
         }
         areas.push(swap_area::temporary(
             &directory,
-            budget_bytes.saturating_mul(SWAP_TO_MEMORY),
+            default_swap_bytes(budget_bytes, &directory),
         )?);
     }
     for spec in &options.swap {

@@ -15,6 +15,8 @@ use crate::swap_spec::{self, SwapSpec};
 pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// How much larger than the memory the temporary swap file may get.
 pub const SWAP_TO_MEMORY: u64 = 4;
+/// Default swap space of small budgets.
+pub const SWAP_BYTES_MIN: u64 = 4 << 30;
 
 /// How stored pages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,8 +50,8 @@ pub struct RunOptions {
     #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse)]
     pub memory_bytes: Option<u64>,
 
-    /// A swap area: file:PATH[,size=SIZE][,prio=NUMBER]; may repeat [default: an unlinked file of up to four times
-    /// the memory in $USWAP_SWAP_DIR, $TMPDIR or /var/tmp]
+    /// A swap area: file:PATH[,size=SIZE][,prio=NUMBER]; may repeat [default: an unlinked file of four times
+    /// the memory, at least 4G, in $USWAP_SWAP_DIR, $TMPDIR or /var/tmp]
     #[arg(long = "swap", value_name = "SPEC", value_parser = swap_spec::parse)]
     pub swap: Vec<SwapSpec>,
 

@@ -164,6 +164,19 @@ impl Core {
         wanted
     }
 
+    /// The pages of `range` can be taken now: their blocks are looked at next.
+    pub fn reclaim_soon(&mut self, range: PageRange) {
+        let mut first = range.start.block_start();
+        while first < range.end() {
+            if let Some(block) = self.pages.block_mut(first) {
+                block.queued = true;
+                block.referenced = false;
+                self.reclaim.queue.push_front(first);
+            }
+            first = first.plus(BLOCK_PAGES as u64);
+        }
+    }
+
     pub(crate) fn drop_clean(&mut self, clean: Option<EntryId>) {
         if let Some(entry) = clean {
             self.let_go(entry);
