@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use uswap_core::slots::Refused;
 use uswap_core::{AreaId, Core};
 
-use crate::group::{AREAS_MAX, Counter};
+use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter};
 use crate::member::Member;
 use crate::store::faulty::FaultyStore;
 use crate::store::file::FileStore;
@@ -106,7 +106,10 @@ impl Areas {
         for area in &self.areas {
             while let Some(cluster) = core.slots_mut(area.id).take_empty_cluster() {
                 if member.group.config().areas[area.id.0 as usize].punch_holes {
-                    area.store.discard(u64::from(cluster) * 512, 512);
+                    // Slot 0 is the header; the last cluster may be short.
+                    let first = (u64::from(cluster) * CLUSTER_SLOTS).max(1);
+                    let end = ((u64::from(cluster) + 1) * CLUSTER_SLOTS).min(area.slots);
+                    area.store.discard(first, (end - first) as u32);
                 }
                 let released = member.group.release_cluster(area.id.0 as usize, cluster, member.index);
                 debug_assert!(released, "a cluster belongs to whom it was granted");
@@ -124,7 +127,7 @@ impl Areas {
     /// Whether less than half of the area's clusters are free: clean copies are given up then (vm_swap_full).
     pub fn is_half_full(&self, id: AreaId, member: &Member) -> bool {
         let area = self.get(id);
-        member.group.clusters_taken(id.0 as usize) * 512 * 2 > area.slots
+        member.group.clusters_taken(id.0 as usize) * CLUSTER_SLOTS * 2 > area.slots
     }
 }
 

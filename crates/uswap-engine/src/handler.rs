@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
 use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
 use uswap_sys::{private_memory, thread};
-use uswap_sys::uffd::{Holes, Message, Progress, RawMessage, Stop, Wake};
+use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
 
 use crate::engine::{Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};
@@ -290,8 +290,7 @@ impl Engine {
         may_copy: bool,
     ) -> (Progress, FrameLeft) {
         let (target, source) = (page.address(), self.frame_address(frame));
-        let progress =
-            self.uffd.move_pages(target, source, pages * uswap_core::PAGE_SIZE, Holes::Refuse, Wake::Wake);
+        let progress = self.move_run(target, source, pages, Wake::Wake);
         if !may_copy || progress.bytes > 0 || !matches!(progress.stop, Some(Stop::Busy | Stop::Invalid)) {
             return (progress, FrameLeft::Empty);
         }

@@ -13,7 +13,7 @@ use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
 };
 use uswap_sys::private_memory;
-use uswap_sys::uffd::{Holes, Stop, Wake};
+use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{BATCH, BLOCK_BYTES, Engine, TRASH_BLOCKS, Worker, advise};
@@ -138,6 +138,30 @@ impl Engine {
         Some((moved, busy))
     }
 
+    /// Moves `pages` pages from `source` to `target`, with the gate held.
+    ///
+    /// Linux 6.18 may stop in the middle and report one page less than it has moved, when the next one is shared after a
+    /// fork; going on, it finds the target taken by that very page. As nobody else moves either page, a source that is gone
+    /// tells that it was this call.
+    pub(crate) fn move_run(&self, target: usize, source: usize, pages: usize, wake: Wake) -> Progress {
+        let len = pages * PAGE_SIZE;
+        let mut done = 0;
+        loop {
+            let progress = self.uffd.move_pages(target + done, source + done, len - done, Holes::Refuse, wake);
+            done += progress.bytes;
+            let uncounted = progress.stop == Some(Stop::AlreadyThere)
+                && !self.is_present(PageNumber::containing(source + done))
+                && self.is_present(PageNumber::containing(target + done));
+            if !uncounted {
+                return Progress { bytes: done, ..progress };
+            }
+            done += PAGE_SIZE;
+            if done == len {
+                return Progress { bytes: done, stop: None };
+            }
+        }
+    }
+
     fn move_block(&self, isolation: Isolation) -> (IsolationOutcome, u64) {
         let mut outcome = IsolationOutcome::default();
         let mut busy = 0;
@@ -156,7 +180,7 @@ impl Engine {
             let run = if single { 1 } else { (isolation.mask >> index).trailing_ones() as usize };
             let target = self.frame_address(isolation.frames.frame(index));
             let source = isolation.first.plus(index as u64).address();
-            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, Holes::Refuse, Wake::DontWake);
+            let progress = self.move_run(target, source, run, Wake::DontWake);
             let done = progress.bytes / PAGE_SIZE;
             outcome.moved |= (((1u32 << done) - 1) as u16) << index;
             index += done;
@@ -179,7 +203,7 @@ impl Engine {
                     break;
                 }
                 Stop::AlreadyThere | Stop::Fault | Stop::Other(_) => self.fatal(format_args!(
-                    "uswap: page {:#x} cannot be moved out: {stop:?}",
+                    "uswap: page {:#x} cannot be moved out: {stop:?} after {done} of {run} pages",
                     isolation.first.plus(index as u64).address()
                 )),
             }
