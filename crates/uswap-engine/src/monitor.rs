@@ -27,6 +27,8 @@ const SLEEP_MAX_MS: u64 = 100;
 /// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
 /// this time is much less than what is adopted ahead.
 const ADOPT_EVERY: Duration = Duration::from_millis(4);
+/// Looking takes at most one part in this many of the monitor's time.
+const ADOPT_COST: u32 = 8;
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -122,7 +124,7 @@ pub(crate) struct Monitor {
     pub(crate) worker: Worker,
     supervisor_looked: Instant,
     published: Instant,
-    adopted: Instant,
+    adopt_again: Instant,
     said_cannot_swap: bool,
 }
 
@@ -141,7 +143,7 @@ impl Monitor {
             worker,
             supervisor_looked: Instant::now(),
             published: Instant::now(),
-            adopted: Instant::now(),
+            adopt_again: Instant::now(),
             said_cannot_swap: false,
         })
     }
@@ -193,6 +195,10 @@ impl Monitor {
         let usage = self.usage();
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
+        // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
+        if usage.mine > marks.limit / 4 * 3 && self.ready() && usage.mine > marks.limit / 8 * 7 {
+            self.adopt(u64::MAX, Look::New);
+        }
         if usage.mine > marks.high {
             self.reclaim(marks);
         }
@@ -217,9 +223,27 @@ impl Monitor {
         meter.inactive.store(marks.limit / 32, Relaxed);
     }
 
+    /// Whether there is an engine; starts it.
+    fn ready(&mut self) -> bool {
+        self.engine().is_some() || self.start_engine()
+    }
+
+    /// Adopts memory, if that was not done a moment ago: looking at a large program takes time.
+    fn adopt(&mut self, want: u64, look: Look) {
+        let Some(engine) = self.engine() else { return };
+        if look == Look::New && Instant::now() < self.adopt_again {
+            return;
+        }
+        let start = Instant::now();
+        if let Err(error) = self.adopter.adopt_more(engine, want, look) {
+            engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
+        }
+        self.adopt_again = Instant::now() + (start.elapsed() * ADOPT_COST).max(ADOPT_EVERY);
+    }
+
     /// Reclaims down to the low watermark, or until nothing more can be had.
     pub(crate) fn reclaim(&mut self, marks: Watermarks) {
-        if self.engine().is_none() && !self.start_engine() {
+        if !self.ready() {
             return;
         }
         let engine = self.engine().expect("started above");
@@ -236,14 +260,12 @@ impl Monitor {
                 return;
             }
             let need = usage.mine - target;
-            let _running = engine.running.read().expect("no thread panics with this lock");
             let short = (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16;
-            if short || self.adopted.elapsed() > ADOPT_EVERY {
-                self.adopted = Instant::now();
-                let look = if fruitless > 1 { Look::All } else { Look::New };
-                if let Err(error) = self.adopter.adopt_more(engine, need + 4096, look) {
-                    engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
-                }
+            if short && fruitless > 0 {
+                self.adopt(need + 4096, if fruitless > 1 { Look::All } else { Look::New });
+                self.adopt_again = Instant::now();
+            } else {
+                self.adopt(u64::MAX, Look::New);
             }
             let urgent = usage.mine > marks(&usage).limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);
