@@ -373,6 +373,19 @@ impl Redis {
         line.unwrap_or_else(|| panic!("no {key} in\n{info}"))
     }
 
+    /// Fails with what the server says and does, where a client alone would only see a closed connection.
+    fn must(&mut self, holds: bool, why: &str) {
+        if !holds {
+            let state = if self.server.is_running() {
+                "running"
+            } else {
+                "gone"
+            };
+            self.server
+                .give_up(&format!("{why}; the server is {state}"));
+        }
+    }
+
     fn digest(&self) -> String {
         let digest = self.ask(&["debug", "digest"]);
         assert_eq!(digest.len(), 40, "DEBUG DIGEST says {digest}");
@@ -411,7 +424,7 @@ fn play_redis(
     server: Running,
     socket: PathBuf,
 ) -> (String, uswap_e2e::Finished) {
-    let redis = Redis::ready(server, socket);
+    let mut redis = Redis::ready(server, socket);
     let input = File::open(commands).expect("the commands");
     let loaded = tool(
         Command::new("redis-cli")
@@ -421,9 +434,9 @@ fn play_redis(
             .stdin(input),
     );
     let loaded = String::from_utf8_lossy(&loaded.stdout).into_owned();
-    assert!(
+    redis.must(
         loaded.contains(&format!("errors: 0, replies: {KEYS}")),
-        "redis-cli --pipe says {loaded}"
+        &format!("redis-cli --pipe says {loaded}"),
     );
     let used: u64 = redis
         .info("memory", "used_memory")
@@ -454,10 +467,9 @@ fn play_redis(
                 "-q",
             ]),
     );
-    assert!(
+    redis.must(
         benchmark.status.success(),
-        "redis-benchmark: {}",
-        String::from_utf8_lossy(&benchmark.stderr)
+        &String::from_utf8_lossy(&benchmark.stderr),
     );
     let begun = Instant::now();
     while redis.info("persistence", "rdb_bgsave_in_progress") == "1" {
