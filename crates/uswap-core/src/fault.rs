@@ -9,6 +9,10 @@ use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 /// Most pages of one window.
 pub const MAX_WINDOW: usize = BLOCK_PAGES;
 
+/// Pages from which on a move is cheaper than a copy: a move makes every other CPU that runs the process drop its TLB, a
+/// copy into an empty page does not.
+pub const MOVE_PAGES_MIN: usize = 4;
+
 /// What to do about a fault.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -111,6 +115,13 @@ impl Core {
     /// A thread touched `page`, which is not mapped.
     pub fn fault(&mut self, page: PageNumber, write: bool) -> FaultPlan {
         let Some(state) = self.pages.get(page) else { return FaultPlan::NotAdopted };
+        let comes_in = matches!(state, PageState::Untouched | PageState::Swapped { .. } | PageState::SwappedZero);
+        if comes_in && self.pages.is_isolating(page) {
+            if let Some(block) = self.pages.block_mut(page) {
+                block.wanted |= 1 << page.index_in_block();
+            }
+            return FaultPlan::Wait;
+        }
         match state {
             PageState::Resident { .. } => FaultPlan::Present,
             PageState::Poisoned => FaultPlan::Poisoned,
@@ -152,7 +163,10 @@ impl Core {
         let mut end = page;
         // Pages that are read before they are written stay the shared zero page: no memory is spent on them.
         let after = if write { window.after } else { 0 };
-        while end.0 <= page.0 + u64::from(after) && self.pages.get(end) == Some(PageState::Untouched) {
+        while end.0 <= page.0 + u64::from(after)
+            && self.pages.get(end) == Some(PageState::Untouched)
+            && !self.pages.is_isolating(end)
+        {
             self.pages.set(end, PageState::ReadingIn { entry: None, op });
             end = end.plus(1);
         }
@@ -164,19 +178,22 @@ impl Core {
     fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
         let op = self.next_op();
         let window = self.readahead.window(page);
-        let swapped =
-            |state| matches!(state, Some(PageState::Swapped { .. } | PageState::SwappedZero));
+        let pages = &self.pages;
+        let swapped = |page| {
+            matches!(pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
+                && !pages.is_isolating(page)
+        };
         let mut start = page;
-        while page.0 - start.0 < u64::from(window.before) && swapped(self.pages.get(PageNumber(start.0 - 1))) {
+        while page.0 - start.0 < u64::from(window.before) && swapped(PageNumber(start.0 - 1)) {
             start = PageNumber(start.0 - 1);
         }
         let mut end = page.plus(1);
-        while end.0 - page.0 <= u64::from(window.after) && swapped(self.pages.get(end)) {
+        while end.0 - page.0 <= u64::from(window.after) && swapped(end) {
             end = end.plus(1);
         }
         self.readahead.clipped(page, window, start, end);
         let count = (end.0 - start.0) as usize;
-        let block = if count > 1 { self.cache.take_block(((1u32 << count) - 1) as u16) } else { None };
+        let block = if count >= MOVE_PAGES_MIN { self.cache.take_block(((1u32 << count) - 1) as u16) } else { None };
         let mut pages = [NO_PAGE; MAX_WINDOW];
         for (index, slot) in pages[..count].iter_mut().enumerate() {
             *slot = self.plan_load(start.plus(index as u64), index, block, op);
@@ -192,10 +209,7 @@ impl Core {
             _ => None,
         };
         self.pages.set(page, PageState::ReadingIn { entry, op });
-        let frame = match block {
-            Some(block) => Some(block.frame(index)),
-            None => self.cache.take_frame(),
-        };
+        let frame = block.map(|block| block.frame(index));
         let mut plan = LoadPage { page, entry, landing: frame.map_or(Landing::Buffer, Landing::Frame), ..NO_PAGE };
         if let Some(entry) = entry {
             self.table.pin(entry);

@@ -95,6 +95,10 @@ pub(crate) struct BlockInfo {
     pub queued: bool,
     /// A page of it came back since reclaim last looked: its second chance.
     pub referenced: bool,
+    /// Its resident pages are being moved out in one go, gaps included: nothing may be brought into it meanwhile.
+    pub isolating: bool,
+    /// Pages that threads wait for until that is over.
+    pub wanted: u16,
 }
 
 pub(crate) struct Leaf {
@@ -244,6 +248,12 @@ impl PageTable {
     /// Number of adopted pages.
     pub fn adopted_pages(&self) -> u64 {
         self.adopted_pages
+    }
+
+    /// Whether the block of `page` is being moved out.
+    pub(crate) fn is_isolating(&self, page: PageNumber) -> bool {
+        let (leaf, index) = split(page);
+        self.leaves.get(&leaf).is_some_and(|leaf| leaf.blocks[index / BLOCK_PAGES].isolating)
     }
 
     /// What reclaim remembers of the block of `page`.

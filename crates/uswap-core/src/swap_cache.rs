@@ -278,26 +278,6 @@ impl SwapCache {
         self.blocks[frame.block().0 as usize].free &= !frame.bit();
     }
 
-    /// One free frame for a swap-in; from broken blocks first.
-    pub(crate) fn take_frame(&mut self) -> Option<FrameId> {
-        while let Some(&block_id) = self.partial.back().or(self.whole.last()) {
-            let block = &mut self.blocks[block_id.0 as usize];
-            if block.free == 0 {
-                if self.partial.pop_back().is_some() {
-                    block.listed_partial = false;
-                } else {
-                    self.whole.pop();
-                    block.listed_whole = false;
-                }
-                continue;
-            }
-            let frame = block_id.frame(block.free.trailing_zeros() as usize);
-            self.start_loading(frame);
-            return Some(frame);
-        }
-        None
-    }
-
     /// A block of 16 free frames for a readahead window.
     pub(crate) fn take_block(&mut self, mask: u16) -> Option<FrameBlock> {
         while let Some(block_id) = self.whole.pop() {
@@ -388,12 +368,10 @@ mod tests {
         for index in 0..8 {
             cache.emptied(window.frame(index));
         }
-        let single = cache.take_frame().unwrap();
-        assert_eq!(single.block(), window);
-        cache.emptied(single);
-        assert_eq!(cache.populated_frames(), 7);
+        assert_eq!(cache.take_block(0x00ff), None, "the block is not whole any more");
+        assert_eq!(cache.populated_frames(), 8);
         assert_eq!(cache.empty_blocks(), 1);
-        assert_eq!(cache.take_trash(), Some((window, 0xfe00)));
+        assert_eq!(cache.take_trash(), Some((window, 0xff00)));
         cache.trashed(window);
         assert_eq!((cache.empty_blocks(), cache.populated_frames(), cache.free_frames()), (2, 0, 0));
     }
@@ -419,6 +397,9 @@ mod tests {
         let frame = cache.take_inactive().unwrap();
         cache.release(frame);
         assert_eq!(cache.take_trash(), None);
-        assert_eq!(cache.take_frame(), Some(frame), "and the free frame is still found");
+        assert_eq!(cache.free_frames(), 1);
+        let other = cache.take_inactive().unwrap();
+        cache.release(other);
+        assert_eq!(cache.take_trash(), Some((block, 0b11)), "and the free frames are still found");
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
+use uswap_core::fault::MOVE_PAGES_MIN;
 use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
 use uswap_sys::{private_memory, thread};
 use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
@@ -280,8 +281,9 @@ impl Engine {
         (done, left, served)
     }
 
-    /// Moves populated frames to `page` and the pages after it. Where the kernel refuses to move (another protection, a
-    /// locked mapping, a frame still pinned by a device) and `may_copy`, one page is copied.
+    /// Brings the content of populated frames to `page` and the pages after it: moves them if they are many, or copies
+    /// them. Where the kernel refuses to move (another protection, a locked mapping, a frame still pinned by a device), the
+    /// first page is copied if `may_copy`.
     pub(crate) fn move_or_copy(
         &self,
         page: PageNumber,
@@ -290,11 +292,15 @@ impl Engine {
         may_copy: bool,
     ) -> (Progress, FrameLeft) {
         let (target, source) = (page.address(), self.frame_address(frame));
-        let progress = self.move_run(target, source, pages, Wake::Wake);
-        if !may_copy || progress.bytes > 0 || !matches!(progress.stop, Some(Stop::Busy | Stop::Invalid)) {
-            return (progress, FrameLeft::Empty);
+        if pages >= MOVE_PAGES_MIN || !may_copy {
+            let progress = self.move_run(target, source, pages, Wake::Wake);
+            if !may_copy || progress.bytes > 0 || !matches!(progress.stop, Some(Stop::Busy | Stop::Invalid)) {
+                return (progress, FrameLeft::Empty);
+            }
         }
-        let copied = self.uffd.copy(target, source as *const u8, uswap_core::PAGE_SIZE, Wake::Wake);
+        let copies = if pages >= MOVE_PAGES_MIN { 1 } else { pages };
+        self.meter.added.fetch_add(copies as u64, std::sync::atomic::Ordering::Relaxed);
+        let copied = self.uffd.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
         (copied, if copied.bytes > 0 { FrameLeft::Populated } else { FrameLeft::Empty })
     }
 

@@ -12,6 +12,7 @@ use uswap_core::reclaim::IsolationOutcome;
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
 };
+use uswap_sys::pagemap::PresentRange;
 use uswap_sys::private_memory;
 use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
@@ -162,54 +163,76 @@ impl Engine {
         }
     }
 
+    /// Moves the pages of an isolation, as many as possible with one call, because each call makes every other CPU that
+    /// runs the process drop its TLB: gaps between resident pages are run across.
     fn move_block(&self, isolation: Isolation) -> (IsolationOutcome, u64) {
+        let Isolation { first, mask, gaps, frames } = isolation;
         let mut outcome = IsolationOutcome::default();
         let mut busy = 0;
-        let first = isolation.first.address();
-        if private_memory::overlaps(first, first + BLOCK_BYTES) {
-            outcome.refused = isolation.mask;
+        let address = first.address();
+        if private_memory::overlaps(address, address + BLOCK_BYTES) {
+            outcome.refused = mask;
             return (outcome, busy);
         }
+        // Pages that a call ran over, moved or found missing.
+        let mut passed = 0u16;
         let mut index = 0;
         let mut single = false;
         while index < BLOCK_PAGES {
-            if isolation.mask >> index & 1 == 0 {
+            if mask >> index & 1 == 0 {
                 index += 1;
                 continue;
             }
-            let run = if single { 1 } else { (isolation.mask >> index).trailing_ones() as usize };
-            let target = self.frame_address(isolation.frames.frame(index));
-            let source = isolation.first.plus(index as u64).address();
-            let progress = self.move_run(target, source, run, Wake::DontWake);
+            let across = ((mask | gaps) >> index).trailing_ones();
+            let ahead = mask >> index & ((1u32 << across) - 1) as u16;
+            let run = if single { 1 } else { BLOCK_PAGES - ahead.leading_zeros() as usize };
+            let target = self.frame_address(frames.frame(index));
+            let source = first.plus(index as u64).address();
+            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, Holes::Allow, Wake::DontWake);
             let done = progress.bytes / PAGE_SIZE;
-            outcome.moved |= (((1u32 << done) - 1) as u16) << index;
+            passed |= (((1u32 << done) - 1) as u16) << index;
             index += done;
             let Some(stop) = progress.stop else { continue };
-            let rest = isolation.mask & (u16::MAX << index);
             match stop {
-                Stop::Missing => outcome.missing |= 1 << index,
-                Stop::Busy => {
-                    busy += 1;
-                    outcome.refused |= 1 << index;
-                }
+                Stop::Busy => busy += u64::from(mask >> index & 1),
                 // The run crosses from one mapping to another, or is not as the frames' mapping is.
-                Stop::Invalid if run > 1 => {
+                Stop::Invalid if run > 1 && !single => {
                     single = true;
                     continue;
                 }
-                Stop::Invalid => outcome.refused |= 1 << index,
-                Stop::TryLater | Stop::NoMemory | Stop::ProcessGone => {
-                    outcome.refused |= rest;
-                    break;
-                }
-                Stop::AlreadyThere | Stop::Fault | Stop::Other(_) => self.fatal(format_args!(
-                    "uswap: page {:#x} cannot be moved out: {stop:?} after {done} of {run} pages",
-                    isolation.first.plus(index as u64).address()
+                // AlreadyThere: moved by the call before and not counted, see `move_run`; looked at below.
+                Stop::Invalid | Stop::Missing | Stop::AlreadyThere => {}
+                Stop::TryLater | Stop::NoMemory | Stop::ProcessGone => break,
+                Stop::Fault | Stop::Other(_) => self.fatal(format_args!(
+                    "uswap: page {:#x} cannot be moved out: {stop:?}",
+                    first.plus(index as u64).address()
                 )),
             }
             index += 1;
         }
+        // What is in the frames tells what was moved.
+        let there = self.populated(frames);
+        if there & !mask != 0 {
+            self.fatal(format_args!("uswap: pages beside those at {address:#x} were moved out"));
+        }
+        outcome.moved = there;
+        outcome.missing = passed & mask & !there;
+        outcome.refused = mask & !there & !passed;
         (outcome, busy)
+    }
+
+    /// Which frames of a block have memory.
+    fn populated(&self, block: FrameBlock) -> u16 {
+        let start = self.frame_address(block.frame(0));
+        let mut ranges = [PresentRange::default(); BLOCK_PAGES];
+        let count = match self.pagemap.present(start, start + BLOCK_BYTES, &mut ranges) {
+            Ok((count, _)) => count,
+            Err(error) => self.fatal(format_args!("uswap: cannot look at the frames: {error}")),
+        };
+        ranges[..count].iter().fold(0, |mask, range| {
+            let (from, to) = ((range.start - start) / PAGE_SIZE, (range.end - start) / PAGE_SIZE);
+            mask | (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
+        })
     }
 
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an

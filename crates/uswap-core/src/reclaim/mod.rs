@@ -40,6 +40,8 @@ pub struct Isolation {
     pub first: PageNumber,
     /// Bit `i`: page `first + i` is to be moved.
     pub mask: u16,
+    /// Bit `i`: page `first + i` is swapped out, and stays so until the isolation ends: a move may run across it.
+    pub gaps: u16,
     /// Where they go.
     pub frames: FrameBlock,
 }
@@ -112,10 +114,14 @@ impl Core {
                 continue;
             }
             block.queued = false;
-            let mut mask = 0u16;
+            let (mut mask, mut gaps) = (0u16, 0u16);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
-                if let Some(PageState::Resident { clean }) = self.pages.get(page) {
+                let state = self.pages.get(page);
+                if matches!(state, Some(PageState::Swapped { .. } | PageState::SwappedZero)) {
+                    gaps |= 1 << index;
+                }
+                if let Some(PageState::Resident { clean }) = state {
                     let frame = frames.frame(index);
                     self.pages.set(page, PageState::InFrame { frame });
                     let record = self.cache.frame_mut(frame);
@@ -127,7 +133,10 @@ impl Core {
                 }
             }
             if mask != 0 {
-                return Some(Isolation { first, mask, frames });
+                let block = self.pages.block_mut(first).expect("looked up above");
+                block.isolating = true;
+                block.wanted = 0;
+                return Some(Isolation { first, mask, gaps, frames });
             }
         }
         self.cache.return_if_empty(frames);
@@ -138,7 +147,9 @@ impl Core {
     #[must_use]
     pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> u16 {
         assert_eq!(outcome.moved ^ outcome.missing ^ outcome.refused, isolation.mask, "an isolation ends for each page");
-        let mut wanted = 0;
+        let block = self.pages.block_mut(isolation.first).expect("a block stays adopted while it is isolated");
+        block.isolating = false;
+        let mut wanted = core::mem::take(&mut block.wanted);
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
             let page = isolation.first.plus(index as u64);
             let frame = isolation.frames.frame(index);
