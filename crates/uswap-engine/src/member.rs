@@ -81,6 +81,7 @@ impl Member {
     pub fn join(rendezvous: &Rendezvous, kind: Kind) -> Result<Member, JoinError> {
         let client = Client::connect(&rendezvous.name[..rendezvous.name_len]).map_err(JoinError::Io)?;
         let welcome = client.hello(rendezvous.token, kind).map_err(JoinError::Hello)?;
+        uswap_sys::proc::set_root(welcome.proc);
         uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd());
         let group = Group::open(&welcome.group).map_err(JoinError::Io)?;
         Ok(Member {

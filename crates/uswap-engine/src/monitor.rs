@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::{PAGE_SIZE, PageRange};
 use uswap_sys::futex::Word;
-use uswap_sys::rss::{StatM, rss_of};
+use uswap_sys::rss::{StatM, own_rss};
 use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
@@ -89,7 +89,7 @@ impl Scale {
     }
 
     fn look_slowly(&mut self) -> io::Result<()> {
-        self.file_pages = rss_of(std::process::id())?.file_pages;
+        self.file_pages = own_rss()?.file_pages;
         self.looked = Instant::now();
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::group::AREAS_MAX;
 /// Bytes in every message.
 pub const MESSAGE_BYTES: usize = 64;
 /// Descriptors that one message can carry: the group, a userfaultfd device, standard error, the areas.
-pub const FDS_MAX: usize = 3 + AREAS_MAX;
+pub const FDS_MAX: usize = 4 + AREAS_MAX;
 /// Grows with every change of the messages.
 const VERSION: u32 = 1;
 
@@ -137,7 +137,7 @@ pub enum Message {
         /// After exec or after fork.
         kind: Kind,
     },
-    /// Supervisor to process. Descriptors: the group, the userfaultfd device if `device`, standard error of
+    /// Supervisor to process. Descriptors: the group, /proc, the userfaultfd device if `device`, standard error of
     /// `uswap run`, the areas in their order.
     Welcome {
         /// The process slot.
@@ -355,6 +355,8 @@ pub struct Welcome {
     pub generation: u32,
     /// The memory file of the group, for `Group::open`.
     pub group: OwnedFd,
+    /// /proc, as the supervisor sees it.
+    pub proc: OwnedFd,
     /// /dev/userfaultfd, unless the syscall is to be used.
     pub device: Option<OwnedFd>,
     /// Where messages to the user go.
@@ -386,13 +388,14 @@ impl Client {
             Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
             Received::Message(Message::Welcome { index, generation, device, areas }, mut fds) => {
                 let group = fds.next().ok_or(HelloError::NoAnswer)?;
+                let proc = fds.next().ok_or(HelloError::NoAnswer)?;
                 let device = if device { Some(fds.next().ok_or(HelloError::NoAnswer)?) } else { None };
                 let stderr = fds.next().ok_or(HelloError::NoAnswer)?;
                 let mut area_fds = [const { None }; AREAS_MAX];
                 for place in area_fds.iter_mut().take(areas as usize) {
                     *place = Some(fds.next().ok_or(HelloError::NoAnswer)?);
                 }
-                Ok(Welcome { index, generation, group, device, stderr, areas: area_fds })
+                Ok(Welcome { index, generation, group, proc, device, stderr, areas: area_fds })
             }
             _ => Err(HelloError::NoAnswer),
         }

@@ -29,6 +29,7 @@ pub mod launch;
 pub mod maps;
 pub mod pagemap;
 pub mod private_memory;
+pub mod proc;
 pub mod report;
 pub mod ring;
 pub mod rss;

@@ -71,7 +71,7 @@ impl Vma<'_> {
 pub fn read_maps(of: MapsOf, buffer: &mut Vec<u8>) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = match of {
-        MapsOf::SelfProcess => rustix::fs::open(c"/proc/self/maps", flags, Mode::empty())?,
+        MapsOf::SelfProcess => crate::proc::open(c"/proc/thread-self/maps")?,
         MapsOf::Pid(pid) => rustix::fs::open(format!("/proc/{pid}/maps"), flags, Mode::empty())?,
     };
     buffer.clear();

@@ -109,11 +109,7 @@ pub struct PageMap {
 impl PageMap {
     /// Opens the calling process's.
     pub fn open_self() -> io::Result<PageMap> {
-        let fd = rustix::fs::open(
-            c"/proc/self/pagemap",
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let fd = crate::proc::open(c"/proc/thread-self/pagemap")?;
         Ok(PageMap { fd })
     }
 

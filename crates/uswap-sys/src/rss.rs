@@ -26,6 +26,22 @@ pub fn rss_of(pid: u32) -> io::Result<Rss> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// The calling process's. Agent threads: it is seen as long as the calling thread lives.
+pub fn own_rss() -> io::Result<Rss> {
+    let mut text = [0; 4096];
+    let fd = crate::proc::open(c"/proc/thread-self/status")?;
+    let mut len = 0;
+    loop {
+        match rustix::io::read(&fd, &mut text[len..]) {
+            Ok(0) => break,
+            Ok(count) => len += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    parse_status(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 fn parse_status(text: &[u8]) -> Option<Rss> {
     let mut rss = Rss::default();
     for line in text.split(|&byte| byte == b'\n') {
@@ -56,8 +72,7 @@ pub struct StatM {
 impl StatM {
     /// Opens the calling process's.
     pub fn open_self() -> io::Result<StatM> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(c"/proc/self/statm", flags, Mode::empty())?;
+        let fd = crate::proc::open(c"/proc/thread-self/statm")?;
         Ok(StatM { fd })
     }
 

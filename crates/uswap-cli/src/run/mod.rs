@@ -95,6 +95,7 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let shared = Shared {
         group,
         group_fd,
+        proc: uswap_sys::proc::open_root().map_err(internal("/proc"))?,
         device: substrate.device,
         areas,
         token,

@@ -75,6 +75,8 @@ pub struct Shared {
     pub group: Group,
     /// Its memory file.
     pub group_fd: OwnedFd,
+    /// /proc: a process may change its root directory.
+    pub proc: OwnedFd,
     /// /dev/userfaultfd, if that is the way.
     pub device: Option<OwnedFd>,
     /// The swap areas.
@@ -436,6 +438,7 @@ impl Supervisor {
         }
         let mut fds: Vec<BorrowedFd<'_>> = Vec::with_capacity(FDS_MAX);
         fds.push(self.shared.group_fd.as_fd());
+        fds.push(self.shared.proc.as_fd());
         fds.extend(self.shared.device.as_ref().map(|device| device.as_fd()));
         fds.push(self.messages_write.as_fd());
         fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));

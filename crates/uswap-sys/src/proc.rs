@@ -1,0 +1,41 @@
+//! /proc as seen by an agent: its own files, also after the program has changed its root directory or mounted over /proc.
+//!
+//! Files are opened below a descriptor of /proc that was opened before the program started, and through the calling
+//! thread: the program's main thread may have ended, and then /proc/self is empty.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// The descriptor, or -1.
+static ROOT: AtomicI32 = AtomicI32::new(-1);
+
+/// Opens /proc, to be given to [`set_root`].
+pub fn open_root() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(c"/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// From here on files are opened below `root`, which stays open for ever. For agent threads, whose file table is not the
+/// program's; a forked child sets its own.
+pub fn set_root(root: OwnedFd) {
+    ROOT.store(root.into_raw_fd(), Ordering::Release);
+}
+
+/// Opens a file of the calling thread for reading; `path` begins with `/proc/thread-self/`.
+pub fn open(path: &CStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let root = ROOT.load(Ordering::Acquire);
+    let relative = path.to_bytes_with_nul().strip_prefix(b"/proc/").and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
+    match relative {
+        // SAFETY: `set_root` gave the descriptor away for ever.
+        Some(relative) if root >= 0 => {
+            Ok(rustix::fs::openat(unsafe { BorrowedFd::borrow_raw(root) }, relative, flags, Mode::empty())?)
+        }
+        _ => Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?),
+    }
+}
