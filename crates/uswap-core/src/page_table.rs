@@ -140,20 +140,23 @@ impl PageTable {
 
     /// Takes `range` in; pages that are in already keep their state.
     pub fn adopt(&mut self, range: PageRange) {
-        for number in range.start.0..range.end().0 {
-            let (leaf, index) = split(PageNumber(number));
-            let leaf = self.leaves.entry(leaf).or_insert_with(|| {
+        let mut number = range.start.0;
+        while number < range.end().0 {
+            let (leaf_index, index) = split(PageNumber(number));
+            let leaf = self.leaves.entry(leaf_index).or_insert_with(|| {
                 Box::new(Leaf {
                     words: [0; LEAF_PAGES],
                     adopted: [0; LEAF_PAGES / 64],
                     blocks: [BlockInfo::default(); LEAF_PAGES / BLOCK_PAGES],
                 })
             });
-            let bit = 1 << (index % 64);
-            if leaf.adopted[index / 64] & bit == 0 {
+            let end = ((leaf_index + 1) * LEAF_PAGES as u64).min(range.end().0);
+            for index in index..index + (end - number) as usize {
+                let bit = 1 << (index % 64);
+                self.adopted_pages += u64::from(leaf.adopted[index / 64] & bit == 0);
                 leaf.adopted[index / 64] |= bit;
-                self.adopted_pages += 1;
             }
+            number = end;
         }
     }
 

@@ -5,6 +5,7 @@
 //! mappings merge. Adoption is books first, registration second, so that every fault of registered memory is known; then
 //! the populated pages are looked up, and the books know them as resident.
 
+use std::collections::VecDeque;
 use std::io;
 
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
@@ -17,7 +18,7 @@ use crate::engine::{Engine, advise};
 const CHUNK: usize = LEAF_PAGES * PAGE_SIZE;
 /// Memory adopted ahead of what a program has filled. Its first touches are served by handlers, so that a program that
 /// fills memory faster than it can be stored is held back at its limit.
-const FRONT: usize = 16 * CHUNK;
+const FRONT: usize = 32 * CHUNK;
 /// Populated ranges that one look at a chunk can return.
 const RANGES: usize = 256;
 /// Mappings that adoption may cause at most: a quarter of vm.max_map_count, 65530 by default.
@@ -31,6 +32,8 @@ pub(crate) struct Adopter {
     cursor: usize,
     /// Ranges that were adopted and are to be checked against the maps again.
     fresh: Vec<(usize, usize)>,
+    /// Ranges that were adopted and whose populated pages are to be looked up.
+    unlooked: VecDeque<(usize, usize)>,
     registered: usize,
 }
 
@@ -54,6 +57,7 @@ impl Adopter {
             present: Box::new([PresentRange::default(); RANGES]),
             cursor: 0,
             fresh: Vec::with_capacity(1024),
+            unlooked: VecDeque::with_capacity(1024),
             registered: 0,
         }
     }
@@ -90,6 +94,13 @@ impl Adopter {
         self.maps = maps;
         self.verify_fresh(engine)?;
         Ok(found)
+    }
+
+    /// Looks up the populated pages of one range that was adopted; `None` when there is no such range. Registered first,
+    /// looked at second: while this takes its time, what the program fills next is held back already.
+    pub fn look_up(&mut self, engine: &Engine) -> io::Result<Option<u64>> {
+        let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
+        self.note_present(engine, start, end).map(Some)
     }
 
     /// Looks at `start..end`, chunk by chunk. Returns pages found and where it stopped.
@@ -139,6 +150,7 @@ impl Adopter {
         Ok((found, at))
     }
 
+    /// Registers a run; returns how many pages it has, populated or not.
     fn take_run(&mut self, engine: &Engine, run: Option<(usize, usize)>) -> io::Result<u64> {
         let Some((start, end)) = run else { return Ok(0) };
         if self.registered >= REGISTERED_MAX || !engine.register(start, end) {
@@ -146,7 +158,8 @@ impl Adopter {
         }
         self.registered += 1;
         self.fresh.push((start, end));
-        self.note_present(engine, start, end)
+        self.unlooked.push_back((start, end));
+        Ok(((end - start) / PAGE_SIZE) as u64)
     }
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know.

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Instant;
@@ -129,6 +130,18 @@ pub(crate) struct Meter {
     pub hopeless_until_ms: AtomicU64,
     /// Frames with content that are kept before they are stored.
     pub inactive: AtomicU64,
+}
+
+impl Meter {
+    /// `pages` have been given back to the kernel since the monitor looked.
+    pub fn freed(&self, pages: u64) {
+        let take = |from: &AtomicU64, pages: u64| {
+            let before = from.fetch_update(Relaxed, Relaxed, |value| Some(value.saturating_sub(pages)));
+            before.unwrap_or_else(|before| before).min(pages)
+        };
+        let rest = pages - take(&self.added, pages);
+        take(&self.mine, rest);
+    }
 }
 
 /// What a thread of the engine has for itself. All memory is taken when it is made.

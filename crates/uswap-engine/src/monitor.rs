@@ -196,7 +196,7 @@ impl Monitor {
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
-        if usage.mine > marks.limit / 4 * 3 && self.ready() && usage.mine > marks.limit / 8 * 7 {
+        if usage.mine > marks.limit / 4 * 3 && self.ready() {
             self.adopt(u64::MAX, Look::New);
         }
         if usage.mine > marks.high {
@@ -261,11 +261,15 @@ impl Monitor {
             }
             let need = usage.mine - target;
             let short = (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16;
-            if short && fruitless > 0 {
-                self.adopt(need + 4096, if fruitless > 1 { Look::All } else { Look::New });
-                self.adopt_again = Instant::now();
-            } else {
-                self.adopt(u64::MAX, Look::New);
+            self.adopt(u64::MAX, if fruitless > 1 { Look::All } else { Look::New });
+            if short {
+                match self.adopter.look_up(engine) {
+                    Ok(Some(found)) if found > 0 => fruitless = 0,
+                    Ok(_) => {}
+                    Err(error) => {
+                        engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
+                    }
+                }
             }
             let urgent = usage.mine > marks(&usage).limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);

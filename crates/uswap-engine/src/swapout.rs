@@ -64,10 +64,7 @@ impl Engine {
             let round = self.reclaim_round(worker, true);
             worker.reclaiming = false;
             let freed = round.trashed;
-            let _ = self.meter.added.fetch_update(Relaxed, Relaxed, |added| Some(added.saturating_sub(freed)));
-            let _ = self.meter.mine.fetch_update(Relaxed, Relaxed, |mine| {
-                Some(mine.saturating_sub(freed.saturating_sub(self.meter.added.load(Relaxed))))
-            });
+            self.meter.freed(freed);
             if round.moved + round.stored + round.trashed > 0 {
                 continue;
             }
