@@ -47,29 +47,14 @@ fn main() {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
     cargo
         .current_dir(workspace)
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "uswap-agent",
-            "--lib",
-            "--release",
-            "--target",
-            &triple,
-        ])
+        .args(["build", "--quiet", "--package", "uswap-agent", "--lib", "--release", "--target", &triple])
         .arg("--target-dir")
         .arg(&target)
         // The outer cargo has just made the lock file fit; a build that changed it would start us again.
         .arg("--locked")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
-        .env(
-            "CARGO_PROFILE_RELEASE_STRIP",
-            if symbols { "none" } else { "symbols" },
-        )
-        .env(
-            "CARGO_PROFILE_RELEASE_DEBUG",
-            if symbols { "1" } else { "0" },
-        );
+        .env("CARGO_PROFILE_RELEASE_STRIP", if symbols { "none" } else { "symbols" })
+        .env("CARGO_PROFILE_RELEASE_DEBUG", if symbols { "1" } else { "0" });
     for name in NOT_FOR_THE_AGENT {
         cargo.env_remove(name);
     }
@@ -82,9 +67,6 @@ fn main() {
 /// OUT_DIR is TARGET/[TRIPLE/]PROFILE/build/uswap-cli-HASH/out: a sibling of PROFILE.
 fn agent_target_directory() -> PathBuf {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let above_profile = out
-        .ancestors()
-        .nth(4)
-        .filter(|path| path.parent().is_some());
+    let above_profile = out.ancestors().nth(4).filter(|path| path.parent().is_some());
     above_profile.unwrap_or(Path::new(&out)).join("agent")
 }

@@ -20,28 +20,12 @@ pub fn all() -> Result<(), String> {
     let mut failures = Vec::new();
     let mut note = |outcome: Result<(), String>| failures.extend(outcome.err());
     note(step("format", &mut cargo(&["fmt", "--all", "--check"])));
-    note(step(
-        "clippy",
-        &mut cargo(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]),
-    ));
+    note(step("clippy", &mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
     note(licences());
     let mut summary = Summary::default();
     note(tests(
         "unit tests",
-        &mut cargo(&[
-            "test",
-            "--workspace",
-            "--exclude",
-            "uswap-e2e",
-            "--no-fail-fast",
-        ]),
+        &mut cargo(&["test", "--workspace", "--exclude", "uswap-e2e", "--no-fail-fast"]),
         &mut summary,
     ));
     note(end_to_end_tests(None, CI_REPEAT, CI_KILLS, &mut summary));
@@ -79,10 +63,7 @@ fn finish(begun: Instant, summary: &Summary, failures: &[String]) -> Result<(), 
 
 /// cargo-deny checks licences and advisories. Building it takes minutes, so it runs where somebody has installed it.
 fn licences() -> Result<(), String> {
-    let installed = cargo(&["deny", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let installed = cargo(&["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if installed.is_ok_and(|status| status.success()) {
         return step("cargo deny", &mut cargo(&["deny", "check"]));
     }
@@ -90,12 +71,7 @@ fn licences() -> Result<(), String> {
     Ok(())
 }
 
-fn end_to_end_tests(
-    filter: Option<&str>,
-    repeat: &str,
-    kills: &str,
-    summary: &mut Summary,
-) -> Result<(), String> {
+fn end_to_end_tests(filter: Option<&str>, repeat: &str, kills: &str, summary: &mut Summary) -> Result<(), String> {
     let binary = match std::env::var_os("USWAP_BIN") {
         Some(given) => PathBuf::from(given),
         None => build_uswap()?,
@@ -105,12 +81,8 @@ fn end_to_end_tests(
     let _ = std::fs::remove_file(&skipped);
     let mut command = cargo(&["test", "-p", "uswap-e2e", "--no-fail-fast", "--"]);
     // Heavy programs one at a time; lines that show progress are not held back.
-    command
-        .args(["--test-threads=1", "--nocapture"])
-        .args(filter);
-    command
-        .env("USWAP_BIN", binary)
-        .env("USWAP_E2E_SKIPPED", &skipped);
+    command.args(["--test-threads=1", "--nocapture"]).args(filter);
+    command.env("USWAP_BIN", binary).env("USWAP_E2E_SKIPPED", &skipped);
     for (name, value) in [("USWAP_E2E_REPEAT", repeat), ("USWAP_E2E_KILLS", kills)] {
         if std::env::var_os(name).is_none() {
             command.env(name, value);
@@ -144,14 +116,6 @@ fn tests(name: &str, command: &mut Command, summary: &mut Summary) -> Result<(),
         summary.line(&line);
     }
     let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
-    println!(
-        "== {name}: {} after {:.1?}",
-        if status.success() { "ok" } else { "FAILED" },
-        begun.elapsed()
-    );
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{name} failed"))
-    }
+    println!("== {name}: {} after {:.1?}", if status.success() { "ok" } else { "FAILED" }, begun.elapsed());
+    if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
 }

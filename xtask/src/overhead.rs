@@ -38,20 +38,13 @@ pub fn measure() -> Result<(), String> {
         let under = resident_kib(&mut command(Some(&binary), &[&python, "-c", sleeping]))?;
         resident.push(Pair { bare, under });
     }
-    report(
-        "resident memory of the tree (Rss of all processes)",
-        &resident,
-        1.0 / 1024.0,
-        "MiB",
-    );
+    report("resident memory of the tree (Rss of all processes)", &resident, 1.0 / 1024.0, "MiB");
     Ok(())
 }
 
 fn python() -> Result<String, String> {
     // A version manager may have put a slow script under this name.
-    let output = Command::new("python3")
-        .args(["-c", "import sys; print(sys.executable)"])
-        .output();
+    let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let output = output.map_err(|error| format!("python3: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -67,16 +60,11 @@ fn command(uswap: Option<&Path>, words: &[&str]) -> Command {
         None => Command::new(words[0]),
         Some(uswap) => {
             let mut command = Command::new(uswap);
-            command
-                .args(["run", "-q", "--memory", "1G", "--"])
-                .arg(words[0]);
+            command.args(["run", "-q", "--memory", "1G", "--"]).arg(words[0]);
             command
         }
     };
-    command
-        .args(&words[1..])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
@@ -100,53 +88,33 @@ fn pairs(count: usize, uswap: &Path, words: &[&str]) -> Result<Vec<Pair>, String
 
 fn seconds(command: &mut Command) -> Result<f64, String> {
     let begun = Instant::now();
-    let status = command
-        .status()
-        .map_err(|error| format!("{command:?}: {error}"))?;
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     let seconds = begun.elapsed().as_secs_f64();
-    if status.success() {
-        Ok(seconds)
-    } else {
-        Err(format!("{command:?} ended with {status}"))
-    }
+    if status.success() { Ok(seconds) } else { Err(format!("{command:?} ended with {status}")) }
 }
 
 /// Starts a program that settles and sleeps, reads the memory of its tree, and kills it.
 fn resident_kib(command: &mut Command) -> Result<f64, String> {
-    let mut child = command
-        .spawn()
-        .map_err(|error| format!("{command:?}: {error}"))?;
+    let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
     std::thread::sleep(SETTLED);
     let mut todo = vec![child.id()];
     let mut members = Vec::new();
     while let Some(pid) = todo.pop() {
         members.push(pid);
-        for task in std::fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let children =
-                std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            todo.extend(
-                children
-                    .split_ascii_whitespace()
-                    .filter_map(|pid| pid.parse::<u32>().ok()),
-            );
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            todo.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         }
     }
     let rss = |pid: &u32| -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok())
-            .unwrap_or(0.0)
+        line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0.0)
     };
     let total = members.iter().map(rss).sum();
     let killed = child.kill();
     let waited = child.wait();
-    killed
-        .and(waited.map(drop))
-        .map_err(|error| format!("{command:?}: {error}"))?;
+    killed.and(waited.map(drop)).map_err(|error| format!("{command:?}: {error}"))?;
     Ok(total)
 }
 
@@ -157,25 +125,16 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn quantile(values: &mut [f64], at: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let place = at * (values.len() - 1) as f64;
-    let (below, above) = (
-        values[place.floor() as usize],
-        values[place.ceil() as usize],
-    );
+    let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
     below + (above - below) * place.fract()
 }
 
 fn report(what: &str, pairs: &[Pair], scale: f64, unit: &str) {
     let bare = median(pairs.iter().map(|pair| pair.bare * scale).collect());
     let under = median(pairs.iter().map(|pair| pair.under * scale).collect());
-    let mut differences: Vec<f64> = pairs
-        .iter()
-        .map(|pair| (pair.under - pair.bare) * scale)
-        .collect();
+    let mut differences: Vec<f64> = pairs.iter().map(|pair| (pair.under - pair.bare) * scale).collect();
     let middle = quantile(&mut differences, 0.5);
-    let (low, high) = (
-        quantile(&mut differences, 0.25),
-        quantile(&mut differences, 0.75),
-    );
+    let (low, high) = (quantile(&mut differences, 0.25), quantile(&mut differences, 0.75));
     println!("{what}: {} pairs", pairs.len());
     println!(
         "  without {bare:.3} {unit}, with {under:.3} {unit}; difference {middle:+.3} {unit} ({low:+.3} to {high:+.3})"

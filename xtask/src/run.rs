@@ -6,9 +6,7 @@ use std::time::Instant;
 
 /// The top of the repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
 }
 
 /// `cargo`, as the one that runs us.
@@ -30,31 +28,14 @@ pub fn target() -> PathBuf {
 pub fn step(name: &str, command: &mut Command) -> Result<(), String> {
     println!("\n== {name}");
     let begun = Instant::now();
-    let status = command
-        .status()
-        .map_err(|error| format!("{name}: cannot start: {error}"))?;
-    println!(
-        "== {name}: {} after {:.1?}",
-        if status.success() { "ok" } else { "FAILED" },
-        begun.elapsed()
-    );
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{name} failed"))
-    }
+    let status = command.status().map_err(|error| format!("{name}: cannot start: {error}"))?;
+    println!("== {name}: {} after {:.1?}", if status.success() { "ok" } else { "FAILED" }, begun.elapsed());
+    if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
 }
 
 /// Builds the release binary, and says where it is.
 pub fn build_uswap() -> Result<PathBuf, String> {
-    step(
-        "build",
-        &mut cargo(&["build", "--release", "-p", "uswap-cli"]),
-    )?;
+    step("build", &mut cargo(&["build", "--release", "-p", "uswap-cli"]))?;
     let binary = target().join("release/uswap");
-    if binary.is_file() {
-        Ok(binary)
-    } else {
-        Err(format!("no uswap at {}", binary.display()))
-    }
+    if binary.is_file() { Ok(binary) } else { Err(format!("no uswap at {}", binary.display())) }
 }

@@ -24,9 +24,7 @@ impl Summary {
         };
         for count in counts.split(';') {
             let mut words = count.split_ascii_whitespace();
-            let (Some(Ok(number)), Some(what)) =
-                (words.next().map(str::parse::<u64>), words.next())
-            else {
+            let (Some(Ok(number)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) else {
                 continue;
             };
             match what {
@@ -48,11 +46,7 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
@@ -65,36 +59,17 @@ mod tests {
         let mut summary = Summary::default();
         summary.line("running 12 tests");
         summary.line("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.03s");
-        summary
-            .line("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        summary.line("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
         summary.line("test the_test_result ... ok");
         summary.skipped_inside(4);
-        assert_eq!(
-            summary,
-            Summary {
-                passed: 11,
-                failed: 2,
-                skipped: 5
-            }
-        );
+        assert_eq!(summary, Summary { passed: 11, failed: 2, skipped: 5 });
         assert_eq!(summary.to_string(), "11 passed, 2 failed, 5 skipped");
     }
 
     #[test]
     fn skipped_tests_never_exceed_those_that_passed() {
-        let mut summary = Summary {
-            passed: 1,
-            failed: 0,
-            skipped: 0,
-        };
+        let mut summary = Summary { passed: 1, failed: 0, skipped: 0 };
         summary.skipped_inside(3);
-        assert_eq!(
-            summary,
-            Summary {
-                passed: 0,
-                failed: 0,
-                skipped: 1
-            }
-        );
+        assert_eq!(summary, Summary { passed: 0, failed: 0, skipped: 1 });
     }
 }

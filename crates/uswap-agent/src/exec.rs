@@ -144,12 +144,7 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
 
 /// # Safety
 /// `given` is an environment, and `made` has room for four pointers more than it.
-unsafe fn complete<R>(
-    own: &Own,
-    given: Variables,
-    made: &mut [*const c_char],
-    exec: impl FnOnce(Variables) -> R,
-) -> R {
+unsafe fn complete<R>(own: &Own, given: Variables, made: &mut [*const c_char], exec: impl FnOnce(Variables) -> R) -> R {
     let mut preload = [0u8; PRELOAD_MAX];
     let mut preload_len = PRELOAD.len() + own.agent_len;
     preload[..PRELOAD.len()].copy_from_slice(PRELOAD);

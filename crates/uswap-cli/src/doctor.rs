@@ -69,12 +69,7 @@ struct Finding {
 
 impl Finding {
     fn new(name: &'static str, verdict: Verdict, detail: impl Into<String>) -> Finding {
-        Finding {
-            name,
-            verdict,
-            detail: detail.into(),
-            fix: None,
-        }
+        Finding { name, verdict, detail: detail.into(), fix: None }
     }
 
     fn ok(name: &'static str, detail: impl Into<String>) -> Finding {
@@ -90,53 +85,25 @@ impl Finding {
 /// The subcommand.
 pub fn main(options: &DoctorOptions) -> ExitCode {
     let findings = examine();
-    let works = findings
-        .iter()
-        .all(|finding| finding.verdict != Verdict::Missing);
+    let works = findings.iter().all(|finding| finding.verdict != Verdict::Missing);
     if options.json {
         let object = serde_json::json!({ "works": works, "findings": findings });
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&object).expect("a tree of strings")
-        );
+        println!("{}", serde_json::to_string_pretty(&object).expect("a tree of strings"));
     } else {
         for finding in &findings {
-            println!(
-                "{:8} {:18} {}",
-                finding.verdict.word(),
-                finding.name,
-                finding.detail
-            );
+            println!("{:8} {:18} {}", finding.verdict.word(), finding.name, finding.detail);
             if let Some(fix) = &finding.fix {
                 println!("{:27} fix: {fix}", "");
             }
         }
-        println!(
-            "{}",
-            if works {
-                "uswap run works here"
-            } else {
-                "uswap run cannot work here"
-            }
-        );
+        println!("{}", if works { "uswap run works here" } else { "uswap run cannot work here" });
     }
-    if works {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn examine() -> Vec<Finding> {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
-    let mut findings = vec![Finding::new(
-        "kernel",
-        Verdict::Info,
-        format!("Linux {release}"),
-    )];
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut findings = vec![Finding::new("kernel", Verdict::Info, format!("Linux {release}"))];
     findings.extend(userfaultfd());
     findings.push(pagemap_scan());
     findings.push(io_uring());
@@ -167,22 +134,16 @@ fn userfaultfd() -> Vec<Finding> {
     let features = device.as_ref().or(syscall.as_ref()).ok().copied();
     // Either way is enough: what is missing is a warning when the other one works.
     let verdict = |other_works: bool| {
-        if other_works {
-            Verdict::Info
-        } else {
-            Verdict::Missing
-        }
+        if other_works { Verdict::Info } else { Verdict::Missing }
     };
     let mut findings = Vec::new();
 
     findings.push(match &device {
         Ok(_) => Finding::ok("userfaultfd device", "/dev/userfaultfd can be used"),
-        Err(UffdUnavailable::NoPermission) => Finding::new(
-            "userfaultfd device",
-            verdict(syscall.is_ok()),
-            "no permission for /dev/userfaultfd",
-        )
-        .fix("sudo chmod 666 /dev/userfaultfd (in a container also --device /dev/userfaultfd)"),
+        Err(UffdUnavailable::NoPermission) => {
+            Finding::new("userfaultfd device", verdict(syscall.is_ok()), "no permission for /dev/userfaultfd")
+                .fix("sudo chmod 666 /dev/userfaultfd (in a container also --device /dev/userfaultfd)")
+        }
         Err(error) => Finding::new(
             "userfaultfd device",
             verdict(syscall.is_ok()),
@@ -205,9 +166,7 @@ fn userfaultfd() -> Vec<Finding> {
                 format!("no permission for the system call, {sysctl}"),
             );
             match seccomp_mode() {
-                Some(2) => finding.fix(
-                    "docker run --security-opt seccomp=FILE with a profile that allows userfaultfd",
-                ),
+                Some(2) => finding.fix("docker run --security-opt seccomp=FILE with a profile that allows userfaultfd"),
                 _ => finding.fix("sudo sysctl vm.unprivileged_userfaultfd=1"),
             }
         }
@@ -221,27 +180,17 @@ fn userfaultfd() -> Vec<Finding> {
     findings.push(if lacking.is_empty() {
         match move_a_page() {
             Ok(()) => Finding::ok("UFFDIO_MOVE", "a page was moved, and was whole"),
-            Err(why) => {
-                Finding::new("UFFDIO_MOVE", Verdict::Missing, why).fix("boot Linux 6.8 or later")
-            }
+            Err(why) => Finding::new("UFFDIO_MOVE", Verdict::Missing, why).fix("boot Linux 6.8 or later"),
         }
     } else {
-        Finding::new(
-            "UFFDIO_MOVE",
-            Verdict::Missing,
-            format!("the kernel lacks {lacking}"),
-        )
-        .fix("boot Linux 6.8 or later")
+        Finding::new("UFFDIO_MOVE", Verdict::Missing, format!("the kernel lacks {lacking}"))
+            .fix("boot Linux 6.8 or later")
     });
     findings.push(if features.contains(Features::POISON) {
         Finding::ok("UFFDIO_POISON", "lost pages can be marked")
     } else {
-        Finding::new(
-            "UFFDIO_POISON",
-            Verdict::Warning,
-            "lost pages end the program instead of raising SIGBUS",
-        )
-        .fix("boot Linux 6.6 or later")
+        Finding::new("UFFDIO_POISON", Verdict::Warning, "lost pages end the program instead of raising SIGBUS")
+            .fix("boot Linux 6.6 or later")
     });
     findings
 }
@@ -254,20 +203,12 @@ fn move_a_page() -> Result<(), String> {
     let uffd = Uffd::new(device.as_ref().map(|d| d.as_fd()), Features::MOVE)
         .or_else(|_| Uffd::new(None, Features::MOVE))
         .map_err(|error| failed("userfaultfd", &error))?;
-    let buffer =
-        |_| AlignedBuffer::new(uswap_sys::PAGE_SIZE).map_err(|error| failed("mmap", &error));
+    let buffer = |_| AlignedBuffer::new(uswap_sys::PAGE_SIZE).map_err(|error| failed("mmap", &error));
     let (mut from, mut to) = (buffer(())?, buffer(())?);
     from.fill(0xa5);
     let (from_addr, to_addr) = (from.as_mut_ptr().addr(), to.as_mut_ptr().addr());
-    uffd.register(to_addr, uswap_sys::PAGE_SIZE)
-        .map_err(|error| failed("register", &error))?;
-    let progress = uffd.move_pages(
-        to_addr,
-        from_addr,
-        uswap_sys::PAGE_SIZE,
-        Holes::Refuse,
-        Wake::DontWake,
-    );
+    uffd.register(to_addr, uswap_sys::PAGE_SIZE).map_err(|error| failed("register", &error))?;
+    let progress = uffd.move_pages(to_addr, from_addr, uswap_sys::PAGE_SIZE, Holes::Refuse, Wake::DontWake);
     // Nobody serves faults here, so the target may be looked at only when it is there.
     match progress.stop {
         None if to.iter().all(|byte| *byte == 0xa5) => Ok(()),
@@ -284,20 +225,14 @@ fn pagemap_scan() -> Finding {
         buffer.fill(1);
         let start = buffer.as_mut_ptr().addr();
         let mut ranges = [Default::default(); 4];
-        let (found, _) =
-            PageMap::open_self()?.present(start, start + uswap_sys::PAGE_SIZE, &mut ranges)?;
+        let (found, _) = PageMap::open_self()?.present(start, start + uswap_sys::PAGE_SIZE, &mut ranges)?;
         Ok::<_, std::io::Error>(found)
     };
     match scan() {
         Ok(1..) => Finding::ok("PAGEMAP_SCAN", "a populated page was found"),
-        Ok(0) => Finding::new(
-            "PAGEMAP_SCAN",
-            Verdict::Missing,
-            "a populated page was not found",
-        )
-        .fix("boot Linux 6.7 or later"),
-        Err(error) => Finding::new("PAGEMAP_SCAN", Verdict::Missing, reason(&error))
+        Ok(0) => Finding::new("PAGEMAP_SCAN", Verdict::Missing, "a populated page was not found")
             .fix("boot Linux 6.7 or later"),
+        Err(error) => Finding::new("PAGEMAP_SCAN", Verdict::Missing, reason(&error)).fix("boot Linux 6.7 or later"),
     }
 }
 
@@ -305,17 +240,10 @@ fn io_uring() -> Finding {
     match Ring::new(8) {
         Ok(_) => Finding::ok("io_uring", "a ring was set up"),
         Err(error) => {
-            let finding = Finding::new(
-                "io_uring",
-                Verdict::Warning,
-                format!("{}: I/O is slower", reason(&error)),
-            );
-            let sysctl =
-                fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+            let finding = Finding::new("io_uring", Verdict::Warning, format!("{}: I/O is slower", reason(&error)));
+            let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
             match sysctl.trim() {
-                "" | "0" => finding.fix(
-                    "docker run --security-opt seccomp=FILE with a profile that allows io_uring_*",
-                ),
+                "" | "0" => finding.fix("docker run --security-opt seccomp=FILE with a profile that allows io_uring_*"),
                 _ => finding.fix("sudo sysctl kernel.io_uring_disabled=0"),
             }
         }
@@ -330,12 +258,7 @@ fn preload() -> Finding {
     let library = match agent::library() {
         Ok(library) => library,
         Err(error) => {
-            return Finding::new(
-                name,
-                Verdict::Missing,
-                format!("memory file: {}", reason(&error)),
-            )
-            .fix(fix);
+            return Finding::new(name, Verdict::Missing, format!("memory file: {}", reason(&error))).fix(fix);
         }
     };
     let path = format!("/proc/{}/fd/{}", std::process::id(), library.as_raw_fd());
@@ -354,11 +277,7 @@ fn preload() -> Finding {
             let said = said.lines().next().unwrap_or("the program did not start");
             Finding::new(name, Verdict::Missing, said.to_owned()).fix(fix)
         }
-        Err(error) => Finding::new(
-            name,
-            Verdict::Warning,
-            format!("not tested: /bin/sh: {}", reason(&error)),
-        ),
+        Err(error) => Finding::new(name, Verdict::Warning, format!("not tested: /bin/sh: {}", reason(&error))),
     }
 }
 
@@ -373,61 +292,36 @@ fn swap_directory() -> Vec<Finding> {
         Ok(opened) => opened,
         Err(error) => {
             return vec![
-                Finding::new(
-                    "swap directory",
-                    Verdict::Missing,
-                    format!("'{shown}': {}", reason(&error)),
-                )
-                .fix(choose),
+                Finding::new("swap directory", Verdict::Missing, format!("'{shown}': {}", reason(&error))).fix(choose),
             ];
         }
     };
-    let free = rustix::fs::fstatvfs(&file)
-        .map(|fs| fs.f_bavail * fs.f_frsize)
-        .unwrap_or(0);
+    let free = rustix::fs::fstatvfs(&file).map(|fs| fs.f_bavail * fs.f_frsize).unwrap_or(0);
     let detail = format!("'{shown}' has {} free", size::measured(free));
     findings.push(if in_ram {
-        Finding::new(
-            "swap directory",
-            Verdict::Warning,
-            format!("{detail}, but is in RAM"),
-        )
-        .fix(choose)
+        Finding::new("swap directory", Verdict::Warning, format!("{detail}, but is in RAM")).fix(choose)
     } else {
         Finding::ok("swap directory", detail)
     });
     findings.push(if has_tmpfile {
         Finding::ok("O_TMPFILE", "swap files never have a name")
     } else {
-        Finding::new(
-            "O_TMPFILE",
-            Verdict::Warning,
-            "the file system lacks it: swap files have a name for a moment",
-        )
-        .fix(choose)
+        Finding::new("O_TMPFILE", Verdict::Warning, "the file system lacks it: swap files have a name for a moment")
+            .fix(choose)
     });
-    let direct = swap_area::open_unnamed(&directory, OFlags::DIRECT).is_ok_and(|(fd, _)| {
-        rustix::fs::ftruncate(&fd, 1 << 20).is_ok() && swap_area::direct_io_works(&fd)
-    });
+    let direct = swap_area::open_unnamed(&directory, OFlags::DIRECT)
+        .is_ok_and(|(fd, _)| rustix::fs::ftruncate(&fd, 1 << 20).is_ok() && swap_area::direct_io_works(&fd));
     findings.push(if direct {
         Finding::ok("O_DIRECT", "swap files bypass the page cache")
     } else {
-        Finding::new(
-            "O_DIRECT",
-            Verdict::Warning,
-            "the file system lacks it: swapped pages fill the page cache, too",
-        )
-        .fix(choose)
+        Finding::new("O_DIRECT", Verdict::Warning, "the file system lacks it: swapped pages fill the page cache, too")
+            .fix(choose)
     });
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let punches = rustix::fs::ftruncate(&file, 1 << 20)
-        .and_then(|()| rustix::fs::fallocate(&file, punch, 4096, 4096))
-        .is_ok();
+    let punches =
+        rustix::fs::ftruncate(&file, 1 << 20).and_then(|()| rustix::fs::fallocate(&file, punch, 4096, 4096)).is_ok();
     findings.push(if punches {
-        Finding::ok(
-            "hole punching",
-            "freed swap space goes back to the file system",
-        )
+        Finding::ok("hole punching", "freed swap space goes back to the file system")
     } else {
         Finding::new("hole punching", Verdict::Warning, "swap files never shrink").fix(choose)
     });
@@ -439,14 +333,8 @@ fn swap_directory() -> Vec<Finding> {
 /// Whether UFFDIO_MOVE of this kernel, as released by kernel.org, may corrupt memory when kernel swap is on:
 /// CVE-2025-21984 and CVE-2025-38242, fixed in 6.12.37, 6.15.5 and 6.16. None when the release is not understood.
 fn move_races_with_swap(release: &str) -> Option<bool> {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|n| n.parse::<u32>().ok());
-    let version = (
-        numbers.next()??,
-        numbers.next()??,
-        numbers.next().flatten().unwrap_or(0),
-    );
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().ok());
+    let version = (numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0));
     Some(match version {
         (0..6, _, _) => false,
         (6, 0..8, _) => false,
@@ -459,11 +347,7 @@ fn move_races_with_swap(release: &str) -> Option<bool> {
 
 fn kernel_swap(release: &str) -> Finding {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let areas: Vec<&str> = swaps
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let areas: Vec<&str> = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
     let early = release.starts_with("6.8.");
     match (areas.is_empty(), move_races_with_swap(release)) {
         (true, _) if early => Finding::new(
@@ -491,12 +375,7 @@ fn kernel_swap(release: &str) -> Finding {
 
 fn seccomp_mode() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"))?
-        .trim()
-        .parse()
-        .ok()
+    status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().parse().ok()
 }
 
 fn seccomp() -> Finding {
@@ -515,12 +394,10 @@ fn limits() -> Vec<Finding> {
     const MAP_COUNT_MIN: u64 = 65530;
     let count = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     findings.push(match count.trim().parse::<u64>().ok() {
-        Some(count) if count < MAP_COUNT_MIN => Finding::new(
-            "vm.max_map_count",
-            Verdict::Warning,
-            format!("{count}: programs with many mappings may fail"),
-        )
-        .fix(format!("sudo sysctl vm.max_map_count={MAP_COUNT_MIN}")),
+        Some(count) if count < MAP_COUNT_MIN => {
+            Finding::new("vm.max_map_count", Verdict::Warning, format!("{count}: programs with many mappings may fail"))
+                .fix(format!("sudo sysctl vm.max_map_count={MAP_COUNT_MIN}"))
+        }
         Some(count) => Finding::ok("vm.max_map_count", count.to_string()),
         None => Finding::new("vm.max_map_count", Verdict::Info, "unknown"),
     });
@@ -531,14 +408,9 @@ fn limits() -> Vec<Finding> {
         Some(files) if files < FILES_MIN => Finding::new(
             "open files",
             Verdict::Warning,
-            format!(
-                "hard limit {files}: enough for about {} processes in a tree",
-                files / 4
-            ),
+            format!("hard limit {files}: enough for about {} processes in a tree", files / 4),
         )
-        .fix(format!(
-            "ulimit -H -n {FILES_MIN} (docker run --ulimit nofile={FILES_MIN})"
-        )),
+        .fix(format!("ulimit -H -n {FILES_MIN} (docker run --ulimit nofile={FILES_MIN})")),
         Some(files) => Finding::ok("open files", format!("hard limit {files}")),
         None => Finding::ok("open files", "no limit"),
     });
@@ -547,10 +419,7 @@ fn limits() -> Vec<Finding> {
             Finding::new(
                 "address space",
                 Verdict::Warning,
-                format!(
-                    "limited to {}: uswap needs some beside the program",
-                    size::chosen(bytes)
-                ),
+                format!("limited to {}: uswap needs some beside the program", size::chosen(bytes)),
             )
             .fix("ulimit -v unlimited"),
         );
@@ -560,25 +429,16 @@ fn limits() -> Vec<Finding> {
 
 fn memory() -> Finding {
     match memory_limit::find() {
-        None => Finding::new("memory", Verdict::Warning, "cannot be found out")
-            .fix("uswap run --memory SIZE"),
+        None => Finding::new("memory", Verdict::Warning, "cannot be found out").fix("uswap run --memory SIZE"),
         Some(limit) => {
             let whose = match &limit.source {
                 Source::Machine => "the machine".to_owned(),
-                Source::Cgroup(file) => format!(
-                    "cgroup '{}'",
-                    file.parent().unwrap_or(Path::new("/")).display()
-                ),
+                Source::Cgroup(file) => format!("cgroup '{}'", file.parent().unwrap_or(Path::new("/")).display()),
             };
             let half = size::measured(limit.bytes / 2);
-            let detail = format!(
-                "{whose} has {}; uswap run uses {half} unless told",
-                size::measured(limit.bytes)
-            );
+            let detail = format!("{whose} has {}; uswap run uses {half} unless told", size::measured(limit.bytes));
             match limit.bytes / 2 < MEMORY_BYTES_MIN {
-                true => {
-                    Finding::new("memory", Verdict::Warning, detail).fix("uswap run --memory SIZE")
-                }
+                true => Finding::new("memory", Verdict::Warning, detail).fix("uswap run --memory SIZE"),
                 false => Finding::new("memory", Verdict::Info, detail),
             }
         }
@@ -616,10 +476,7 @@ mod tests {
     fn every_missing_thing_has_a_fix() {
         for finding in examine() {
             let bad = matches!(finding.verdict, Verdict::Missing | Verdict::Warning);
-            assert!(
-                !bad || finding.fix.is_some() || finding.name == "preloading",
-                "{finding:?}"
-            );
+            assert!(!bad || finding.fix.is_some() || finding.name == "preloading", "{finding:?}");
         }
     }
 }

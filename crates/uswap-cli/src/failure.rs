@@ -20,26 +20,17 @@ pub struct Failure {
 impl Failure {
     /// A failure of uswap's own.
     pub fn ours(text: impl Into<String>) -> Failure {
-        Failure {
-            status: OURS,
-            text: text.into(),
-        }
+        Failure { status: OURS, text: text.into() }
     }
 
     /// A program that cannot be run.
     pub fn not_executable(text: impl Into<String>) -> Failure {
-        Failure {
-            status: NOT_EXECUTABLE,
-            text: text.into(),
-        }
+        Failure { status: NOT_EXECUTABLE, text: text.into() }
     }
 
     /// A program that was not found.
     pub fn not_found(text: impl Into<String>) -> Failure {
-        Failure {
-            status: NOT_FOUND,
-            text: text.into(),
-        }
+        Failure { status: NOT_FOUND, text: text.into() }
     }
 
     /// Prints the line.
@@ -84,18 +75,12 @@ mod tests {
 
     #[test]
     fn a_reason_is_what_strerror_says() {
-        assert_eq!(
-            reason(&std::io::Error::from_raw_os_error(13)),
-            "Permission denied"
-        );
+        assert_eq!(reason(&std::io::Error::from_raw_os_error(13)), "Permission denied");
         assert_eq!(reason(&std::io::Error::other("odd")), "odd");
     }
 
     #[test]
     fn a_failure_is_one_line() {
-        assert_eq!(
-            Failure::ours("cannot open 'a\nb'").to_string(),
-            "cannot open 'a b'"
-        );
+        assert_eq!(Failure::ours("cannot open 'a\nb'").to_string(), "cannot open 'a b'");
     }
 }

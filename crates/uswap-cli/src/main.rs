@@ -47,12 +47,7 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-            ) =>
-        {
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             print!("{error}");
             return ExitCode::SUCCESS;
         }
@@ -71,17 +66,11 @@ fn usage(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return Failure::ours(
-            "no subcommand: uswap run, uswap doctor or uswap bench (see uswap --help)",
-        );
+        return Failure::ours("no subcommand: uswap run, uswap doctor or uswap bench (see uswap --help)");
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim);
-    let mut line = lines
-        .next()
-        .unwrap_or_default()
-        .trim_start_matches("error: ")
-        .to_owned();
+    let mut line = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
     if line.ends_with(':') {
         // What is missing stands on the next line.
         line.push(' ');

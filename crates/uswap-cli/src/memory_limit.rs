@@ -30,20 +30,12 @@ pub fn find() -> Option<MemoryLimit> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let machine = read(Path::new("/proc/meminfo")).and_then(|text| mem_total(&text));
     let cgroup = cgroup_limit(&read);
-    let machine = machine.map(|bytes| MemoryLimit {
-        bytes,
-        source: Source::Machine,
-    });
-    [cgroup, machine]
-        .into_iter()
-        .flatten()
-        .min_by_key(|limit| limit.bytes)
+    let machine = machine.map(|bytes| MemoryLimit { bytes, source: Source::Machine });
+    [cgroup, machine].into_iter().flatten().min_by_key(|limit| limit.bytes)
 }
 
 fn mem_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
@@ -58,23 +50,17 @@ fn limit_files(cgroups: &str, mountinfo: &str) -> Vec<PathBuf> {
         };
         let left: Vec<&str> = left.split(' ').collect();
         let right: Vec<&str> = right.split(' ').collect();
-        let (Some(root), Some(mount), Some(kind)) = (left.get(3), left.get(4), right.first())
-        else {
+        let (Some(root), Some(mount), Some(kind)) = (left.get(3), left.get(4), right.first()) else {
             continue;
         };
         let options = right.get(2).copied().unwrap_or("");
         let has_memory = |list: &str| list.split(',').any(|c| c == "memory");
         let (ours, file) = match *kind {
-            "cgroup2" => (
-                cgroups.lines().find_map(|l| l.strip_prefix("0::")),
-                "memory.max",
-            ),
+            "cgroup2" => (cgroups.lines().find_map(|l| l.strip_prefix("0::")), "memory.max"),
             "cgroup" if has_memory(options) => {
                 let ours = cgroups.lines().find_map(|l| {
                     let mut fields = l.splitn(3, ':').skip(1);
-                    fields
-                        .next()
-                        .filter(|controllers| has_memory(controllers))?;
+                    fields.next().filter(|controllers| has_memory(controllers))?;
                     fields.next()
                 });
                 (ours, "memory.limit_in_bytes")
@@ -104,20 +90,10 @@ fn cgroup_limit(read: &dyn Fn(&Path) -> Option<String>) -> Option<MemoryLimit> {
     let mountinfo = read(Path::new("/proc/self/mountinfo"))?;
     let limit = |file: PathBuf| {
         // "max" is no number, and version 1 says 2^63 rounded down to a page.
-        let bytes = read(&file)?
-            .trim()
-            .parse()
-            .ok()
-            .filter(|bytes| *bytes < 1 << 60)?;
-        Some(MemoryLimit {
-            bytes,
-            source: Source::Cgroup(file),
-        })
+        let bytes = read(&file)?.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)?;
+        Some(MemoryLimit { bytes, source: Source::Cgroup(file) })
     };
-    limit_files(&cgroups, &mountinfo)
-        .into_iter()
-        .filter_map(limit)
-        .min_by_key(|limit| limit.bytes)
+    limit_files(&cgroups, &mountinfo).into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)
 }
 
 #[cfg(test)]
@@ -125,16 +101,10 @@ mod tests {
     use super::*;
 
     fn find_in<'a>(files: &'a [(&'a str, &'a str)]) -> Option<(u64, String)> {
-        let read = |path: &Path| {
-            files
-                .iter()
-                .find(|(name, _)| Path::new(name) == path)
-                .map(|(_, text)| (*text).to_owned())
-        };
+        let read =
+            |path: &Path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned());
         let found = cgroup_limit(&read)?;
-        let Source::Cgroup(file) = found.source else {
-            panic!("not a cgroup")
-        };
+        let Source::Cgroup(file) = found.source else { panic!("not a cgroup") };
         Some((found.bytes, file.display().to_string()))
     }
 
@@ -142,30 +112,18 @@ mod tests {
     fn version_2_takes_the_smallest_limit_on_the_way_up() {
         let files = [
             ("/proc/self/cgroup", "0::/user.slice/job\n"),
-            (
-                "/proc/self/mountinfo",
-                "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
-            ),
+            ("/proc/self/mountinfo", "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"),
             ("/sys/fs/cgroup/user.slice/job/memory.max", "max\n"),
             ("/sys/fs/cgroup/user.slice/memory.max", "1000000\n"),
         ];
-        assert_eq!(
-            find_in(&files),
-            Some((1_000_000, "/sys/fs/cgroup/user.slice/memory.max".to_owned()))
-        );
+        assert_eq!(find_in(&files), Some((1_000_000, "/sys/fs/cgroup/user.slice/memory.max".to_owned())));
     }
 
     #[test]
     fn version_1_in_a_container_without_a_cgroup_namespace() {
         let files = [
-            (
-                "/proc/self/cgroup",
-                "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n",
-            ),
-            (
-                "/proc/self/mountinfo",
-                "9 8 0:3 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
-            ),
+            ("/proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n"),
+            ("/proc/self/mountinfo", "9 8 0:3 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"),
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"),
         ];
         assert_eq!(find_in(&files).unwrap().0, 512 << 20);
@@ -187,9 +145,6 @@ mod tests {
     #[test]
     fn this_machine_has_memory() {
         assert!(find().unwrap().bytes > 1 << 20);
-        assert_eq!(
-            mem_total("MemFree: 3 kB\nMemTotal:        2048 kB\n"),
-            Some(2 << 20)
-        );
+        assert_eq!(mem_total("MemFree: 3 kB\nMemTotal:        2048 kB\n"), Some(2 << 20));
     }
 }

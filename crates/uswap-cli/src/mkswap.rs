@@ -68,11 +68,7 @@ pub fn parse(page: &[u8; HEADER_BYTES]) -> Result<Option<Header>, BadHeader> {
         version => return Err(BadHeader::Version(version)),
     };
     let word = |at: usize| {
-        if swapped {
-            raw(at).swap_bytes()
-        } else {
-            raw(at)
-        }
+        if swapped { raw(at).swap_bytes() } else { raw(at) }
     };
     let last_page = word(LAST_PAGE_AT);
     if last_page == 0 {
@@ -82,18 +78,12 @@ pub fn parse(page: &[u8; HEADER_BYTES]) -> Result<Option<Header>, BadHeader> {
     if bad_count > BAD_PAGES_MAX {
         return Err(BadHeader::BadPages);
     }
-    let bad_pages: Vec<u32> = (0..bad_count as usize)
-        .map(|n| word(BAD_PAGES_AT + 4 * n))
-        .collect();
+    let bad_pages: Vec<u32> = (0..bad_count as usize).map(|n| word(BAD_PAGES_AT + 4 * n)).collect();
     if bad_pages.iter().any(|page| *page == 0 || *page > last_page) {
         return Err(BadHeader::BadPages);
     }
     let ours = &page[LABEL_AT..LABEL_AT + 16] == OUR_LABEL;
-    Ok(Some(Header {
-        pages: u64::from(last_page) + 1,
-        bad_pages,
-        ours,
-    }))
+    Ok(Some(Header { pages: u64::from(last_page) + 1, bad_pages, ours }))
 }
 
 /// The header of a file that we make.
@@ -124,14 +114,7 @@ mod tests {
     #[test]
     fn a_file_formatted_by_mkswap_is_understood() {
         let header = parse(&by_mkswap()).unwrap().unwrap();
-        assert_eq!(
-            header,
-            Header {
-                pages: 256,
-                bad_pages: vec![],
-                ours: false
-            }
-        );
+        assert_eq!(header, Header { pages: 256, bad_pages: vec![], ours: false });
     }
 
     #[test]
@@ -139,14 +122,7 @@ mod tests {
         let mut page = by_mkswap();
         page[1024..1036].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0xff, 0, 0, 0, 1]);
         page[1536..1540].copy_from_slice(&[0, 0, 0, 7]);
-        assert_eq!(
-            parse(&page).unwrap().unwrap(),
-            Header {
-                pages: 256,
-                bad_pages: vec![7],
-                ours: false
-            }
-        );
+        assert_eq!(parse(&page).unwrap().unwrap(), Header { pages: 256, bad_pages: vec![7], ours: false });
     }
 
     #[test]
@@ -159,11 +135,7 @@ mod tests {
         assert_eq!(change(4086, b"SWAP-SPACE"), Err(BadHeader::TooOld));
         assert_eq!(change(1024, &[2]), Err(BadHeader::Version(2)));
         assert_eq!(change(1028, &[0]), Err(BadHeader::Empty));
-        assert_eq!(
-            change(1032, &[1]),
-            Err(BadHeader::BadPages),
-            "page 0 is never bad"
-        );
+        assert_eq!(change(1032, &[1]), Err(BadHeader::BadPages), "page 0 is never bad");
         assert_eq!(change(1032, &[0xff, 0xff]), Err(BadHeader::BadPages));
         assert_eq!(change(4086, b"x"), Ok(None));
     }
@@ -171,13 +143,6 @@ mod tests {
     #[test]
     fn what_we_write_we_understand() {
         let header = parse(&format(1000, [7; 16])).unwrap().unwrap();
-        assert_eq!(
-            header,
-            Header {
-                pages: 1000,
-                bad_pages: vec![],
-                ours: true
-            }
-        );
+        assert_eq!(header, Header { pages: 1000, bad_pages: vec![], ours: true });
     }
 }

@@ -22,25 +22,15 @@ const SUFFIXES: [(&str, u64); 14] = [
 /// Reads a size in bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = (&text[..digits], text[digits..].trim_start());
     let lower = suffix.to_ascii_lowercase();
     let Some((_, unit)) = SUFFIXES.iter().find(|(name, _)| *name == lower) else {
         return Err(format!("unknown size suffix '{suffix}' (K, M, G or T)"));
     };
     let bytes = match number.split_once('.') {
-        None => number
-            .parse::<u64>()
-            .ok()
-            .and_then(|n| n.checked_mul(*unit)),
-        Some(_) => number
-            .parse::<f64>()
-            .ok()
-            .map(|n| n * *unit as f64)
-            .filter(|n| *n < 1e18)
-            .map(|n| n as u64),
+        None => number.parse::<u64>().ok().and_then(|n| n.checked_mul(*unit)),
+        Some(_) => number.parse::<f64>().ok().map(|n| n * *unit as f64).filter(|n| *n < 1e18).map(|n| n as u64),
     };
     match bytes {
         _ if number.is_empty() => Err("a size is a number and K, M, G or T".to_owned()),
@@ -95,18 +85,7 @@ mod tests {
     fn what_is_no_size_is_refused_with_the_reason() {
         assert!(parse("5X").unwrap_err().contains("unknown size suffix 'X'"));
         assert!(parse("5 MM").unwrap_err().contains("'MM'"));
-        for text in [
-            "",
-            "M",
-            "-5M",
-            "1.2.3G",
-            "0",
-            "0M",
-            "99999999999999999999",
-            "99999999999T",
-            "1e3",
-            ".",
-        ] {
+        for text in ["", "M", "-5M", "1.2.3G", "0", "0M", "99999999999999999999", "99999999999T", "1e3", "."] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

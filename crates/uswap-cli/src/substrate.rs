@@ -13,10 +13,8 @@ use crate::failure::Failure;
 pub const DEVICE: &str = "/dev/userfaultfd";
 
 /// What the agent asks its descriptor for.
-pub const NEEDED: Features = Features::EVENT_REMAP
-    .with(Features::EVENT_REMOVE)
-    .with(Features::EVENT_UNMAP)
-    .with(Features::MOVE);
+pub const NEEDED: Features =
+    Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP).with(Features::MOVE);
 
 /// How to get permission, in the order of how little it gives away.
 pub const HOW_TO_GET_PERMISSION: &str = "as root, 'chmod 666 /dev/userfaultfd' or 'sysctl \
@@ -39,9 +37,7 @@ pub fn find() -> Result<Substrate, Failure> {
         match Uffd::available(Some(device.as_fd())) {
             Ok(features) => {
                 judge(features)?;
-                return Ok(Substrate {
-                    device: Some(device.into()),
-                });
+                return Ok(Substrate { device: Some(device.into()) });
             }
             // A security module may refuse one way and allow the other.
             Err(UffdUnavailable::NoPermission) => {}
@@ -54,26 +50,17 @@ pub fn find() -> Result<Substrate, Failure> {
 
 fn judge(features: Features) -> Result<(), Failure> {
     let missing = NEEDED.without(features);
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(explain(UffdUnavailable::NotSupported(missing)))
-    }
+    if missing.is_empty() { Ok(()) } else { Err(explain(UffdUnavailable::NotSupported(missing))) }
 }
 
 fn explain(unavailable: UffdUnavailable) -> Failure {
     match unavailable {
-        UffdUnavailable::NoPermission => Failure::ours(format!(
-            "no permission to use userfaultfd: {HOW_TO_GET_PERMISSION}"
-        )),
+        UffdUnavailable::NoPermission => {
+            Failure::ours(format!("no permission to use userfaultfd: {HOW_TO_GET_PERMISSION}"))
+        }
         UffdUnavailable::NotSupported(_) => {
-            let release = rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned();
-            Failure::ours(format!(
-                "{unavailable}: Linux 6.8 or later is needed, this is {release}"
-            ))
+            let release = rustix::system::uname().release().to_string_lossy().into_owned();
+            Failure::ours(format!("{unavailable}: Linux 6.8 or later is needed, this is {release}"))
         }
         other => Failure::ours(other.to_string()),
     }
@@ -85,9 +72,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_move_is_refused_with_the_version_that_has_it() {
-        let text = judge(NEEDED.without(Features::MOVE))
-            .unwrap_err()
-            .to_string();
+        let text = judge(NEEDED.without(Features::MOVE)).unwrap_err().to_string();
         assert!(text.contains("MOVE") && text.contains("6.8"), "{text}");
         assert!(judge(NEEDED).is_ok());
     }
@@ -95,11 +80,7 @@ mod tests {
     #[test]
     fn without_permission_the_ways_to_get_it_are_said() {
         let text = explain(UffdUnavailable::NoPermission).to_string();
-        for way in [
-            "/dev/userfaultfd",
-            "vm.unprivileged_userfaultfd=1",
-            "--device",
-        ] {
+        for way in ["/dev/userfaultfd", "vm.unprivileged_userfaultfd=1", "--device"] {
             assert!(text.contains(way), "{text}");
         }
     }

@@ -37,11 +37,7 @@ pub struct OpenArea {
 
 /// Where the temporary file goes, and whether that is RAM.
 pub fn temporary_directory() -> (PathBuf, bool) {
-    let from_environment = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let from_environment = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = from_environment("USWAP_SWAP_DIR")
         .or_else(|| from_environment("TMPDIR"))
         .unwrap_or_else(|| PathBuf::from("/var/tmp"));
@@ -62,11 +58,7 @@ pub fn open_unnamed(directory: &Path, flags: OFlags) -> io::Result<(OwnedFd, boo
         Err(error) => return Err(error.into()),
     }
     let path = directory.join(format!(".uswap-{}", std::process::id()));
-    let fd = rustix::fs::open(
-        &path,
-        flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW,
-        mode,
-    )?;
+    let fd = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
     fs::remove_file(&path)?;
     Ok((fd, false))
 }
@@ -85,17 +77,10 @@ pub fn direct_io_works(fd: impl AsFd) -> bool {
 pub fn temporary(directory: &Path, bytes: u64) -> Result<OpenArea, Failure> {
     let cannot = |error: io::Error| {
         let directory = directory.display();
-        Failure::ours(format!(
-            "cannot make a swap file in '{directory}': {}",
-            reason(&error)
-        ))
+        Failure::ours(format!("cannot make a swap file in '{directory}': {}", reason(&error)))
     };
     let bytes = bytes.max(AREA_BYTES_MIN) / PAGE_BYTES * PAGE_BYTES;
-    let grown = |fd: OwnedFd| {
-        rustix::fs::ftruncate(&fd, bytes)
-            .map(|()| fd)
-            .map_err(io::Error::from)
-    };
+    let grown = |fd: OwnedFd| rustix::fs::ftruncate(&fd, bytes).map(|()| fd).map_err(io::Error::from);
     let direct = match open_unnamed(directory, OFlags::DIRECT) {
         Ok((fd, _)) => Some(grown(fd).map_err(cannot)?).filter(|fd| direct_io_works(fd)),
         Err(_) => None,
@@ -103,37 +88,19 @@ pub fn temporary(directory: &Path, bytes: u64) -> Result<OpenArea, Failure> {
     let is_direct = direct.is_some();
     let fd = match direct {
         Some(fd) => fd,
-        None => open_unnamed(directory, OFlags::empty())
-            .and_then(|(fd, _)| grown(fd))
-            .map_err(cannot)?,
+        None => open_unnamed(directory, OFlags::empty()).and_then(|(fd, _)| grown(fd)).map_err(cannot)?,
     };
-    Ok(OpenArea {
-        fd,
-        config: area(bytes, is_direct, true),
-        path: directory.join("(unlinked)"),
-        bad_pages: Vec::new(),
-    })
+    Ok(OpenArea { fd, config: area(bytes, is_direct, true), path: directory.join("(unlinked)"), bad_pages: Vec::new() })
 }
 
 fn area(bytes: u64, direct: bool, punch_holes: bool) -> AreaConfig {
-    AreaConfig {
-        present: true,
-        slots: bytes / PAGE_BYTES,
-        priority: 0,
-        direct,
-        punch_holes,
-    }
+    AreaConfig { present: true, slots: bytes / PAGE_BYTES, priority: 0, direct, punch_holes }
 }
 
 /// A file or block device that the user named.
 pub fn named(spec: &SwapSpec) -> Result<OpenArea, Failure> {
     let shown = spec.path.display();
-    let cannot = |error: io::Error| {
-        Failure::ours(format!(
-            "cannot open swap file '{shown}': {}",
-            reason(&error)
-        ))
-    };
+    let cannot = |error: io::Error| Failure::ours(format!("cannot open swap file '{shown}': {}", reason(&error)));
     let refuse = |why: &str| Failure::ours(format!("cannot use swap file '{shown}': {why}"));
 
     // 1. Open it, and be alone with it. Nothing is truncated: the file may be anything.
@@ -145,9 +112,7 @@ pub fn named(spec: &SwapSpec) -> Result<OpenArea, Failure> {
     if !kind.is_file() && !kind.is_block_device() {
         return Err(refuse("it is neither a file nor a block device"));
     }
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
-        || is_kernel_swap(&file)
-    {
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() || is_kernel_swap(&file) {
         return Err(refuse("it is in use"));
     }
 
@@ -159,16 +124,11 @@ pub fn named(spec: &SwapSpec) -> Result<OpenArea, Failure> {
     let blank = first[..read].iter().all(|byte| *byte == 0);
     let ours = header.as_ref().is_some_and(|h| h.ours);
     if header.is_none() && (!blank || kind.is_block_device()) {
-        return Err(refuse(
-            "it holds something else; run mkswap on it if it may be overwritten",
-        ));
+        return Err(refuse("it holds something else; run mkswap on it if it may be overwritten"));
     }
 
     // 3. Decide how large it is.
-    let formatted = header
-        .as_ref()
-        .filter(|h| !h.ours)
-        .map(|h| h.pages * PAGE_BYTES);
+    let formatted = header.as_ref().filter(|h| !h.ours).map(|h| h.pages * PAGE_BYTES);
     let bytes = match (formatted, spec.size_bytes) {
         (Some(formatted), _) if formatted > length => {
             return Err(refuse("it is shorter than its swap header says"));
@@ -194,8 +154,7 @@ pub fn named(spec: &SwapSpec) -> Result<OpenArea, Failure> {
             file.set_len(bytes).map_err(cannot)?;
         }
         let uuid = crate::random::bytes().map_err(cannot)?;
-        file.write_all_at(&mkswap::format(bytes / PAGE_BYTES, uuid), 0)
-            .map_err(cannot)?;
+        file.write_all_at(&mkswap::format(bytes / PAGE_BYTES, uuid), 0).map_err(cannot)?;
     }
 
     // 5. Direct I/O where it works. The flag is changed on the locked description: a second one would be
@@ -216,16 +175,10 @@ fn open_named(path: &Path) -> io::Result<File> {
     options.read(true).write(true).mode(0o600);
     let block_device = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     // On a block device O_EXCL says: not while it is mounted or swapped to. NONBLOCK: a pipe shall not hang us.
-    let extra = if block_device {
-        OFlags::EXCL
-    } else {
-        OFlags::NONBLOCK
-    };
+    let extra = if block_device { OFlags::EXCL } else { OFlags::NONBLOCK };
     options.custom_flags(extra.bits() as i32);
     match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            options.create_new(true).open(path)
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => options.create_new(true).open(path),
         other => other,
     }
 }
@@ -234,11 +187,7 @@ fn set_direct(file: &File, on: bool) -> bool {
     let Ok(flags) = rustix::fs::fcntl_getfl(file) else {
         return false;
     };
-    let flags = if on {
-        flags | OFlags::DIRECT
-    } else {
-        flags - OFlags::DIRECT
-    };
+    let flags = if on { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
     rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK).is_ok()
 }
 
@@ -268,22 +217,13 @@ fn is_kernel_swap(file: &File) -> bool {
     };
     let same = |path: &str| {
         // Blanks in names are written as in fstab(5).
-        let path = path
-            .replace("\\040", " ")
-            .replace("\\011", "\t")
-            .replace("\\134", "\\");
+        let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
         fs::metadata(path).is_ok_and(|m| {
-            (m.file_type().is_block_device()
-                && m.rdev() == ours.rdev()
-                && ours.file_type().is_block_device())
+            (m.file_type().is_block_device() && m.rdev() == ours.rdev() && ours.file_type().is_block_device())
                 || (m.dev(), m.ino()) == (ours.dev(), ours.ino())
         })
     };
-    swaps
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next())
-        .any(same)
+    swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(same)
 }
 
 /// Priorities as swapon(2) gives them: areas without one come after all that have one, in their order.
@@ -305,18 +245,13 @@ mod tests {
 
     impl Directory {
         fn new(name: &str) -> Directory {
-            let path =
-                std::env::temp_dir().join(format!("uswap-area-{name}-{}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("uswap-area-{name}-{}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
             Directory(path)
         }
 
         fn spec(&self, name: &str, size_bytes: Option<u64>) -> SwapSpec {
-            SwapSpec {
-                path: self.0.join(name),
-                size_bytes,
-                priority: None,
-            }
+            SwapSpec { path: self.0.join(name), size_bytes, priority: None }
         }
     }
 
@@ -343,24 +278,9 @@ mod tests {
         assert_eq!(fs::metadata(&spec.path).unwrap().mode() & 0o777, 0o600);
         assert!(refusal(named(&spec)).contains("in use"));
         drop(area);
-        assert_eq!(
-            named(&directory.spec("swap", None)).unwrap().config.slots,
-            1024
-        );
-        assert_eq!(
-            named(&directory.spec("swap", Some(2 << 20)))
-                .unwrap()
-                .config
-                .slots,
-            512
-        );
-        assert_eq!(
-            named(&directory.spec("swap", Some(8 << 20)))
-                .unwrap()
-                .config
-                .slots,
-            2048
-        );
+        assert_eq!(named(&directory.spec("swap", None)).unwrap().config.slots, 1024);
+        assert_eq!(named(&directory.spec("swap", Some(2 << 20))).unwrap().config.slots, 512);
+        assert_eq!(named(&directory.spec("swap", Some(8 << 20))).unwrap().config.slots, 2048);
     }
 
     #[test]
@@ -382,12 +302,7 @@ mod tests {
         page[1536] = 9;
         fs::write(&spec.path, page).unwrap();
         assert!(refusal(named(&spec)).contains("shorter"));
-        File::options()
-            .write(true)
-            .open(&spec.path)
-            .unwrap()
-            .set_len(4 << 20)
-            .unwrap();
+        File::options().write(true).open(&spec.path).unwrap().set_len(4 << 20).unwrap();
         let area = named(&spec).unwrap();
         assert_eq!((area.config.slots, area.config.punch_holes), (512, false));
         assert_eq!(area.bad_pages, [9]);
@@ -406,17 +321,9 @@ mod tests {
     #[test]
     fn what_is_no_file_is_refused() {
         let directory = Directory::new("kinds");
-        let null = SwapSpec {
-            path: "/dev/null".into(),
-            size_bytes: Some(4 << 20),
-            priority: None,
-        };
+        let null = SwapSpec { path: "/dev/null".into(), size_bytes: Some(4 << 20), priority: None };
         assert!(refusal(named(&null)).contains("neither"));
-        let itself = SwapSpec {
-            path: directory.0.clone(),
-            size_bytes: Some(4 << 20),
-            priority: None,
-        };
+        let itself = SwapSpec { path: directory.0.clone(), size_bytes: Some(4 << 20), priority: None };
         assert!(refusal(named(&itself)).contains("directory"));
     }
 
@@ -432,13 +339,8 @@ mod tests {
     #[test]
     fn automatic_priorities_are_below_chosen_ones() {
         let directory = Directory::new("priorities");
-        let mut areas: Vec<_> = (0..3)
-            .map(|_| temporary(&directory.0, 1 << 20).unwrap())
-            .collect();
+        let mut areas: Vec<_> = (0..3).map(|_| temporary(&directory.0, 1 << 20).unwrap()).collect();
         set_priorities(&mut areas, &[None, Some(5), None]);
-        assert_eq!(
-            areas.iter().map(|a| a.config.priority).collect::<Vec<_>>(),
-            [-2, 5, -3]
-        );
+        assert_eq!(areas.iter().map(|a| a.config.priority).collect::<Vec<_>>(), [-2, 5, -3]);
     }
 }

@@ -20,20 +20,13 @@ pub fn parse(text: &str) -> Result<SwapSpec, String> {
     let Some(mut rest) = text.strip_prefix("file:") else {
         return Err("a swap area is file:PATH[,size=SIZE][,prio=NUMBER]".to_owned());
     };
-    let mut spec = SwapSpec {
-        path: PathBuf::new(),
-        size_bytes: None,
-        priority: None,
-    };
+    let mut spec = SwapSpec { path: PathBuf::new(), size_bytes: None, priority: None };
     while let Some((before, option)) = rest.rsplit_once(',') {
         match option.split_once('=') {
-            Some(("size", value)) if spec.size_bytes.is_none() => {
-                spec.size_bytes = Some(size::parse(value)?)
-            }
+            Some(("size", value)) if spec.size_bytes.is_none() => spec.size_bytes = Some(size::parse(value)?),
             Some(("prio" | "priority", value)) if spec.priority.is_none() => {
                 let number = value.parse().ok().filter(|n| (0..=32767).contains(n));
-                spec.priority =
-                    Some(number.ok_or_else(|| format!("priority '{value}' is not in 0 to 32767"))?);
+                spec.priority = Some(number.ok_or_else(|| format!("priority '{value}' is not in 0 to 32767"))?);
             }
             Some((name, _)) if !name.contains('/') => {
                 return Err(format!("unknown or repeated option '{name}'"));
@@ -53,33 +46,16 @@ pub fn parse(text: &str) -> Result<SwapSpec, String> {
 mod tests {
     use super::*;
 
-    fn spec(
-        path: &str,
-        size_bytes: Option<u64>,
-        priority: Option<i32>,
-    ) -> Result<SwapSpec, String> {
-        Ok(SwapSpec {
-            path: path.into(),
-            size_bytes,
-            priority,
-        })
+    fn spec(path: &str, size_bytes: Option<u64>, priority: Option<i32>) -> Result<SwapSpec, String> {
+        Ok(SwapSpec { path: path.into(), size_bytes, priority })
     }
 
     #[test]
     fn specifications_are_read() {
-        assert_eq!(
-            parse("file:/var/a,size=8G,prio=5"),
-            spec("/var/a", Some(8 << 30), Some(5))
-        );
-        assert_eq!(
-            parse("file:/var/a,prio=5,size=1M"),
-            spec("/var/a", Some(1 << 20), Some(5))
-        );
+        assert_eq!(parse("file:/var/a,size=8G,prio=5"), spec("/var/a", Some(8 << 30), Some(5)));
+        assert_eq!(parse("file:/var/a,prio=5,size=1M"), spec("/var/a", Some(1 << 20), Some(5)));
         assert_eq!(parse("file:b"), spec("b", None, None));
-        assert_eq!(
-            parse("file:/a,b/c,size=1M"),
-            spec("/a,b/c", Some(1 << 20), None)
-        );
+        assert_eq!(parse("file:/a,b/c,size=1M"), spec("/a,b/c", Some(1 << 20), None));
         assert_eq!(parse("file:/x,y"), spec("/x,y", None, None));
     }
 
@@ -92,11 +68,7 @@ mod tests {
         assert!(parse("file:a,size=1Q").unwrap_err().contains("suffix"));
         assert!(parse("file:a,prio=40000").unwrap_err().contains("40000"));
         assert!(parse("file:a,prio=-1").unwrap_err().contains("-1"));
-        assert!(
-            parse("file:a,size=1G,size=2G")
-                .unwrap_err()
-                .contains("'size'")
-        );
+        assert!(parse("file:a,size=1G,size=2G").unwrap_err().contains("'size'"));
         assert!(parse("file:a,colour=red").unwrap_err().contains("'colour'"));
     }
 }

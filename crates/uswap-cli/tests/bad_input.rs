@@ -25,10 +25,7 @@ fn expect(command: &mut Command, status: i32, parts: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{text}");
     assert_eq!(text.lines().count(), 1, "not one line: {text}");
-    assert!(
-        text.starts_with("uswap: ") && text.ends_with('\n'),
-        "{text}"
-    );
+    assert!(text.starts_with("uswap: ") && text.ends_with('\n'), "{text}");
     for part in parts {
         assert!(text.contains(part), "no '{part}' in: {text}");
     }
@@ -71,25 +68,13 @@ impl Drop for Directory {
 
 #[test]
 fn unknown_size_suffix() {
-    expect_run(
-        &["-m", "512Q", "--", "true"],
-        125,
-        &["--memory", "unknown size suffix 'Q'"],
-    );
-    expect_run(
-        &["--swap", "file:/x,size=1Z", "true"],
-        125,
-        &["--swap", "'Z'"],
-    );
+    expect_run(&["-m", "512Q", "--", "true"], 125, &["--memory", "unknown size suffix 'Q'"]);
+    expect_run(&["--swap", "file:/x,size=1Z", "true"], 125, &["--swap", "'Z'"]);
 }
 
 #[test]
 fn budget_below_the_minimum() {
-    expect_run(
-        &["-m", "1M", "--", "true"],
-        125,
-        &["1 MiB", "minimum of 16 MiB"],
-    );
+    expect_run(&["-m", "1M", "--", "true"], 125, &["1 MiB", "minimum of 16 MiB"]);
 }
 
 #[test]
@@ -98,11 +83,7 @@ fn unknown_options_and_values() {
     expect_run(&["--compressor", "rar", "true"], 125, &["rar"]);
     expect_run(&["--zpool-percent", "120", "true"], 125, &["120"]);
     expect_run(&["-q", "-v", "true"], 125, &["--quiet", "--verbose"]);
-    expect_run(
-        &["--fault-injection", "gremlins", "true"],
-        125,
-        &["gremlins"],
-    );
+    expect_run(&["--fault-injection", "gremlins", "true"], 125, &["gremlins"]);
     expect(uswap().arg("walk"), 125, &["walk"]);
     expect(&mut uswap(), 125, &["uswap run"]);
 }
@@ -111,16 +92,10 @@ fn unknown_options_and_values() {
 fn unwritable_swap_directory() {
     let set = |directory: &str| {
         let mut command = uswap();
-        command
-            .env("USWAP_SWAP_DIR", directory)
-            .args(["run", "-m", "32M", "true"]);
+        command.env("USWAP_SWAP_DIR", directory).args(["run", "-m", "32M", "true"]);
         command
     };
-    expect(
-        &mut set("/no/such/directory"),
-        125,
-        &["/no/such/directory", "No such file"],
-    );
+    expect(&mut set("/no/such/directory"), 125, &["/no/such/directory", "No such file"]);
     expect(&mut set("/proc"), 125, &["swap file in '/proc'"]);
 }
 
@@ -132,45 +107,25 @@ fn swap_file_that_cannot_be_used() {
     // In use, by another run.
     let holder = fs::File::create(&file).unwrap();
     holder.lock().unwrap();
-    expect_run(
-        &["--swap", &spec, "true"],
-        125,
-        &[file.to_str().unwrap(), "in use"],
-    );
+    expect_run(&["--swap", &spec, "true"], 125, &[file.to_str().unwrap(), "in use"]);
     drop(holder);
     fs::write(&file, "a letter").unwrap();
-    expect_run(
-        &["--swap", &spec, "true"],
-        125,
-        &["something else", "mkswap"],
-    );
+    expect_run(&["--swap", &spec, "true"], 125, &["something else", "mkswap"]);
     assert_eq!(fs::read(&file).unwrap(), b"a letter");
     expect_run(&["--swap", "zram:4G", "true"], 125, &["file:PATH"]);
-    expect_run(
-        &["--swap", "file:/no/such/place,size=4M", "true"],
-        125,
-        &["/no/such/place"],
-    );
+    expect_run(&["--swap", "file:/no/such/place,size=4M", "true"], 125, &["/no/such/place"]);
 }
 
 #[test]
 fn unwritable_stats_file() {
-    expect_run(
-        &["--stats", "/no/such/place.json", "true"],
-        125,
-        &["/no/such/place.json"],
-    );
+    expect_run(&["--stats", "/no/such/place.json", "true"], 125, &["/no/such/place.json"]);
 }
 
 #[test]
 fn missing_command() {
     expect_run(&["-m", "32M"], 125, &["no command"]);
     expect_run(&["-m", "32M", "--"], 125, &["no command"]);
-    expect_run(
-        &["--", "surely-no-such-command"],
-        127,
-        &["not found", "surely-no-such-command"],
-    );
+    expect_run(&["--", "surely-no-such-command"], 127, &["not found", "surely-no-such-command"]);
     expect_run(&["/no/such/command"], 127, &["/no/such/command"]);
 }
 
@@ -178,11 +133,7 @@ fn missing_command() {
 fn command_that_is_not_executable() {
     let directory = Directory::new("noexec");
     let plain = directory.copy("/bin/sh", "plain", 0o644);
-    expect_run(
-        &[plain.to_str().unwrap()],
-        126,
-        &["plain", "not executable"],
-    );
+    expect_run(&[plain.to_str().unwrap()], 126, &["plain", "not executable"]);
     expect_run(&["/tmp"], 126, &["/tmp", "directory"]);
     let script = directory.path("script");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
@@ -203,11 +154,7 @@ fn statically_linked_command() {
     let path = directory.path("static");
     fs::write(&path, elf).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    expect_run(
-        &[path.to_str().unwrap()],
-        125,
-        &[path.to_str().unwrap(), "statically linked"],
-    );
+    expect_run(&[path.to_str().unwrap()], 125, &[path.to_str().unwrap(), "statically linked"]);
     // By way of a script, too.
     let script = directory.path("script");
     fs::write(&script, format!("#!{}\n", path.display())).unwrap();
@@ -226,24 +173,12 @@ fn setuid_command() {
         let path = directory.copy("/bin/true", name, 0o755);
         std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        expect_run(
-            &[path.to_str().unwrap()],
-            125,
-            &[path.to_str().unwrap(), name],
-        );
+        expect_run(&[path.to_str().unwrap()], 125, &[path.to_str().unwrap(), name]);
     }
     // For its own user it is a program like any other.
     let path = directory.copy("/bin/true", "own", 0o4755);
-    let output = uswap()
-        .args(["run", "-q", "-m", "32M"])
-        .arg(path)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = uswap().args(["run", "-q", "-m", "32M"]).arg(path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -257,19 +192,6 @@ fn no_permission_for_userfaultfd() {
     let directory = Directory::new("nobody");
     let copy = directory.copy(env!("CARGO_BIN_EXE_uswap"), "uswap", 0o755);
     let mut command = Command::new(copy);
-    command
-        .args(["run", "-m", "32M", "true"])
-        .stdin(Stdio::null())
-        .uid(NOBODY)
-        .gid(NOBODY);
-    expect(
-        &mut command,
-        125,
-        &[
-            "no permission",
-            "/dev/userfaultfd",
-            "vm.unprivileged_userfaultfd=1",
-            "--device",
-        ],
-    );
+    command.args(["run", "-m", "32M", "true"]).stdin(Stdio::null()).uid(NOBODY).gid(NOBODY);
+    expect(&mut command, 125, &["no permission", "/dev/userfaultfd", "vm.unprivileged_userfaultfd=1", "--device"]);
 }

@@ -11,10 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Whether this machine can run anything under uswap; `doctor` knows.
 fn can_run() -> bool {
-    let output = Command::new(env!("CARGO_BIN_EXE_uswap"))
-        .arg("doctor")
-        .output()
-        .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_uswap")).arg("doctor").output().unwrap();
     if !output.status.success() {
         eprintln!("skipped: {}", String::from_utf8_lossy(&output.stdout));
     }
@@ -23,10 +20,7 @@ fn can_run() -> bool {
 
 fn uswap(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uswap"));
-    command
-        .args(["run", "-m", "64M"])
-        .args(arguments)
-        .stdin(Stdio::null());
+    command.args(["run", "-m", "64M"]).args(arguments).stdin(Stdio::null());
     command
 }
 
@@ -84,10 +78,7 @@ fn the_summary_is_one_line_unless_quiet() {
     let output = uswap(&["--", "echo", "hello"]).output().unwrap();
     assert_eq!(output.stdout, b"hello\n");
     let summary = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        summary.starts_with("uswap: ") && summary.lines().count() == 1,
-        "{summary}"
-    );
+    assert!(summary.starts_with("uswap: ") && summary.lines().count() == 1, "{summary}");
     assert!(summary.contains("64 MiB"), "{summary}");
     assert!(shell("true").stderr.is_empty());
 }
@@ -98,19 +89,10 @@ fn signals_are_forwarded_once() {
         return;
     }
     let script = "trap 'echo usr1' USR1; trap 'echo term; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut child = uswap(&["-q", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = uswap(&["-q", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(line_from(&mut child), "ready");
     let send = |signal: &str| {
-        assert!(
-            Command::new("kill")
-                .args([signal, &child.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
     };
     send("-USR1");
     std::thread::sleep(Duration::from_millis(300));
@@ -127,26 +109,15 @@ fn the_program_sees_the_same_descriptors_and_signals() {
         return;
     }
     // The mask and the ignored signals, and the descriptors; ls itself opens the directory as the next one.
-    let script =
-        "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd; ulimit -n; ulimit -Hn";
-    for before in [
-        "",
-        "trap '' HUP PIPE CHLD; ",
-        "exec 0<&-; ",
-        "exec 7</dev/null; ",
-    ] {
+    let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd; ulimit -n; ulimit -Hn";
+    for before in ["", "trap '' HUP PIPE CHLD; ", "exec 0<&-; ", "exec 7</dev/null; "] {
         let uswap = env!("CARGO_BIN_EXE_uswap");
         let quoted = script.replace('\'', "'\\''");
         let run = |command: String| Command::new("sh").args(["-c", &command]).output().unwrap();
         let with = run(format!("{before}{uswap} run -q -m 64M -- sh -c '{quoted}'"));
         let without = run(format!("{before}sh -c '{quoted}'"));
         let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(
-            text(&with),
-            text(&without),
-            "after '{before}': {}",
-            String::from_utf8_lossy(&with.stderr)
-        );
+        assert_eq!(text(&with), text(&without), "after '{before}': {}", String::from_utf8_lossy(&with.stderr));
     }
 }
 
@@ -156,23 +127,12 @@ fn pipes_end_when_the_program_closes_them() {
         return;
     }
     let script = "echo first; exec >&-; sleep 5";
-    let mut child = uswap(&["-q", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = uswap(&["-q", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let started = Instant::now();
     let mut said = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(said, "first\n");
-    assert!(
-        started.elapsed() < Duration::from_secs(4),
-        "uswap held the pipe open"
-    );
+    assert!(started.elapsed() < Duration::from_secs(4), "uswap held the pipe open");
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -184,10 +144,7 @@ fn the_tree_dies_with_its_supervisor() {
     }
     // A moment for the second program to get its agent.
     let script = "sleep 60 & sleep 0.5; echo $$ $!; wait";
-    let mut child = uswap(&["-q", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = uswap(&["-q", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let pids = line_from(&mut child);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -218,22 +175,11 @@ fn a_daemon_outlives_the_run_and_is_still_served() {
         mark.display()
     );
     let started = Instant::now();
-    let mut child = uswap(&["--", "sh", "-c", &script])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = uswap(&["--", "sh", "-c", &script]).stderr(Stdio::piped()).spawn().unwrap();
     assert_eq!(end_of(&mut child).code(), Some(4));
     let mut said = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
-    assert!(
-        started.elapsed() < Duration::from_millis(900),
-        "standard error was held open"
-    );
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(started.elapsed() < Duration::from_millis(900), "standard error was held open");
     assert_eq!(said.lines().count(), 1, "{said}");
     let until = Instant::now() + Duration::from_secs(10);
     while !mark.exists() {
@@ -243,10 +189,7 @@ fn a_daemon_outlives_the_run_and_is_still_served() {
     let said = fs::read_to_string(&mark).unwrap();
     fs::remove_file(&mark).unwrap();
     let lines: Vec<&str> = said.lines().collect();
-    assert!(
-        lines.len() == 2 && lines[0].starts_with("/proc/") && lines[1] != "0",
-        "{said}"
-    );
+    assert!(lines.len() == 2 && lines[0].starts_with("/proc/") && lines[1] != "0", "{said}");
 }
 
 #[test]
@@ -254,10 +197,7 @@ fn a_nested_run_has_a_group_of_its_own() {
     if !can_run() {
         return;
     }
-    let inner = format!(
-        "{} run -m 32M -- sh -c 'echo $LD_PRELOAD; exit 6'",
-        env!("CARGO_BIN_EXE_uswap")
-    );
+    let inner = format!("{} run -m 32M -- sh -c 'echo $LD_PRELOAD; exit 6'", env!("CARGO_BIN_EXE_uswap"));
     let output = shell(&inner);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");
@@ -273,20 +213,9 @@ fn statistics_have_the_keys_that_stay() {
     }
     let file = temporary("stats.json");
     fs::write(&file, "x".repeat(100_000)).unwrap();
-    let status = uswap(&[
-        "-q",
-        "--stats",
-        file.to_str().unwrap(),
-        "--",
-        "sh",
-        "-c",
-        "exit 3",
-    ])
-    .status()
-    .unwrap();
+    let status = uswap(&["-q", "--stats", file.to_str().unwrap(), "--", "sh", "-c", "exit 3"]).status().unwrap();
     assert_eq!(status.code(), Some(3));
-    let stats: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let stats: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     fs::remove_file(&file).unwrap();
     assert_eq!(stats["memory_limit_bytes"], 64 << 20);
     assert_eq!(stats["exit_status"], 3);
@@ -304,11 +233,7 @@ fn a_named_swap_file_is_used_and_kept() {
     let spec = format!("file:{},size=8M,prio=3", file.display());
     for _ in 0..2 {
         let output = uswap(&["--swap", &spec, "--", "true"]).output().unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     let metadata = fs::metadata(&file).unwrap();
     assert_eq!((metadata.len(), metadata.mode() & 0o777), (8 << 20, 0o600));
@@ -323,10 +248,7 @@ fn no_zombies_are_left_in_the_tree() {
     // Orphans become children of the supervisor, which must collect them while the program goes on.
     let script = "for i in 1 2 3 4 5; do (sh -c 'sleep 0.1 & exit') & done; sleep 1; \
                   ps -o stat= --ppid $PPID | grep -c Z";
-    let mut child = uswap(&["-q", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = uswap(&["-q", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(line_from(&mut child), "0");
     end_of(&mut child);
 }
@@ -336,11 +258,7 @@ fn standard_input_reaches_the_program() {
     if !can_run() {
         return;
     }
-    let mut child = uswap(&["-q", "--", "cat"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = uswap(&["-q", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"through\n").unwrap();
     assert_eq!(line_from(&mut child), "through");
     assert!(end_of(&mut child).success());

@@ -31,7 +31,7 @@ mod lineage;
 
 pub use crate::core::{Core, CoreConfig, Released};
 pub use crate::entry::{AreaId, EntryId, Epoch, Location};
-pub use crate::fault::{FaultPlan, FrameLeft, LoadPage, LoadPlan, Landing};
+pub use crate::fault::{FaultPlan, FrameLeft, Landing, LoadPage, LoadPlan};
 pub use crate::page_table::{OpId, PageState};
 pub use crate::reclaim::Isolation;
 pub use crate::swap_cache::{FrameBlock, FrameId};

@@ -48,9 +48,10 @@ impl Readahead {
         self.clock += 1;
         let clock = self.clock;
         let max = self.max;
-        let known = self.streams.iter_mut().find(|stream| {
-            stream.last_used != 0 && (stream.next == page.0 || stream.previous == page.0)
-        });
+        let known = self
+            .streams
+            .iter_mut()
+            .find(|stream| stream.last_used != 0 && (stream.next == page.0 || stream.previous == page.0));
         if let Some(stream) = known {
             let forward = stream.next == page.0;
             let hits = stream.window - 1;

@@ -115,11 +115,7 @@ struct List {
 }
 
 impl List {
-    const NEW: List = List {
-        first: NO_CLUSTER,
-        last: NO_CLUSTER,
-        len: 0,
-    };
+    const NEW: List = List { first: NO_CLUSTER, last: NO_CLUSTER, len: 0 };
 }
 
 /// The cluster that slots are handed out from, and the next slot to look at.
@@ -153,26 +149,13 @@ impl Slots {
         bad.sort_unstable();
         bad.dedup();
         if let Some(&last) = bad.last() {
-            assert!(
-                last < area_slots,
-                "bad slot {last} lies outside of an area of {area_slots} slots"
-            );
+            assert!(last < area_slots, "bad slot {last} lies outside of an area of {area_slots} slots");
         }
         let cluster_count = area_slots.div_ceil(u64::from(CLUSTER_SLOTS));
-        let cluster_count =
-            u32::try_from(cluster_count).expect("an area has fewer than 2^32 clusters");
+        let cluster_count = u32::try_from(cluster_count).expect("an area has fewer than 2^32 clusters");
         let mut clusters = Vec::new();
         clusters.resize_with(cluster_count as usize, || None);
-        Slots {
-            area_slots,
-            bad,
-            clusters,
-            empty: List::NEW,
-            holes: List::NEW,
-            current: None,
-            used: 0,
-            granted: 0,
-        }
+        Slots { area_slots, bad, clusters, empty: List::NEW, holes: List::NEW, current: None, used: 0, granted: 0 }
     }
 
     /// Takes in a cluster that the group has given to this process.
@@ -205,10 +188,7 @@ impl Slots {
             never_use((slot - first_slot) as u32);
         }
         let first_bad = self.bad.partition_point(|&slot| slot < first_slot);
-        for &slot in self.bad[first_bad..]
-            .iter()
-            .take_while(|&&slot| slot < end_slot)
-        {
+        for &slot in self.bad[first_bad..].iter().take_while(|&&slot| slot < end_slot) {
             never_use((slot - first_slot) as u32);
         }
 
@@ -254,10 +234,7 @@ impl Slots {
                     let len = end - first;
                     cluster.used += len;
                     self.used += u64::from(len);
-                    self.current = Some(Position {
-                        offset: end,
-                        ..position
-                    });
+                    self.current = Some(Position { offset: end, ..position });
                     let first_slot = u64::from(position.cluster) * u64::from(CLUSTER_SLOTS);
                     return Ok((first_slot + u64::from(first), len));
                 }
@@ -273,10 +250,7 @@ impl Slots {
             };
             self.unlink(next);
             self.cluster_mut(next).place = Place::Current;
-            self.current = Some(Position {
-                cluster: next,
-                offset: 0,
-            });
+            self.current = Some(Position { cluster: next, offset: 0 });
         }
     }
 
@@ -285,10 +259,7 @@ impl Slots {
     /// # Panics
     /// When the slot is not in use: somebody else may own it by now, and would lose a page.
     pub fn free(&mut self, slot: u64) -> Freed {
-        assert!(
-            self.is_used(slot),
-            "slot {slot} is freed but not in use (freed twice, or never handed out)"
-        );
+        assert!(self.is_used(slot), "slot {slot} is freed but not in use (freed twice, or never handed out)");
         let index = (slot / u64::from(CLUSTER_SLOTS)) as u32;
         let offset = (slot % u64::from(CLUSTER_SLOTS)) as u32;
         let cluster = self.cluster_mut(index);
@@ -368,10 +339,7 @@ impl Slots {
     /// Whether the area, of which `total_slots_of_area` slots can hold pages, counts as full by what this process alone
     /// uses of it; see [`swap_is_full`].
     pub fn is_full(&self, total_slots_of_area: u64) -> bool {
-        swap_is_full(
-            total_slots_of_area.saturating_sub(self.used),
-            total_slots_of_area,
-        )
+        swap_is_full(total_slots_of_area.saturating_sub(self.used), total_slots_of_area)
     }
 
     /// Whether the slot can never be handed out.
@@ -391,15 +359,11 @@ impl Slots {
     }
 
     fn cluster(&self, index: u32) -> &Cluster {
-        self.clusters[index as usize]
-            .as_deref()
-            .expect("a linked cluster is granted")
+        self.clusters[index as usize].as_deref().expect("a linked cluster is granted")
     }
 
     fn cluster_mut(&mut self, index: u32) -> &mut Cluster {
-        self.clusters[index as usize]
-            .as_deref_mut()
-            .expect("a linked cluster is granted")
+        self.clusters[index as usize].as_deref_mut().expect("a linked cluster is granted")
     }
 
     fn list_mut(&mut self, place: Place) -> &mut List {
@@ -430,12 +394,7 @@ impl Slots {
 
     /// Takes a cluster out of the list that it is in.
     fn unlink(&mut self, index: u32) {
-        let Cluster {
-            place,
-            previous,
-            next,
-            ..
-        } = *self.cluster(index);
+        let Cluster { place, previous, next, .. } = *self.cluster(index);
         self.join(place, previous, next);
         self.list_mut(place).len -= 1;
         let cluster = self.cluster_mut(index);
@@ -626,8 +585,7 @@ mod tests {
             let mut chance = Chance(0x9E37_79B9_7F4A_7C15 ^ seed);
             let area_slots = 512 * 12 + 100;
             let bad: Vec<u64> = (0..20).map(|_| chance.below(area_slots)).collect();
-            let usable =
-                |slot: u64| slot != HEADER_SLOT && slot < area_slots && !bad.contains(&slot);
+            let usable = |slot: u64| slot != HEADER_SLOT && slot < area_slots && !bad.contains(&slot);
             let mut slots = Slots::new(area_slots, &bad);
             let mut model_used: BTreeSet<u64> = BTreeSet::new();
             let mut model_granted: BTreeSet<u32> = BTreeSet::new();
@@ -655,9 +613,7 @@ mod tests {
                                     })
                                     .sum();
                                 assert_eq!(model_used.len(), capacity, "refused with slots free");
-                                if let Some(cluster) =
-                                    (0..13).find(|cluster| !model_granted.contains(cluster))
-                                {
+                                if let Some(cluster) = (0..13).find(|cluster| !model_granted.contains(cluster)) {
                                     slots.grant(cluster);
                                     model_granted.insert(cluster);
                                 }
@@ -685,8 +641,7 @@ mod tests {
                             };
                             model_used.remove(&slot);
                             let first = slot / 512 * 512;
-                            let expected = if model_used.range(first..first + 512).next().is_none()
-                            {
+                            let expected = if model_used.range(first..first + 512).next().is_none() {
                                 Freed::ClusterEmpty((slot / 512) as u32)
                             } else {
                                 Freed::Still
@@ -699,10 +654,7 @@ mod tests {
                 assert_eq!(slots.granted(), model_granted.len());
                 let probe = chance.below(area_slots + 600);
                 assert_eq!(slots.is_used(probe), model_used.contains(&probe));
-                assert_eq!(
-                    slots.next_used(probe),
-                    model_used.range(probe..).next().copied()
-                );
+                assert_eq!(slots.next_used(probe), model_used.range(probe..).next().copied());
             }
         }
     }

@@ -33,15 +33,8 @@ struct Entry {
     condemned: bool,
 }
 
-const FREE: Entry = Entry {
-    location: 0,
-    hash_low: 0,
-    hash_high: 0,
-    epoch: Epoch(0),
-    life: Life::Free,
-    pins: 0,
-    condemned: false,
-};
+const FREE: Entry =
+    Entry { location: 0, hash_low: 0, hash_high: 0, epoch: Epoch(0), life: Life::Free, pins: 0, condemned: false };
 
 /// What became of an entry that its page has let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -51,10 +51,7 @@ impl PageRange {
     /// The pages of the bytes `start..end`; both are multiples of [`PAGE_SIZE`].
     pub fn of_bytes(start: usize, end: usize) -> Self {
         debug_assert!(start % PAGE_SIZE == 0 && end % PAGE_SIZE == 0 && start <= end);
-        Self {
-            start: PageNumber::containing(start),
-            pages: ((end - start) / PAGE_SIZE) as u64,
-        }
+        Self { start: PageNumber::containing(start), pages: ((end - start) / PAGE_SIZE) as u64 }
     }
 
     /// The page after the last one.

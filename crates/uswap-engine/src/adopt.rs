@@ -256,9 +256,10 @@ impl Engine {
     /// zeros.
     fn forget_unless_swapped(&self, range: PageRange) {
         let mut core = self.core();
-        let swapped = core.pages().iter(range).any(|(_, state)| {
-            !matches!(state, PageState::Untouched | PageState::Resident { .. })
-        });
+        let swapped = core
+            .pages()
+            .iter(range)
+            .any(|(_, state)| !matches!(state, PageState::Untouched | PageState::Resident { .. }));
         if swapped {
             drop(core);
             self.fatal(format_args!(

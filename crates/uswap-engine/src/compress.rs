@@ -58,9 +58,7 @@ struct Workspace {
 impl Workspace {
     fn new(bytes: usize) -> Workspace {
         let words = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
-        Workspace {
-            words: NonNull::from(Box::leak(words)),
-        }
+        Workspace { words: NonNull::from(Box::leak(words)) }
     }
 
     fn as_ptr(&self) -> *mut c_void {
@@ -95,10 +93,7 @@ impl Zstd {
         // SAFETY: functions of plain numbers.
         let (compress_bytes, decompress_bytes) = unsafe {
             let parameters = zstd_sys::ZSTD_getCParams(ZSTD_LEVEL, PAGE_BYTES as u64, 0);
-            (
-                zstd_sys::ZSTD_estimateCCtxSize_usingCParams(parameters),
-                zstd_sys::ZSTD_estimateDCtxSize(),
-            )
+            (zstd_sys::ZSTD_estimateCCtxSize_usingCParams(parameters), zstd_sys::ZSTD_estimateDCtxSize())
         };
         // A quarter more than the estimate, which leaves out what the advanced interface adds. If it were still too
         // little, `ZSTD_compress2` would refuse each page, and the tests below would show it.
@@ -108,10 +103,7 @@ impl Zstd {
         let (compress, decompress) = unsafe {
             (
                 zstd_sys::ZSTD_initStaticCCtx(compress_memory.as_ptr(), compress_memory.bytes()),
-                zstd_sys::ZSTD_initStaticDCtx(
-                    decompress_memory.as_ptr(),
-                    decompress_memory.bytes(),
-                ),
+                zstd_sys::ZSTD_initStaticDCtx(decompress_memory.as_ptr(), decompress_memory.bytes()),
             )
         };
         let zstd = Zstd {
@@ -122,8 +114,7 @@ impl Zstd {
         };
 
         use zstd_sys::ZSTD_cParameter::{
-            ZSTD_c_checksumFlag, ZSTD_c_compressionLevel, ZSTD_c_dictIDFlag,
-            ZSTD_c_experimentalParam2 as ZSTD_C_FORMAT,
+            ZSTD_c_checksumFlag, ZSTD_c_compressionLevel, ZSTD_c_dictIDFlag, ZSTD_c_experimentalParam2 as ZSTD_C_FORMAT,
         };
         use zstd_sys::ZSTD_dParameter::ZSTD_d_experimentalParam1 as ZSTD_D_FORMAT;
         // Without the magic number a frame is 4 bytes shorter.
@@ -135,15 +126,11 @@ impl Zstd {
             (ZSTD_c_dictIDFlag, 0),
         ] {
             // SAFETY: the context is live and not in the middle of a frame.
-            let status = unsafe {
-                zstd_sys::ZSTD_CCtx_setParameter(zstd.compress.as_ptr(), parameter, value)
-            };
+            let status = unsafe { zstd_sys::ZSTD_CCtx_setParameter(zstd.compress.as_ptr(), parameter, value) };
             assert!(!is_zstd_error(status), "zstd refuses a parameter");
         }
         // SAFETY: as above.
-        let status = unsafe {
-            zstd_sys::ZSTD_DCtx_setParameter(zstd.decompress.as_ptr(), ZSTD_D_FORMAT, magicless)
-        };
+        let status = unsafe { zstd_sys::ZSTD_DCtx_setParameter(zstd.decompress.as_ptr(), ZSTD_D_FORMAT, magicless) };
         assert!(!is_zstd_error(status), "zstd refuses a parameter");
         zstd
     }
@@ -175,11 +162,7 @@ impl Zstd {
             )
         };
         // An error code is far above 4096.
-        if status == PAGE_BYTES {
-            Ok(())
-        } else {
-            Err(Corrupt)
-        }
+        if status == PAGE_BYTES { Ok(()) } else { Err(Corrupt) }
     }
 }
 
@@ -212,9 +195,7 @@ impl PageCompressor {
                 // SAFETY: a function without arguments or effects.
                 let bytes = unsafe { LZ4_sizeofState() };
                 let bytes = usize::try_from(bytes).expect("a size is positive");
-                Codec::Lz4 {
-                    state: Workspace::new(bytes),
-                }
+                Codec::Lz4 { state: Workspace::new(bytes) }
             }
             Compressor::Zstd => Codec::Zstd(Zstd::new()),
         };
@@ -223,11 +204,7 @@ impl PageCompressor {
 
     /// Compresses `page` into the start of `out` and says how many bytes it became. `None` when that would be more than
     /// [`COMPRESSED_BYTES_MAX`], and always without a compressor; `out` then holds nothing of use.
-    pub fn compress(
-        &mut self,
-        page: &[u8; PAGE_BYTES],
-        out: &mut [u8; PAGE_BYTES],
-    ) -> Option<usize> {
+    pub fn compress(&mut self, page: &[u8; PAGE_BYTES], out: &mut [u8; PAGE_BYTES]) -> Option<usize> {
         // A compressor that runs out of room stops early: an incompressible page costs less than a whole one.
         let out = &mut out[..COMPRESSED_BYTES_MAX];
         match &mut self.codec {
@@ -274,11 +251,7 @@ impl PageCompressor {
                     )
                 };
                 // An error is negative.
-                if page_bytes == PAGE_BYTES as c_int {
-                    Ok(())
-                } else {
-                    Err(Corrupt)
-                }
+                if page_bytes == PAGE_BYTES as c_int { Ok(()) } else { Err(Corrupt) }
             }
             Codec::Zstd(zstd) => zstd.decompress(bytes, out),
         }
@@ -394,11 +367,7 @@ mod tests {
                 let page = random_page(&mut chance);
                 let mut out = [0x77; PAGE_BYTES];
                 assert_eq!(compressor.compress(&page, &mut out), None);
-                assert_eq!(
-                    out[COMPRESSED_BYTES_MAX..],
-                    [0x77; 256],
-                    "written past the cap"
-                );
+                assert_eq!(out[COMPRESSED_BYTES_MAX..], [0x77; 256], "written past the cap");
             }
         }
     }
@@ -419,10 +388,7 @@ mod tests {
         for kind in BOTH {
             let page = random_page(&mut Chance(5));
             let mut out = [0; PAGE_BYTES];
-            assert_eq!(
-                PageCompressor::new(kind).decompress(&page, &mut out),
-                Ok(())
-            );
+            assert_eq!(PageCompressor::new(kind).decompress(&page, &mut out), Ok(()));
             assert_eq!(out, page);
         }
     }
@@ -433,10 +399,7 @@ mod tests {
             let mut out = [0; PAGE_BYTES];
             let bytes = [0u8; 5000];
             for len in [0, COMPRESSED_BYTES_MAX + 1, 4095, 4097, 5000] {
-                assert_eq!(
-                    PageCompressor::new(kind).decompress(&bytes[..len], &mut out),
-                    Err(Corrupt)
-                );
+                assert_eq!(PageCompressor::new(kind).decompress(&bytes[..len], &mut out), Err(Corrupt));
             }
         }
     }
@@ -455,11 +418,7 @@ mod tests {
             let mut chance = Chance(13);
             let mut compressor = PageCompressor::new(kind);
             let pages = compressible_pages();
-            let mut guarded = Box::new(Guarded {
-                before: [0xC3; 512],
-                page: [0; PAGE_BYTES],
-                after: [0xC3; 512],
-            });
+            let mut guarded = Box::new(Guarded { before: [0xC3; 512], page: [0; PAGE_BYTES], after: [0xC3; 512] });
             let mut corrupt = 0;
             for round in 0..20_000 {
                 let page = &pages[round % pages.len()];
@@ -470,11 +429,7 @@ mod tests {
                 match chance.below(5) {
                     0 => input.truncate(chance.below(bytes)),
                     1 => input.extend((0..1 + chance.below(64)).map(|_| chance.0 as u8)),
-                    2 => {
-                        input = (0..1 + chance.below(3840))
-                            .map(|_| chance.next() as u8)
-                            .collect()
-                    }
+                    2 => input = (0..1 + chance.below(3840)).map(|_| chance.next() as u8).collect(),
                     _ => {
                         for _ in 0..1 + chance.below(6) {
                             input[chance.below(bytes)] ^= 1 << chance.below(8);
@@ -486,10 +441,7 @@ mod tests {
                 }
                 assert_eq!((guarded.before, guarded.after), ([0xC3; 512], [0xC3; 512]));
                 if round % 64 == 0 {
-                    assert_eq!(
-                        compressor.decompress(&out[..bytes], &mut guarded.page),
-                        Ok(())
-                    );
+                    assert_eq!(compressor.decompress(&out[..bytes], &mut guarded.page), Ok(()));
                     assert_eq!(guarded.page, *page);
                 }
             }
@@ -501,13 +453,9 @@ mod tests {
     fn two_compressors_read_each_other() {
         for kind in BOTH {
             let mut out = [0; PAGE_BYTES];
-            let bytes = PageCompressor::new(kind)
-                .compress(&text_page(), &mut out)
-                .unwrap();
+            let bytes = PageCompressor::new(kind).compress(&text_page(), &mut out).unwrap();
             let mut back = [0; PAGE_BYTES];
-            PageCompressor::new(kind)
-                .decompress(&out[..bytes], &mut back)
-                .unwrap();
+            PageCompressor::new(kind).decompress(&out[..bytes], &mut back).unwrap();
             assert_eq!(back, text_page());
         }
     }

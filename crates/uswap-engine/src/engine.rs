@@ -29,8 +29,8 @@ use uswap_sys::uffd::{Features, Uffd, UffdUnavailable};
 use crate::areas::Areas;
 use crate::compress::PageCompressor;
 use crate::fork::Window;
-use crate::handler::PendingFault;
 use crate::group::{Compressor, Counter};
+use crate::handler::PendingFault;
 use crate::ledger::Ledger;
 use crate::member::Member;
 use crate::monitor::Post;
@@ -223,14 +223,11 @@ impl Parts {
             advise(memory.start(), memory.len(), rustix::mm::Advice::LinuxDontFork)?;
             let _ = advise(memory.start(), memory.len(), rustix::mm::Advice::LinuxNoHugepage);
         }
-        uffd.register(frames.start(), frames.len())?;
-        trash_uffd.register(trash.start(), trash.len())?;
         // Read once, so that a copy from it takes no fault on the way.
         let zeros = private_memory::map(BLOCK_BYTES, Purpose::Buffers)?;
         member.client.keep_uffd(uffd.as_fd())?;
         let pool = Zpool::new((config.memory_limit_bytes as usize).saturating_mul(4))?;
-        let area_slots: Vec<u64> =
-            config.areas.iter().filter(|area| area.present).map(|area| area.slots).collect();
+        let area_slots: Vec<u64> = config.areas.iter().filter(|area| area.present).map(|area| area.slots).collect();
         let (core, ancestors) = match inheritance {
             None => {
                 let config = CoreConfig { frame_blocks: blocks, area_slots, window_max: BLOCK_PAGES as u32 };
@@ -241,14 +238,19 @@ impl Parts {
                 (core, ancestors)
             }
         };
+        let pagemap = PageMap::open_self()?;
+        let areas = Areas::open(member)?;
+        // Last, because from here on nothing may fail: unmapping registered memory waits for a handler.
+        trash_uffd.register(trash.start(), trash.len())?;
+        uffd.register(frames.start(), frames.len())?;
         Ok(Parts {
             uffd,
             trash: Trash { uffd: trash_uffd, memory: trash },
             frames,
             zeros,
-            pagemap: PageMap::open_self()?,
+            pagemap,
             pool,
-            areas: Areas::open(member)?,
+            areas,
             core,
             ancestors,
         })
@@ -380,8 +382,7 @@ impl Engine {
         for place in released.drain(..) {
             if place.epoch == own {
                 if let Location::Pool { handle, len } = place.location {
-                    let pool =
-                        pool.get_or_insert_with(|| self.pool.lock().expect("no thread panics with this lock"));
+                    let pool = pool.get_or_insert_with(|| self.pool.lock().expect("no thread panics with this lock"));
                     pool.free(Handle(handle), len as usize);
                 }
             } else if let Some(ancestor) = self.ancestors.get(place.epoch.0 as usize) {

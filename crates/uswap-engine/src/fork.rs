@@ -20,8 +20,8 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use uswap_core::budget::Watermarks;
@@ -120,7 +120,11 @@ enum Note {
     Installed(PageNumber),
     Removed(PageRange),
     Unmapped(PageRange),
-    Remapped { from: PageNumber, to: PageNumber, pages: u64 },
+    Remapped {
+        from: PageNumber,
+        to: PageNumber,
+        pages: u64,
+    },
 }
 
 /// Notes that a window has room for.
@@ -160,11 +164,7 @@ enum Beside {
 
 impl Window {
     pub fn new() -> Window {
-        Window {
-            notes: AtomicPtr::new(std::ptr::null_mut()),
-            count: AtomicU32::new(0),
-            journal: Mutex::new(None),
-        }
+        Window { notes: AtomicPtr::new(std::ptr::null_mut()), count: AtomicU32::new(0), journal: Mutex::new(None) }
     }
 
     fn open(&self) -> io::Result<()> {
@@ -449,19 +449,7 @@ impl Monitor {
 
     fn take_over(&mut self, old: Engine) {
         let Engine {
-            member,
-            uffd,
-            pagemap,
-            frames,
-            zeros,
-            areas,
-            mut ancestors,
-            window,
-            core,
-            pool,
-            heirs,
-            trash,
-            ..
+            member, uffd, pagemap, frames, zeros, areas, mut ancestors, window, core, pool, heirs, trash, ..
         } = old;
         std::mem::forget((member, uffd, pagemap, areas));
         std::mem::forget((into_inner(trash), frames, zeros));

@@ -857,9 +857,8 @@ impl Group {
 
     /// The clusters of an area that a process owns, ascending.
     pub fn clusters_of(&self, area: usize, process: u32) -> impl Iterator<Item = u32> {
-        let owned = move |(cluster, owner): (usize, &AtomicU32)| {
-            (owner.load(Acquire) == process + 1).then_some(cluster as u32)
-        };
+        let owned =
+            move |(cluster, owner): (usize, &AtomicU32)| (owner.load(Acquire) == process + 1).then_some(cluster as u32);
         self.owners(area).iter().enumerate().filter_map(owned)
     }
 

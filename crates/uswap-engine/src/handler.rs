@@ -6,8 +6,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
 use uswap_core::fault::MOVE_PAGES_MIN;
 use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
-use uswap_sys::{private_memory, thread};
 use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
+use uswap_sys::{private_memory, thread};
 
 use crate::engine::{Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};

@@ -483,4 +483,3 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: crate::protocol:
         }
     }
 }
-

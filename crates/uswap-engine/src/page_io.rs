@@ -35,12 +35,7 @@ impl SlotPage {
     /// During the call of [`PageBatch::read`] or [`PageBatch::write`] with this page, the 4096 bytes at `address` are
     /// as [`PageIo::new`] wants them.
     pub unsafe fn new(slot: u64, address: *mut u8, tag: u64) -> SlotPage {
-        SlotPage {
-            slot,
-            address,
-            tag,
-            outcome: IoOutcome::Pending,
-        }
+        SlotPage { slot, address, tag, outcome: IoOutcome::Pending }
     }
 
     /// The slot.
@@ -78,9 +73,7 @@ pub struct PageBatch {
 impl PageBatch {
     /// Room for `runs` transfers at a time. A batch of more runs goes in several rounds.
     pub fn with_capacity(runs: usize) -> PageBatch {
-        PageBatch {
-            ios: Vec::with_capacity(runs.max(1)),
-        }
+        PageBatch { ios: Vec::with_capacity(runs.max(1)) }
     }
 
     /// Reads each page. Sorts `pages` by slot; afterwards each has its outcome.
@@ -103,11 +96,7 @@ impl PageBatch {
         // In place: a stable sort would allocate.
         pages.sort_unstable_by_key(|page| page.slot);
         for pair in pages.windows(2) {
-            assert!(
-                pair[0].slot != pair[1].slot,
-                "slot {} is transferred twice in one batch",
-                pair[0].slot
-            );
+            assert!(pair[0].slot != pair[1].slot, "slot {} is transferred twice in one batch", pair[0].slot);
         }
         for page in pages.iter_mut() {
             page.outcome = IoOutcome::Pending;
@@ -117,9 +106,7 @@ impl PageBatch {
             for io in ios {
                 let outcome = match io.outcome() {
                     // Left pending: it goes page by page below.
-                    IoOutcome::Failed(error) if io.pages() > 1 && is_worth_splitting(error) => {
-                        IoOutcome::Pending
-                    }
+                    IoOutcome::Failed(error) if io.pages() > 1 && is_worth_splitting(error) => IoOutcome::Pending,
                     outcome => outcome,
                 };
                 for page in pages.by_ref().take(io.pages() as usize) {
@@ -193,12 +180,7 @@ mod tests {
 
     impl<S: Store> Recorder<S> {
         fn new(store: S, bad: &[u64], error: StoreError) -> Recorder<S> {
-            Recorder {
-                store,
-                bad: bad.to_vec(),
-                error,
-                seen: Mutex::default(),
-            }
+            Recorder { store, bad: bad.to_vec(), error, seen: Mutex::default() }
         }
         fn see(&self, batch: &mut [PageIo], mut pass_on: impl FnMut(&mut [PageIo])) {
             for io in batch {
@@ -300,20 +282,13 @@ mod tests {
         for (error, capacity) in [(StoreError::Io(5), 16), (StoreError::Short, 2)] {
             let store = Recorder::new(memory_store(100), &[12, 40], error);
             let mut memory = Pages::each(60, |i| i as u8 + 1);
-            let pairs: Vec<(u64, usize)> = (10..16)
-                .chain(20..24)
-                .chain(38..43)
-                .map(|i| (i as u64, i))
-                .collect();
+            let pairs: Vec<(u64, usize)> = (10..16).chain(20..24).chain(38..43).map(|i| (i as u64, i)).collect();
             let mut pages = slot_pages(&mut memory, &pairs);
             let mut batch = PageBatch::with_capacity(capacity);
             batch.write(&store, &mut ring(), &mut pages);
             for page in &pages {
-                let expected = if store.bad.contains(&page.slot()) {
-                    IoOutcome::Failed(error)
-                } else {
-                    IoOutcome::Done
-                };
+                let expected =
+                    if store.bad.contains(&page.slot()) { IoOutcome::Failed(error) } else { IoOutcome::Done };
                 assert_eq!(page.outcome(), expected, "slot {}", page.slot());
             }
             // The good pages of the bad runs were written.
@@ -321,11 +296,7 @@ mod tests {
             let mut pages = slot_pages(&mut back, &pairs);
             batch.read(&store.store, &mut ring(), &mut pages);
             for page in &pages {
-                let expected = if store.bad.contains(&page.slot()) {
-                    0
-                } else {
-                    page.tag as u8 + 1
-                };
+                let expected = if store.bad.contains(&page.slot()) { 0 } else { page.tag as u8 + 1 };
                 assert!(back.is(page.tag as usize, expected));
             }
         }
@@ -351,11 +322,7 @@ mod tests {
             let pairs: Vec<(u64, usize)> = (0..8).map(|i| (10 + i as u64 * 3, i)).collect();
             let mut pages = slot_pages(&mut memory, &pairs);
             PageBatch::with_capacity(4).read(&store, &mut ring(), &mut pages);
-            assert!(
-                pages
-                    .iter()
-                    .all(|page| matches!(page.outcome(), IoOutcome::Failed(_)))
-            );
+            assert!(pages.iter().all(|page| matches!(page.outcome(), IoOutcome::Failed(_))));
         }
     }
 

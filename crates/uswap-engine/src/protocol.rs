@@ -373,8 +373,7 @@ pub struct Client {
 impl Client {
     /// Connects to the supervisor.
     pub fn connect(name: &[u8]) -> io::Result<Client> {
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let address = SocketAddrUnix::new_abstract_name(name)?;
         rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
         Ok(Client { socket })

@@ -107,9 +107,7 @@ impl Slab {
         } else if used == capacity {
             Place::Full
         } else {
-            Place::Partial {
-                group: (used * FULLNESS_GROUPS / capacity) as u8,
-            }
+            Place::Partial { group: (used * FULLNESS_GROUPS / capacity) as u8 }
         }
     }
 
@@ -136,10 +134,7 @@ struct List {
 }
 
 impl List {
-    const NEW: List = List {
-        first: NO_SLAB,
-        len: 0,
-    };
+    const NEW: List = List { first: NO_SLAB, len: 0 };
 }
 
 /// Units of the objects in the class that serves a length. Classes with equally many objects a slab are merged into
@@ -203,10 +198,7 @@ impl Region {
     }
 
     fn view(&self) -> PoolView {
-        PoolView {
-            base: self.base,
-            len: self.len,
-        }
+        PoolView { base: self.base, len: self.len }
     }
 }
 
@@ -305,10 +297,7 @@ impl Zpool {
     /// # Panics
     /// When `len` is 0 or more than [`OBJECT_BYTES_MAX`].
     pub fn alloc(&mut self, len: usize) -> Option<Handle> {
-        assert!(
-            (1..=OBJECT_BYTES_MAX).contains(&len),
-            "an object of {len} bytes"
-        );
+        assert!((1..=OBJECT_BYTES_MAX).contains(&len), "an object of {len} bytes");
         let units = class_units(len);
         let index = match self.fullest_partial(units) {
             Some(index) => index,
@@ -328,10 +317,7 @@ impl Zpool {
     /// When there is no such object: freed twice, a handle of another pool, another length class.
     pub fn free(&mut self, handle: Handle, len: usize) {
         let index = handle.slab();
-        assert!(
-            index < self.first_fresh,
-            "{handle:?} is freed but was never allocated"
-        );
+        assert!(index < self.first_fresh, "{handle:?} is freed but was never allocated");
         let index = index as u32;
         let slab = self.slab_mut(index);
         let units = usize::from(slab.class_units);
@@ -340,16 +326,10 @@ impl Zpool {
             "{handle:?} of {len} bytes is freed but not allocated: its slab holds objects of {units} units"
         );
         let unit = handle.0 as usize % SLAB_UNITS;
-        assert!(
-            unit.is_multiple_of(units),
-            "{handle:?} points into an object"
-        );
+        assert!(unit.is_multiple_of(units), "{handle:?} points into an object");
         let object = unit / units;
         let (word, bit) = (object / 64, 1 << (object % 64));
-        assert!(
-            slab.taken[word] & bit != 0,
-            "{handle:?} of {len} bytes is freed but not allocated: freed twice?"
-        );
+        assert!(slab.taken[word] & bit != 0, "{handle:?} of {len} bytes is freed but not allocated: freed twice?");
         slab.taken[word] &= !bit;
         slab.used -= 1;
         self.settle(index);
@@ -417,9 +397,7 @@ impl Zpool {
 
     /// For a forked child: what is left of its parent's pool, for reading.
     pub fn into_foreign(self) -> ForeignPool {
-        ForeignPool {
-            region: self.region,
-        }
+        ForeignPool { region: self.region }
     }
 
     fn slab(&self, index: u32) -> &Slab {
@@ -431,11 +409,7 @@ impl Zpool {
     }
 
     fn fullest_partial(&self, units: usize) -> Option<u32> {
-        self.partial[units]
-            .iter()
-            .rev()
-            .map(|list| list.first)
-            .find(|&first| first != NO_SLAB)
+        self.partial[units].iter().rev().map(|list| list.first).find(|&first| first != NO_SLAB)
     }
 
     /// A slab without objects, made one of this class. It is linked when its first object is taken.
@@ -447,8 +421,7 @@ impl Zpool {
         } else if self.first_fresh < self.slab_count {
             if self.first_fresh == self.chunks.len() * CHUNK_SLABS {
                 // Made on the heap: a chunk is larger than the stack of an agent thread.
-                self.chunks
-                    .push(vec![Slab::FRESH; CHUNK_SLABS].into_boxed_slice());
+                self.chunks.push(vec![Slab::FRESH; CHUNK_SLABS].into_boxed_slice());
             }
             self.first_fresh += 1;
             (self.first_fresh - 1) as u32
@@ -482,9 +455,7 @@ impl Zpool {
             Place::Fresh | Place::Full => None,
             Place::Returned => Some(&mut self.returned),
             Place::Empty => Some(&mut self.empty),
-            Place::Partial { group } => {
-                Some(&mut self.partial[usize::from(units)][usize::from(group)])
-            }
+            Place::Partial { group } => Some(&mut self.partial[usize::from(units)][usize::from(group)]),
         }
     }
 
@@ -508,13 +479,7 @@ impl Zpool {
 
     /// Takes a slab out of its list, if it is in one. The caller gives it a new place.
     fn unlink(&mut self, index: u32) {
-        let Slab {
-            previous,
-            next,
-            place,
-            class_units,
-            ..
-        } = *self.slab(index);
+        let Slab { previous, next, place, class_units, .. } = *self.slab(index);
         if let Some(list) = self.list_mut(place, class_units) {
             list.len -= 1;
             if list.first == index {
@@ -549,11 +514,7 @@ impl Zpool {
             }
             let bytes = (end - start) as usize * SLAB_BYTES;
             // REMOVE, not DONTNEED: the pages are shared memory, and would stay in it for who maps it after us.
-            if self
-                .region
-                .advise(start as usize * SLAB_BYTES, bytes, Advice::LinuxRemove)
-                .is_err()
-            {
+            if self.region.advise(start as usize * SLAB_BYTES, bytes, Advice::LinuxRemove).is_err() {
                 // Out of kernel memory, or interrupted by a fatal signal: they stay in reserve.
                 break;
             }
@@ -594,9 +555,7 @@ impl ForeignPool {
     /// memory. The content stays; the next read maps it again.
     pub fn drop_resident(&self) -> io::Result<()> {
         // DONTNEED on shared memory only unmaps.
-        Ok(self
-            .region
-            .advise(0, self.region.len, Advice::LinuxDontNeed)?)
+        Ok(self.region.advise(0, self.region.len, Advice::LinuxDontNeed)?)
     }
 }
 
@@ -636,16 +595,8 @@ mod tests {
     /// RssShmem of this process, in bytes.
     fn rss_shmem() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("RssShmem:"))
-            .unwrap();
-        line.split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse::<usize>()
-            .unwrap()
-            * 1024
+        let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
     }
 
     /// Runs `test` in a forked child, where no other test changes the resident memory. Says whether it returned.
@@ -674,10 +625,7 @@ mod tests {
         for len in 1..=OBJECT_BYTES_MAX {
             let units = class_units(len);
             assert!(units * UNIT_BYTES >= len && units <= CLASS_UNITS_MAX);
-            assert!(
-                units == len.div_ceil(UNIT_BYTES) || (SLAB_UNITS % units) * 8 < SLAB_UNITS,
-                "{len}"
-            );
+            assert!(units == len.div_ceil(UNIT_BYTES) || (SLAB_UNITS % units) * 8 < SLAB_UNITS, "{len}");
         }
         assert_eq!(class_units(1), 1);
         assert_eq!(class_units(64), 1);
@@ -707,11 +655,8 @@ mod tests {
                     assert!(model.insert(handle, (step, len)).is_none());
                 } else if !model.is_empty() {
                     let from = Handle(chance.below(pool.capacity() / UNIT_BYTES) as u32);
-                    let (&handle, &(tag, len)) = model
-                        .range(from..)
-                        .next()
-                        .or_else(|| model.first_key_value())
-                        .unwrap();
+                    let (&handle, &(tag, len)) =
+                        model.range(from..).next().or_else(|| model.first_key_value()).unwrap();
                     // SAFETY: the model says that the object is live, and this is the only thread.
                     assert!(check(unsafe { pool.slice(handle, len) }, tag));
                     pool.free(handle, len);
@@ -744,16 +689,10 @@ mod tests {
         let mut pool = Zpool::new(MIB).unwrap();
         let objects: Vec<Handle> = (0..24).map(|tag| store(&mut pool, tag, 4096)).collect();
         // Three slabs of 8. Leave 1 object in the first, 7 in the second, 4 in the third.
-        for &handle in objects[1..8]
-            .iter()
-            .chain(&objects[8..9])
-            .chain(&objects[20..24])
-        {
+        for &handle in objects[1..8].iter().chain(&objects[8..9]).chain(&objects[20..24]) {
             pool.free(handle, 4096);
         }
-        let slabs: Vec<usize> = (0..6)
-            .map(|tag| store(&mut pool, tag, 4000).slab())
-            .collect();
+        let slabs: Vec<usize> = (0..6).map(|tag| store(&mut pool, tag, 4000).slab()).collect();
         assert_eq!(slabs, [1, 2, 2, 2, 2, 0]);
     }
 
@@ -770,10 +709,7 @@ mod tests {
     #[test]
     fn a_pool_larger_than_the_address_space_is_made_smaller() {
         assert!(passes_in_a_child(|| {
-            let limit = libc::rlimit {
-                rlim_cur: 4 << 30,
-                rlim_max: 4 << 30,
-            };
+            let limit = libc::rlimit { rlim_cur: 4 << 30, rlim_max: 4 << 30 };
             // SAFETY: `limit` outlives the call.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
             let mut pool = Zpool::new(64 << 30).unwrap();

@@ -106,9 +106,6 @@ fn compressing_allocates_nothing() {
             }
         });
         assert_eq!(calls, 0, "{kind:?}");
-        assert_eq!(
-            compressed_pages,
-            if kind == Compressor::None { 0 } else { 150 }
-        );
+        assert_eq!(compressed_pages, if kind == Compressor::None { 0 } else { 150 });
     }
 }

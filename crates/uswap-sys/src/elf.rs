@@ -111,11 +111,7 @@ fn inspect_bytes(file: &impl Bytes) -> io::Result<Program> {
 }
 
 fn script(text: &[u8]) -> Program {
-    let line = text
-        .split(|&b| b == b'\n' || b == 0)
-        .next()
-        .unwrap_or(text)
-        .trim_ascii();
+    let line = text.split(|&b| b == b'\n' || b == 0).next().unwrap_or(text).trim_ascii();
     let is_space = |b: &u8| *b == b' ' || *b == b'\t';
     let (interpreter, arg) = match line.iter().position(is_space) {
         Some(at) => (&line[..at], line[at..].trim_ascii()),
@@ -146,9 +142,7 @@ fn elf(file: &impl Bytes, head: &[u8]) -> io::Result<Option<Program>> {
         }
         let place = match class {
             Class::Bits64 => u64_at(entry, 8).zip(u64_at(entry, 32)),
-            Class::Bits32 => u32_at(entry, 4)
-                .zip(u32_at(entry, 16))
-                .map(|(o, s)| (o.into(), s.into())),
+            Class::Bits32 => u32_at(entry, 4).zip(u32_at(entry, 16)).map(|(o, s)| (o.into(), s.into())),
         };
         let Some((offset, size)) = place.filter(|&(_, size)| (2..=4096).contains(&size)) else {
             return Ok(None);
@@ -158,11 +152,7 @@ fn elf(file: &impl Bytes, head: &[u8]) -> io::Result<Option<Program>> {
             return Ok(None);
         }
         let interpreter = OsString::from_vec(name).into();
-        return Ok(Some(Program::Dynamic {
-            interpreter,
-            class,
-            machine,
-        }));
+        return Ok(Some(Program::Dynamic { interpreter, class, machine }));
     }
     Ok(Some(Program::Static { class, machine }))
 }
@@ -188,23 +178,12 @@ impl Header {
         }
         let (table_offset, entry_bytes, entries, entry_min) = match class {
             Class::Bits64 => (u64_at(head, 32)?, u16_at(head, 54)?, u16_at(head, 56)?, 56),
-            Class::Bits32 => (
-                u32_at(head, 28)?.into(),
-                u16_at(head, 42)?,
-                u16_at(head, 44)?,
-                32,
-            ),
+            Class::Bits32 => (u32_at(head, 28)?.into(), u16_at(head, 42)?, u16_at(head, 44)?, 32),
         };
         if entry_bytes != entry_min || entries == 0 {
             return None;
         }
-        Some(Header {
-            class,
-            machine: u16_at(head, 18)?,
-            table_offset,
-            entry_bytes,
-            entries,
-        })
+        Some(Header { class, machine: u16_at(head, 18)?, table_offset, entry_bytes, entries })
     }
 }
 
@@ -256,14 +235,7 @@ mod tests {
     #[test]
     fn elf_files_are_told_apart_by_their_interpreter() {
         let (class, machine) = (Class::Bits64, MACHINE_X86_64);
-        assert_eq!(
-            of(&elf64(PT_INTERP)),
-            Program::Dynamic {
-                interpreter: "/ld.so".into(),
-                class,
-                machine
-            }
-        );
+        assert_eq!(of(&elf64(PT_INTERP)), Program::Dynamic { interpreter: "/ld.so".into(), class, machine });
         assert_eq!(of(&elf64(1)), Program::Static { class, machine });
     }
 
@@ -274,10 +246,7 @@ mod tests {
             arg: arg.map(Into::into),
         };
         assert_eq!(of(b"#!/bin/sh\necho"), script("/bin/sh", None));
-        assert_eq!(
-            of(b"#! /usr/bin/env  -S python3 -u \n"),
-            script("/usr/bin/env", Some("-S python3 -u"))
-        );
+        assert_eq!(of(b"#! /usr/bin/env  -S python3 -u \n"), script("/usr/bin/env", Some("-S python3 -u")));
         assert_eq!(of(b"#!\n"), Program::Unknown);
         assert_eq!(of(b"echo"), Program::Unknown);
         assert_eq!(of(b""), Program::Unknown);
@@ -308,10 +277,7 @@ mod tests {
         let own = inspect(&std::env::current_exe().unwrap()).unwrap();
         assert!(matches!(own, Program::Dynamic { .. }), "{own:?}");
         assert_eq!(inspect(Path::new("/")).unwrap(), Program::NotExecutable);
-        assert_eq!(
-            inspect(Path::new("/proc/version")).unwrap(),
-            Program::NotExecutable
-        );
+        assert_eq!(inspect(Path::new("/proc/version")).unwrap(), Program::NotExecutable);
         assert!(inspect(Path::new("/no/such/file")).is_err());
         assert!(!gains_privileges(&std::env::current_exe().unwrap()).unwrap());
     }

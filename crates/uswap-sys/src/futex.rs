@@ -132,10 +132,7 @@ impl RawLock {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> bool {
-        self.0
-            .atomic()
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        self.0.atomic().compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Releases the lock. The caller holds it, or knows that whoever did is gone.
@@ -166,10 +163,7 @@ mod tests {
     fn a_wait_tells_why_it_ended() {
         let word = SharedWord::new(1);
         assert_eq!(word.wait(0, None), Waited::Changed);
-        assert_eq!(
-            word.wait(1, Some(Duration::from_millis(5))),
-            Waited::TimedOut
-        );
+        assert_eq!(word.wait(1, Some(Duration::from_millis(5))), Waited::TimedOut);
     }
 
     #[test]

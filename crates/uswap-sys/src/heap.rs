@@ -145,8 +145,7 @@ unsafe impl Allocator for PrivatePages {
     }
 
     fn free(&self, ptr: *mut u8, size: usize) -> bool {
-        let whole_pages =
-            ptr.addr().is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) && size != 0;
+        let whole_pages = ptr.addr().is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) && size != 0;
         match NonNull::new(ptr) {
             Some(base) if whole_pages => {
                 // SAFETY: dlmalloc owns these pages, which came from `alloc` above (perhaps from
@@ -228,10 +227,7 @@ mod tests {
         assert!(block[(4 << 20) - 1] == 1 && block[4 << 20] == 2);
         let (start, end) = (block.as_ptr().addr(), block.as_ptr().addr() + block.len());
         drop(block);
-        assert!(
-            private_memory::next_gap(start, end).is_some(),
-            "64 MiB freed and all of it kept"
-        );
+        assert!(private_memory::next_gap(start, end).is_some(), "64 MiB freed and all of it kept");
     }
 
     #[test]

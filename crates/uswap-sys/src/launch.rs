@@ -31,10 +31,7 @@ extern "C" fn remember_what_we_inherited() {
             inherited |= CLOSED << fd;
         }
     }
-    for (signal, bit) in [
-        (libc::SIGPIPE, SIGPIPE_IGNORED),
-        (libc::SIGCHLD, SIGCHLD_IGNORED),
-    ] {
+    for (signal, bit) in [(libc::SIGPIPE, SIGPIPE_IGNORED), (libc::SIGCHLD, SIGCHLD_IGNORED)] {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: with no new action, sigaction only fills in `action`; all zeroes are a value of it too.
         let handler = unsafe {
@@ -66,11 +63,7 @@ fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
 }
 
 fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {
@@ -97,11 +90,7 @@ pub fn block(signals: &[i32]) -> io::Result<SavedMask> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are ours; on success the old one has been filled in.
     unsafe {
-        check(-libc::pthread_sigmask(
-            libc::SIG_BLOCK,
-            &set,
-            before.as_mut_ptr(),
-        ))?;
+        check(-libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()))?;
         Ok(SavedMask(before.assume_init()))
     }
 }
@@ -126,11 +115,7 @@ impl SignalFd {
         let set = set_of(signals);
         // SAFETY: `set` is a signal set; -1 asks for a new descriptor, which is ours alone.
         unsafe {
-            let fd = check(libc::signalfd(
-                -1,
-                &set,
-                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-            ))?;
+            let fd = check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
             Ok(SignalFd(OwnedFd::from_raw_fd(fd)))
         }
     }
@@ -143,9 +128,7 @@ impl SignalFd {
         if got != bytes.len() {
             return None;
         }
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Some(SignalInfo {
             signal: word(0) as i32,
             from_kernel: word(8) as i32 == libc::SI_KERNEL,
@@ -180,11 +163,7 @@ pub struct Program {
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings
-        .iter()
-        .map(|s| s.as_ptr())
-        .chain([std::ptr::null()])
-        .collect()
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 /// Starts a program as our child, with the signal mask, ignored signals and closed descriptors that we were
@@ -192,24 +171,15 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 pub fn spawn(program: &Program, mask: &SavedMask) -> Result<u32, SpawnError> {
     let arguments = pointers(&program.arguments);
     let environment = pointers(&program.environment);
-    let (read_end, write_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .map_err(|e| SpawnError::Fork(e.into()))?;
+    let (read_end, write_end) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| SpawnError::Fork(e.into()))?;
     let parent = std::process::id();
     // SAFETY: glibc keeps its own locks consistent over fork; the child calls async-signal-safe functions
     // only, until exec or exit.
     let child = check(unsafe { libc::fork() }).map_err(SpawnError::Fork)?;
     if child == 0 {
         // SAFETY: the pointers are to strings that live in this process's copy, and end with null.
-        unsafe {
-            run_in_child(
-                program,
-                &arguments,
-                &environment,
-                mask,
-                parent,
-                write_end.as_raw_fd(),
-            )
-        }
+        unsafe { run_in_child(program, &arguments, &environment, mask, parent, write_end.as_raw_fd()) }
     }
     drop(write_end);
     let mut errno = [0; 4];
@@ -218,9 +188,7 @@ pub fn spawn(program: &Program, mask: &SavedMask) -> Result<u32, SpawnError> {
             // The child exits right now: nobody else shall find it.
             // SAFETY: our own child; no status is asked for.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-            Err(SpawnError::Exec(io::Error::from_raw_os_error(
-                i32::from_ne_bytes(errno),
-            )))
+            Err(SpawnError::Exec(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))))
         }
         // End of file: exec closed the pipe, or the child was killed before, which its status will say.
         _ => Ok(child as u32),
@@ -253,26 +221,14 @@ unsafe fn run_in_child(
             }
         }
         let ignored_or_default = |bit| {
-            if inherited(bit) {
-                libc::SIG_IGN
-            } else {
-                libc::SIG_DFL
-            }
+            if inherited(bit) { libc::SIG_IGN } else { libc::SIG_DFL }
         };
         set_disposition(libc::SIGPIPE, ignored_or_default(SIGPIPE_IGNORED));
         set_disposition(libc::SIGCHLD, ignored_or_default(SIGCHLD_IGNORED));
         libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut());
         // The system call itself: in a nested run the outer agent wraps execve to put itself in front.
-        libc::syscall(
-            libc::SYS_execve,
-            program.file.as_ptr(),
-            arguments.as_ptr(),
-            environment.as_ptr(),
-        );
-        let errno = io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::ENOEXEC)
-            .to_ne_bytes();
+        libc::syscall(libc::SYS_execve, program.file.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOEXEC).to_ne_bytes();
         libc::write(report, errno.as_ptr().cast(), errno.len());
         libc::_exit(126)
     }
@@ -321,8 +277,7 @@ fn open_descriptors() -> Vec<RawFd> {
     let Ok(directory) = std::fs::read_dir("/proc/self/fd") else {
         return Vec::new();
     };
-    let number =
-        |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let mut fds: Vec<RawFd> = directory.filter_map(number).filter(|fd| *fd > 2).collect();
     // The one that the directory was read by is gone.
     // SAFETY: F_GETFD only asks, of any number.
@@ -333,12 +288,7 @@ fn open_descriptors() -> Vec<RawFd> {
 /// A whole life: holds one descriptor, and nothing else that anybody could wait for the end of, until a byte
 /// comes through a pipe; or, when all who could have written it are gone without a word, for `linger` more.
 /// Out of the terminal's reach.
-pub fn hold_until_told(
-    name: &std::ffi::CStr,
-    held: OwnedFd,
-    told: OwnedFd,
-    linger: std::time::Duration,
-) -> ! {
+pub fn hold_until_told(name: &std::ffi::CStr, held: OwnedFd, told: OwnedFd, linger: std::time::Duration) -> ! {
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(name);
     let _ = null_stdio(true);
@@ -357,10 +307,7 @@ pub fn hold_until_told(
 
 /// Puts /dev/null in the place of standard input and output, and of standard error if asked.
 pub fn null_stdio(error_too: bool) -> io::Result<()> {
-    let null = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     if error_too {
@@ -387,10 +334,7 @@ pub fn stop_self() {
 
 /// Ends this process by a signal, as the program that it ran for was: default action, no core file.
 pub fn die_by_signal(signal: i32) -> ! {
-    let none = rustix::process::Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     // A core file may also go to a program, whatever the limit says.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
@@ -408,11 +352,7 @@ pub fn die_by_signal(signal: i32) -> ! {
 /// The process at the other end of a unix socket when it connected: a descriptor and its pid, which is 0 when
 /// its pid namespace is not one that we can see.
 pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
-    let mut credentials = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     get_option(socket, libc::SO_PEERCRED, &mut credentials)?;
     let pid = credentials.pid as u32;
     let mut pidfd: c_int = -1;
@@ -421,8 +361,7 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
         return Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }));
     }
     // Before Linux 6.5; or the process is gone, which this says too.
-    let pid_or_gone =
-        rustix::process::Pid::from_raw(credentials.pid).ok_or(io::ErrorKind::NotFound)?;
+    let pid_or_gone = rustix::process::Pid::from_raw(credentials.pid).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = rustix::process::pidfd_open(pid_or_gone, rustix::process::PidfdFlags::empty())?;
     Ok((pid, pidfd))
 }
@@ -432,22 +371,12 @@ trait SocketOption {}
 impl SocketOption for libc::ucred {}
 impl SocketOption for c_int {}
 
-fn get_option<T: SocketOption>(
-    socket: BorrowedFd<'_>,
-    option: c_int,
-    value: &mut T,
-) -> io::Result<()> {
+fn get_option<T: SocketOption>(socket: BorrowedFd<'_>, option: c_int, value: &mut T) -> io::Result<()> {
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` has `length` bytes, and any bytes are a value of it: `SocketOption` is for integers only.
     check(unsafe {
         let value = std::ptr::from_mut(value).cast();
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            value,
-            &mut length,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, &mut length)
     })
     .map(drop)
 }
@@ -458,20 +387,13 @@ mod tests {
 
     fn program(words: &[&str]) -> Program {
         let c = |s: &&str| CString::new(*s).unwrap();
-        Program {
-            file: c(&words[0]),
-            arguments: words.iter().map(c).collect(),
-            environment: vec![c(&"A=b")],
-        }
+        Program { file: c(&words[0]), arguments: words.iter().map(c).collect(), environment: vec![c(&"A=b")] }
     }
 
     fn status_of(pid: u32) -> i32 {
         let mut status = 0;
         // SAFETY: our own child.
-        assert_eq!(
-            unsafe { libc::waitpid(pid as i32, &mut status, 0) },
-            pid as i32
-        );
+        assert_eq!(unsafe { libc::waitpid(pid as i32, &mut status, 0) }, pid as i32);
         status
     }
 
@@ -485,9 +407,7 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_executed_says_why() {
         let mask = block(&[]).unwrap();
-        let Err(SpawnError::Exec(error)) = spawn(&program(&["/nowhere/at/all"]), &mask) else {
-            panic!("it ran")
-        };
+        let Err(SpawnError::Exec(error)) = spawn(&program(&["/nowhere/at/all"]), &mask) else { panic!("it ran") };
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
@@ -506,10 +426,7 @@ mod tests {
         // SAFETY: sends a blocked signal to this thread.
         unsafe { libc::raise(libc::SIGUSR2) };
         let info = signals.read().unwrap();
-        assert_eq!(
-            (info.signal, info.from_kernel, info.sender_pid),
-            (libc::SIGUSR2, false, std::process::id())
-        );
+        assert_eq!((info.signal, info.from_kernel, info.sender_pid), (libc::SIGUSR2, false, std::process::id()));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
+use crate::PAGE_SIZE;
+
 const CATEGORY_FILE: u64 = 1 << 2;
 const CATEGORY_PRESENT: u64 = 1 << 3;
 const CATEGORY_ZERO_PAGE: u64 = 1 << 5;
@@ -101,41 +103,48 @@ unsafe impl Ioctl for Scan<'_> {
 /// An open `/proc/self/pagemap`.
 ///
 /// It shows the memory of the process that opened it, also after a fork: a child opens its own.
+///
+/// A process that has changed its user must not read it, so there is a second way: mincore(2) tells only
+/// whether a page exists, and not what it is.
 #[derive(Debug)]
 pub struct PageMap {
-    fd: OwnedFd,
+    fd: Option<OwnedFd>,
 }
 
 impl PageMap {
     /// Opens the calling process's.
     pub fn open_self() -> io::Result<PageMap> {
-        let fd = crate::proc::open(c"/proc/thread-self/pagemap")?;
-        Ok(PageMap { fd })
+        match crate::proc::open(c"/proc/thread-self/pagemap") {
+            Ok(fd) => Ok(PageMap { fd: Some(fd) }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Self::by_mincore()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks mincore(2).
+    pub fn by_mincore() -> PageMap {
+        PageMap { fd: None }
     }
 
     /// Takes an open pagemap.
     pub fn from_fd(fd: OwnedFd) -> PageMap {
-        PageMap { fd }
+        PageMap { fd: Some(fd) }
     }
 
-    /// The descriptor.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// The descriptor, unless mincore is asked.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Lists populated pages in `start..end`: how many ranges of `out` are filled, and where to go on,
     /// which is `end` when all has been seen.
     ///
     /// `out` must not itself be missing in memory that this thread serves. Fault path.
-    pub fn present(
-        &self,
-        start: usize,
-        end: usize,
-        out: &mut [PresentRange],
-    ) -> io::Result<(usize, usize)> {
+    pub fn present(&self, start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(usize, usize)> {
         if start >= end || out.is_empty() {
             return Ok((0, start.min(end)));
         }
+        let Some(fd) = &self.fd else { return mincore(start, end, out) };
         let mut request = ScanRequest {
             size: size_of::<ScanRequest>() as u64,
             flags: 0,
@@ -152,15 +161,59 @@ impl PageMap {
         };
         // SAFETY: `vec` points to `vec_len` ranges of the kernel's layout, borrowed exclusively, and
         // any bytes are a valid PresentRange.
-        let filled = unsafe { rustix::ioctl::ioctl(&self.fd, Scan(&mut request))? };
+        let filled = unsafe { rustix::ioctl::ioctl(fd, Scan(&mut request))? };
         Ok((filled.min(out.len()), (request.walk_end as usize).min(end)))
     }
+}
+
+/// As [`PageMap::present`]. Memory that is not mapped has no pages.
+fn mincore(start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(usize, usize)> {
+    const STEP: usize = 512;
+    let room = out.len();
+    let mut filled = 0;
+    let mut at = start;
+    while at < end {
+        let mut there = [0u8; STEP];
+        let mut pages = ((end - at) / PAGE_SIZE).min(STEP);
+        loop {
+            // SAFETY: the kernel writes one byte for each page, and there is room for `STEP`.
+            let result = unsafe { libc::syscall(libc::SYS_mincore, at, pages * PAGE_SIZE, there.as_mut_ptr()) };
+            if result == 0 {
+                break;
+            }
+            // SAFETY: errno is this thread's own.
+            match unsafe { *libc::__errno_location() } {
+                libc::EAGAIN => {}
+                libc::ENOMEM if pages > 1 => pages /= 2,
+                libc::ENOMEM => {
+                    there[0] = 0;
+                    break;
+                }
+                errno => return Err(io::Error::from_raw_os_error(errno)),
+            }
+        }
+        for index in 0..pages {
+            let page = at + index * PAGE_SIZE;
+            if there[index] & 1 == 0 {
+                continue;
+            }
+            match out[..filled].last_mut() {
+                Some(last) if last.end == page => last.end += PAGE_SIZE,
+                _ if filled == room => return Ok((filled, page)),
+                _ => {
+                    out[filled] = PresentRange { start: page, end: page + PAGE_SIZE, categories: CATEGORY_PRESENT };
+                    filled += 1;
+                }
+            }
+        }
+        at += pages * PAGE_SIZE;
+    }
+    Ok((filled, end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PAGE_SIZE;
     use crate::private_memory::{self, Purpose};
 
     #[test]
@@ -184,11 +237,16 @@ mod tests {
         let (filled, next) = pagemap.present(start, end, &mut out).unwrap();
         assert_eq!(next, end);
         let page_of = |address: usize| (address - start) / PAGE_SIZE;
-        let seen: Vec<_> = out[..filled]
-            .iter()
-            .map(|r| (page_of(r.start), page_of(r.end), r.zero_page()))
-            .collect();
+        let seen: Vec<_> = out[..filled].iter().map(|r| (page_of(r.start), page_of(r.end), r.zero_page())).collect();
         assert_eq!(seen, [(2, 4, false), (7, 8, false), (9, 10, true)]);
+
+        // The other way sees the same pages.
+        let (filled, next) = PageMap::by_mincore().present(start, end, &mut out).unwrap();
+        assert_eq!(next, end);
+        let seen: Vec<_> = out[..filled].iter().map(|r| (page_of(r.start), page_of(r.end))).collect();
+        assert_eq!(seen, [(2, 4), (7, 8), (9, 10)]);
+        let (filled, next) = PageMap::by_mincore().present(start, end, &mut out[..1]).unwrap();
+        assert_eq!((filled, page_of(next)), (1, 7));
 
         // A short array is filled, and the scan goes on where it ended.
         let (filled, next) = pagemap.present(start, end, &mut out[..1]).unwrap();

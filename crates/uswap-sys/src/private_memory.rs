@@ -54,8 +54,7 @@ impl Purpose {
 }
 
 static TABLE: Table<CAPACITY> = Table::new();
-static MAPPED_BYTES: [AtomicUsize; Purpose::COUNT] =
-    [const { AtomicUsize::new(0) }; Purpose::COUNT];
+static MAPPED_BYTES: [AtomicUsize; Purpose::COUNT] = [const { AtomicUsize::new(0) }; Purpose::COUNT];
 
 /// A private mapping, readable and writable, zero at first; unmapped when dropped.
 ///
@@ -77,10 +76,7 @@ unsafe impl Sync for PrivateMapping {}
 ///
 /// No swap space or commit is reserved for it. Needs neither heap nor lock.
 pub fn map(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
-    let len = len
-        .checked_next_multiple_of(PAGE_SIZE)
-        .filter(|&len| len != 0)
-        .ok_or(rustix::io::Errno::INVAL)?;
+    let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len != 0).ok_or(rustix::io::Errno::INVAL)?;
     // SAFETY: no address is asked for, so the kernel picks one that nothing uses.
     let base = unsafe {
         rustix::mm::mmap_anonymous(
@@ -97,8 +93,7 @@ pub fn map(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
         return Err(rustix::io::Errno::NOMEM.into());
     }
     // SAFETY: mapped above, and nobody else knows of it.
-    let opened =
-        unsafe { rustix::mm::mprotect(base, len, MprotectFlags::READ | MprotectFlags::WRITE) };
+    let opened = unsafe { rustix::mm::mprotect(base, len, MprotectFlags::READ | MprotectFlags::WRITE) };
     if let Err(errno) = opened {
         TABLE.remove(start, start + len);
         // SAFETY: as above.
@@ -188,18 +183,12 @@ pub fn mapped_bytes(purpose: Purpose) -> usize {
 
 /// Adds a range that [`map`] did not make; it is widened to whole pages. False when the table is full.
 pub fn note(start: usize, end: usize) -> bool {
-    TABLE.insert(
-        start / PAGE_SIZE * PAGE_SIZE,
-        end.next_multiple_of(PAGE_SIZE),
-    )
+    TABLE.insert(start / PAGE_SIZE * PAGE_SIZE, end.next_multiple_of(PAGE_SIZE))
 }
 
 /// Takes a range out again, narrowed to whole pages. It may be a part of what was noted.
 pub fn forget(start: usize, end: usize) {
-    TABLE.remove(
-        start.next_multiple_of(PAGE_SIZE),
-        end / PAGE_SIZE * PAGE_SIZE,
-    );
+    TABLE.remove(start.next_multiple_of(PAGE_SIZE), end / PAGE_SIZE * PAGE_SIZE);
 }
 
 /// Calls `f(start, end)` for every range. One range may come in several pieces, in no order, and a
@@ -246,10 +235,7 @@ struct Pages {
 
 impl Pages {
     fn unpack(word: u64) -> Option<Pages> {
-        (word != 0).then(|| Pages {
-            first: word >> COUNT_BITS,
-            end: (word >> COUNT_BITS) + (word & MAX_PAGES),
-        })
+        (word != 0).then(|| Pages { first: word >> COUNT_BITS, end: (word >> COUNT_BITS) + (word & MAX_PAGES) })
     }
 
     fn pack(self) -> u64 {
@@ -270,11 +256,7 @@ const ORDER: Ordering = Ordering::SeqCst;
 
 impl<const N: usize> Table<N> {
     const fn new() -> Self {
-        Table {
-            words: [const { AtomicU64::new(0) }; N],
-            used: AtomicUsize::new(0),
-            moves: AtomicU64::new(0),
-        }
+        Table { words: [const { AtomicU64::new(0) }; N], used: AtomicUsize::new(0), moves: AtomicU64::new(0) }
     }
 
     fn used(&self) -> &[AtomicU64] {
@@ -285,10 +267,7 @@ impl<const N: usize> Table<N> {
     fn insert(&self, start: usize, end: usize) -> bool {
         let (mut first, end) = ((start / PAGE_SIZE) as u64, (end / PAGE_SIZE) as u64);
         while first < end {
-            let piece = Pages {
-                first,
-                end: end.min(first + MAX_PAGES),
-            };
+            let piece = Pages { first, end: end.min(first + MAX_PAGES) };
             if !self.insert_piece(piece) {
                 self.remove(start, first as usize * PAGE_SIZE);
                 return false;
@@ -308,17 +287,9 @@ impl<const N: usize> Table<N> {
             if old.first <= new.first && new.end <= old.end {
                 return true;
             }
-            let grown = Pages {
-                first: old.first.min(new.first),
-                end: old.end.max(new.end),
-            };
+            let grown = Pages { first: old.first.min(new.first), end: old.end.max(new.end) };
             let touches = new.first <= old.end && old.first <= new.end;
-            if touches
-                && grown.fits()
-                && slot
-                    .compare_exchange(word, grown.pack(), ORDER, ORDER)
-                    .is_ok()
-            {
+            if touches && grown.fits() && slot.compare_exchange(word, grown.pack(), ORDER, ORDER).is_ok() {
                 self.absorb_neighbour(index, grown);
                 return true;
             }
@@ -347,16 +318,10 @@ impl<const N: usize> Table<N> {
             let Some(other) = Pages::unpack(word) else {
                 continue;
             };
-            let both = Pages {
-                first: range.first.min(other.first),
-                end: range.end.max(other.end),
-            };
+            let both = Pages { first: range.first.min(other.first), end: range.end.max(other.end) };
             let adjoins = other.first == range.end || other.end == range.first;
             if adjoins && both.fits() {
-                if home
-                    .compare_exchange(range.pack(), both.pack(), ORDER, ORDER)
-                    .is_ok()
-                {
+                if home.compare_exchange(range.pack(), both.pack(), ORDER, ORDER).is_ok() {
                     self.moves.fetch_add(1, ORDER);
                     // If `other` has changed meanwhile, both stay: the union is what counts.
                     let _ = slot.compare_exchange(word, 0, ORDER, ORDER);
@@ -368,10 +333,7 @@ impl<const N: usize> Table<N> {
 
     /// Uncovers `start..end`.
     fn remove(&self, start: usize, end: usize) {
-        let gone = Pages {
-            first: (start / PAGE_SIZE) as u64,
-            end: (end / PAGE_SIZE) as u64,
-        };
+        let gone = Pages { first: (start / PAGE_SIZE) as u64, end: (end / PAGE_SIZE) as u64 };
         if gone.end <= gone.first {
             return;
         }
@@ -384,14 +346,8 @@ impl<const N: usize> Table<N> {
                 if old.end <= gone.first || gone.end <= old.first {
                     break;
                 }
-                let below = Pages {
-                    first: old.first,
-                    end: gone.first.max(old.first),
-                };
-                let above = Pages {
-                    first: gone.end.min(old.end),
-                    end: old.end,
-                };
+                let below = Pages { first: old.first, end: gone.first.max(old.first) };
+                let above = Pages { first: gone.end.min(old.end), end: old.end };
                 let stays = if below.pack() == 0 {
                     above
                 } else {
@@ -405,10 +361,7 @@ impl<const N: usize> Table<N> {
                     }
                     below
                 };
-                if slot
-                    .compare_exchange(word, stays.pack(), ORDER, ORDER)
-                    .is_ok()
-                {
+                if slot.compare_exchange(word, stays.pack(), ORDER, ORDER).is_ok() {
                     break;
                 }
             }
@@ -431,10 +384,7 @@ impl<const N: usize> Table<N> {
             let moves = self.moves.load(ORDER);
             for slot in self.used() {
                 if let Some(range) = Pages::unpack(slot.load(ORDER)) {
-                    f(
-                        range.first as usize * PAGE_SIZE,
-                        range.end as usize * PAGE_SIZE,
-                    );
+                    f(range.first as usize * PAGE_SIZE, range.end as usize * PAGE_SIZE);
                 }
             }
             if self.moves.load(ORDER) == moves {
@@ -475,10 +425,7 @@ pub struct AlignedBuffer {
 impl AlignedBuffer {
     /// A buffer of `len` bytes.
     pub fn new(len: usize) -> io::Result<AlignedBuffer> {
-        Ok(AlignedBuffer {
-            mapping: map(len, Purpose::Buffers)?,
-            len,
-        })
+        Ok(AlignedBuffer { mapping: map(len, Purpose::Buffers)?, len })
     }
 
     /// Its first byte.
@@ -557,10 +504,7 @@ mod tests {
         let end = 1 + MAX_PAGES as usize + 5;
         assert!(table.insert(P, end * P));
         assert_eq!(table.next_gap(0, (end + 9) * P), Some((0, P)));
-        assert_eq!(
-            table.next_gap(P, (end + 9) * P),
-            Some((end * P, (end + 9) * P))
-        );
+        assert_eq!(table.next_gap(P, (end + 9) * P), Some((end * P, (end + 9) * P)));
     }
 
     #[test]
@@ -621,10 +565,7 @@ mod tests {
         // Far from anything mapped.
         let start = 0x10_0000_0000;
         assert!(note(start + 5, start + P + 5));
-        assert_eq!(
-            next_gap(start, start + 3 * P),
-            Some((start + 2 * P, start + 3 * P))
-        );
+        assert_eq!(next_gap(start, start + 3 * P), Some((start + 2 * P, start + 3 * P)));
         forget(start, start + 2 * P);
         assert!(!overlaps(start, start + 2 * P));
     }

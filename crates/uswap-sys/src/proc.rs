@@ -30,7 +30,8 @@ pub fn set_root(root: OwnedFd) {
 pub fn open(path: &CStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let root = ROOT.load(Ordering::Acquire);
-    let relative = path.to_bytes_with_nul().strip_prefix(b"/proc/").and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
+    let relative =
+        path.to_bytes_with_nul().strip_prefix(b"/proc/").and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
     match relative {
         // SAFETY: `set_root` gave the descriptor away for ever.
         Some(relative) if root >= 0 => {

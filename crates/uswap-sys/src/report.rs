@@ -54,10 +54,7 @@ struct LineBuffer {
 
 impl LineBuffer {
     fn new() -> LineBuffer {
-        LineBuffer {
-            bytes: [0; LINE_MAX],
-            used: 0,
-        }
+        LineBuffer { bytes: [0; LINE_MAX], used: 0 }
     }
 
     fn finish(&mut self) -> &[u8] {

@@ -41,10 +41,7 @@ pub struct Ring {
 
 enum Queue {
     Uring(Box<IoUring>),
-    Synchronous {
-        pushed: VecDeque<Request>,
-        done: VecDeque<Completion>,
-    },
+    Synchronous { pushed: VecDeque<Request>, done: VecDeque<Completion> },
 }
 
 struct Request {
@@ -66,11 +63,7 @@ impl Ring {
     pub fn new(entries: u32) -> io::Result<Ring> {
         // Not inherited by fork: a child that pushed into the parent's ring would corrupt it.
         let uring = IoUring::builder().dontfork().build(entries)?;
-        Ok(Ring {
-            queue: Queue::Uring(Box::new(uring)),
-            entries: entries as usize,
-            in_flight: 0,
-        })
+        Ok(Ring { queue: Queue::Uring(Box::new(uring)), entries: entries as usize, in_flight: 0 })
     }
 
     /// A queue that carries requests out one after the other, in [`Ring::submit_and_wait`].
@@ -119,14 +112,7 @@ impl Ring {
         len: u32,
         user_data: u64,
     ) -> Result<(), QueueFull> {
-        let request = Request {
-            write: false,
-            fd: fd.as_raw_fd(),
-            offset,
-            ptr,
-            len,
-            user_data,
-        };
+        let request = Request { write: false, fd: fd.as_raw_fd(), offset, ptr, len, user_data };
         // SAFETY: the caller's promise.
         unsafe { self.push(request) }
     }
@@ -144,14 +130,7 @@ impl Ring {
         len: u32,
         user_data: u64,
     ) -> Result<(), QueueFull> {
-        let request = Request {
-            write: true,
-            fd: fd.as_raw_fd(),
-            offset,
-            ptr: ptr.cast_mut(),
-            len,
-            user_data,
-        };
+        let request = Request { write: true, fd: fd.as_raw_fd(), offset, ptr: ptr.cast_mut(), len, user_data };
         // SAFETY: the caller's promise.
         unsafe { self.push(request) }
     }
@@ -166,17 +145,12 @@ impl Ring {
             Queue::Uring(uring) => {
                 let (fd, len) = (types::Fd(request.fd), request.len);
                 let entry = if request.write {
-                    opcode::Write::new(fd, request.ptr, len)
-                        .offset(request.offset)
-                        .build()
+                    opcode::Write::new(fd, request.ptr, len).offset(request.offset).build()
                 } else {
-                    opcode::Read::new(fd, request.ptr, len)
-                        .offset(request.offset)
-                        .build()
+                    opcode::Read::new(fd, request.ptr, len).offset(request.offset).build()
                 };
                 // SAFETY: the caller's promise.
-                unsafe { uring.submission().push(&entry.user_data(request.user_data)) }
-                    .map_err(|_| QueueFull)?;
+                unsafe { uring.submission().push(&entry.user_data(request.user_data)) }.map_err(|_| QueueFull)?;
             }
             Queue::Synchronous { pushed, .. } => pushed.push_back(request),
         }
@@ -257,10 +231,7 @@ impl Drop for Ring {
 }
 
 fn pause() {
-    let millisecond = rustix::thread::Timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000,
-    };
+    let millisecond = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     let _ = rustix::thread::nanosleep(&millisecond);
 }
 
@@ -323,12 +294,10 @@ mod tests {
                     unsafe {
                         if write {
                             let from = out.as_mut_ptr().add(at);
-                            ring.push_write(file.as_fd(), offset, from, len, tag)
-                                .unwrap();
+                            ring.push_write(file.as_fd(), offset, from, len, tag).unwrap();
                         } else {
                             let into = back.as_mut_ptr().add(at);
-                            ring.push_read(file.as_fd(), offset, into, len, tag)
-                                .unwrap();
+                            ring.push_read(file.as_fd(), offset, into, len, tag).unwrap();
                         }
                     }
                 }
@@ -376,8 +345,7 @@ mod tests {
             let file = file();
             // SAFETY: the ring is dropped, and so its requests done, before the buffer.
             unsafe {
-                ring.push_write(file.as_fd(), 0, buffer.as_mut_ptr(), 4096, 1)
-                    .unwrap();
+                ring.push_write(file.as_fd(), 0, buffer.as_mut_ptr(), 4096, 1).unwrap();
             }
             drop(ring);
             assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096);

@@ -22,8 +22,7 @@ pub struct Rss {
 ///
 /// A process that has exited and waits to be reaped has no memory: all zeros.
 pub fn rss_of(pid: u32) -> io::Result<Rss> {
-    parse_status(&std::fs::read(format!("/proc/{pid}/status"))?)
-        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    parse_status(&std::fs::read(format!("/proc/{pid}/status"))?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// The calling process's. Agent threads: it is seen as long as the calling thread lives.
@@ -99,14 +98,7 @@ mod tests {
     #[test]
     fn status_is_taken_apart() {
         let text = b"Name:\tx\nRssAnon:\t     124 kB\nRssFile:\t  8 kB\nRssShmem:\t 4 kB\n";
-        assert_eq!(
-            parse_status(text),
-            Some(Rss {
-                anon_pages: 31,
-                file_pages: 2,
-                shmem_pages: 1
-            })
-        );
+        assert_eq!(parse_status(text), Some(Rss { anon_pages: 31, file_pages: 2, shmem_pages: 1 }));
         assert_eq!(parse_status(b"Name:\tzombie\n"), Some(Rss::default()));
         assert_eq!(parse_status(b"RssAnon:\tmany\n"), None);
     }

@@ -65,10 +65,7 @@ mod tests {
             page[0] = 1;
         }
         let spent = ProcessUsage::now().since(&before);
-        assert_eq!(
-            touched.iter().map(|&byte| usize::from(byte)).sum::<usize>(),
-            2048
-        );
+        assert_eq!(touched.iter().map(|&byte| usize::from(byte)).sum::<usize>(), 2048);
         assert!(spent.minor_faults > 0);
     }
 }

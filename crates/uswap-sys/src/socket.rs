@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// The most descriptors that one message carries.
@@ -40,12 +40,7 @@ pub struct PeerCred {
 }
 
 fn socket() -> Result<OwnedFd, Errno> {
-    rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// Listens on an abstract name (without the leading zero byte, at most 107 bytes).
@@ -69,12 +64,7 @@ pub fn connect(name: &[u8]) -> io::Result<Connection> {
 
 /// Two connected ends.
 pub fn pair() -> io::Result<(Connection, Connection)> {
-    let (one, other) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((Connection { fd: one }, Connection { fd: other }))
 }
 
@@ -146,10 +136,7 @@ impl Connection {
                 fds.extend(rights);
             }
         }
-        if received
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        {
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             fds.truncate(before);
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -172,30 +159,16 @@ impl AsFd for Connection {
 #[allow(unsafe_code)]
 fn peer_cred(fd: BorrowedFd<'_>) -> io::Result<PeerCred> {
     use std::os::fd::AsRawFd;
-    let mut cred = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: u32::MAX,
-    };
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `cred`, plain data, and the length to `len`.
     let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(PeerCred {
-        pid: u32::try_from(cred.pid).unwrap_or(0),
-        uid: cred.uid,
-        gid: cred.gid,
-    })
+    Ok(PeerCred { pid: u32::try_from(cred.pid).unwrap_or(0), uid: cred.uid, gid: cred.gid })
 }
 
 /// Repeats a call that a signal interrupted.
@@ -225,9 +198,7 @@ mod tests {
 
         let (mut reader, writer) = io::pipe().unwrap();
         client.send(b"first", &[]).unwrap();
-        client
-            .send(b"second", &[writer.as_fd(), writer.as_fd()])
-            .unwrap();
+        client.send(b"second", &[writer.as_fd(), writer.as_fd()]).unwrap();
         drop(writer);
         let mut buffer = [0; 64];
         let mut fds = Vec::new();
@@ -255,16 +226,9 @@ mod tests {
         let error = other.recv(&mut [0; 10], &mut fds).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert!(fds.is_empty());
-        assert_eq!(
-            reader.read(&mut [0]).unwrap(),
-            0,
-            "the descriptor is closed"
-        );
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0, "the descriptor is closed");
         assert!(one.send(b"", &[]).is_err());
         drop(other);
-        assert_eq!(
-            one.send(b"x", &[]).unwrap_err().kind(),
-            io::ErrorKind::BrokenPipe
-        );
+        assert_eq!(one.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

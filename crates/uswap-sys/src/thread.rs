@@ -165,11 +165,7 @@ pub fn prepare() -> io::Result<()> {
         return Ok(());
     }
     TEMPLATE.lock.lock();
-    let result = if TEMPLATE.ready.load(Ordering::Acquire) == 0 {
-        take_template()
-    } else {
-        Ok(())
-    };
+    let result = if TEMPLATE.ready.load(Ordering::Acquire) == 0 { take_template() } else { Ok(()) };
     TEMPLATE.lock.unlock();
     result
 }
@@ -240,12 +236,8 @@ fn take_template() -> io::Result<()> {
 
     TEMPLATE.image.store(image.into_raw().0, Ordering::Relaxed);
     TEMPLATE.image_bytes.store(image_bytes, Ordering::Relaxed);
-    TEMPLATE
-        .offsets
-        .store(offsets.into_raw().0.cast(), Ordering::Relaxed);
-    TEMPLATE
-        .modules
-        .store(survey.last_module, Ordering::Relaxed);
+    TEMPLATE.offsets.store(offsets.into_raw().0.cast(), Ordering::Relaxed);
+    TEMPLATE.modules.store(survey.last_module, Ordering::Relaxed);
     TEMPLATE.ready.store(1, Ordering::Release);
     Ok(())
 }
@@ -254,11 +246,7 @@ fn take_template() -> io::Result<()> {
 ///
 /// # Safety
 /// Called by dl_iterate_phdr; `data` is a Survey whose pointers, if set, are good for its sizes.
-unsafe extern "C" fn look_at_module(
-    info: *mut libc::dl_phdr_info,
-    info_size: usize,
-    data: *mut c_void,
-) -> c_int {
+unsafe extern "C" fn look_at_module(info: *mut libc::dl_phdr_info, info_size: usize, data: *mut c_void) -> c_int {
     // SAFETY: by this function's contract, and nobody else has the survey meanwhile.
     let (info, survey) = unsafe { (&*info, &mut *data.cast::<Survey>()) };
     let id = info.dlpi_tls_modid;
@@ -273,9 +261,7 @@ unsafe extern "C" fn look_at_module(
     let size = storage.p_memsz as usize;
     let first_walk = survey.offsets.is_null();
 
-    let below = survey
-        .thread_pointer
-        .wrapping_sub(info.dlpi_tls_data.addr());
+    let below = survey.thread_pointer.wrapping_sub(info.dlpi_tls_data.addr());
     let is_static = !info.dlpi_tls_data.is_null()
         && below >= size
         && below <= 1 << 20
@@ -383,20 +369,10 @@ pub fn spawn(
     let (start, thread_pointer, tid, alive) = unsafe {
         // 2. Fill in storage, control block and vector.
         let tp = base.add(control);
-        std::ptr::copy_nonoverlapping(
-            TEMPLATE.image.load(Ordering::Relaxed),
-            tp.sub(image_bytes),
-            image_bytes,
-        );
+        std::ptr::copy_nonoverlapping(TEMPLATE.image.load(Ordering::Relaxed), tp.sub(image_bytes), image_bytes);
         let dtv = base.add(control + CONTROL_ROOM).cast::<DtvEntry>().add(1);
-        dtv.sub(1).write(DtvEntry {
-            value: modules + 1,
-            to_free: 0,
-        });
-        dtv.write(DtvEntry {
-            value: DTV_GENERATION,
-            to_free: 0,
-        });
+        dtv.sub(1).write(DtvEntry { value: modules + 1, to_free: 0 });
+        dtv.write(DtvEntry { value: DTV_GENERATION, to_free: 0 });
         let offsets = TEMPLATE.offsets.load(Ordering::Relaxed);
         for id in 1..=modules + 1 {
             let below = if id <= modules { *offsets.add(id) } else { 0 };
@@ -417,18 +393,12 @@ pub fn spawn(
         alive.write(SharedWord::new(1));
 
         // 3. And what it starts with.
-        let start = base
-            .add(stack_end - size_of::<Start>().next_multiple_of(16))
-            .cast::<Start>();
+        let start = base.add(stack_end - size_of::<Start>().next_multiple_of(16)).cast::<Start>();
         let mut short_name = [0; 16];
         for (to, &from) in short_name[..15].iter_mut().zip(name.to_bytes()) {
             *to = from;
         }
-        start.write(Start {
-            main,
-            arg,
-            name: short_name,
-        });
+        start.write(Start { main, arg, name: short_name });
         (start, tp, tp.add(TCB_TID).cast::<AtomicU32>(), alive)
     };
 
@@ -452,11 +422,7 @@ pub fn spawn(
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result as i32));
     }
-    Ok(RawThread {
-        memory: ManuallyDrop::new(memory),
-        alive,
-        tid,
-    })
+    Ok(RawThread { memory: ManuallyDrop::new(memory), alive, tid })
 }
 
 /// clone(2) for a thread that begins in [`start_thread`], on the stack that ends at `start`.
@@ -557,24 +523,12 @@ unsafe fn syscall4(number: i64, a: usize, b: usize, c: usize, d: usize) -> Resul
             options(nostack),
         );
     }
-    if result < 0 {
-        Err(Errno::from_raw_os_error(-result as i32))
-    } else {
-        Ok(result as usize)
-    }
+    if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
 }
 
 fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
     // SAFETY: whose descriptors these are is the business of unshare_files_and_close's caller.
-    unsafe {
-        syscall4(
-            libc::SYS_close_range,
-            first as usize,
-            last as usize,
-            flags as usize,
-            0,
-        )
-    }?;
+    unsafe { syscall4(libc::SYS_close_range, first as usize, last as usize, flags as usize, 0) }?;
     Ok(())
 }
 
@@ -617,11 +571,10 @@ pub fn unshare_files_and_close(keep: &[RawFd]) -> io::Result<()> {
 
 fn fill_standard_descriptors() -> Result<(), Errno> {
     loop {
-        let fd = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .or_else(|_| {
-                // No /dev here; an eventfd refuses whatever text is written to it.
-                rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
-            })?;
+        let fd = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).or_else(|_| {
+            // No /dev here; an eventfd refuses whatever text is written to it.
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+        })?;
         if std::os::fd::AsRawFd::as_raw_fd(&fd) > 2 {
             return Ok(());
         }

@@ -365,23 +365,10 @@ impl RawMessage {
     pub fn decode(&self) -> Message {
         let [a, b, c] = self.argument;
         match self.event {
-            EVENT_PAGEFAULT => Message::Fault {
-                addr: b as usize,
-                write: a & FAULT_FLAG_WRITE != 0,
-            },
-            EVENT_REMAP => Message::Remap {
-                from: a as usize,
-                to: b as usize,
-                len: c as usize,
-            },
-            EVENT_REMOVE => Message::Remove {
-                start: a as usize,
-                end: b as usize,
-            },
-            EVENT_UNMAP => Message::Unmap {
-                start: a as usize,
-                end: b as usize,
-            },
+            EVENT_PAGEFAULT => Message::Fault { addr: b as usize, write: a & FAULT_FLAG_WRITE != 0 },
+            EVENT_REMAP => Message::Remap { from: a as usize, to: b as usize, len: c as usize },
+            EVENT_REMOVE => Message::Remove { start: a as usize, end: b as usize },
+            EVENT_UNMAP => Message::Unmap { start: a as usize, end: b as usize },
             other => Message::Other(other),
         }
     }
@@ -433,9 +420,7 @@ impl Uffd {
     /// `device` is an open `/dev/userfaultfd`; without it the system call is used, which wants
     /// `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd`.
     pub fn new(device: Option<BorrowedFd<'_>>, wanted: Features) -> Result<Uffd, UffdUnavailable> {
-        let uffd = Uffd {
-            fd: Self::descriptor(device)?,
-        };
+        let uffd = Uffd { fd: Self::descriptor(device)? };
         match uffd.handshake(wanted) {
             Ok(_) => Ok(uffd),
             // A feature that the kernel does not know is an EINVAL; find out which.
@@ -453,9 +438,7 @@ impl Uffd {
 
     /// The features that this kernel has, asked of a descriptor that is thrown away.
     pub fn available(device: Option<BorrowedFd<'_>>) -> Result<Features, UffdUnavailable> {
-        let uffd = Uffd {
-            fd: Self::descriptor(device)?,
-        };
+        let uffd = Uffd { fd: Self::descriptor(device)? };
         Ok(uffd.handshake(Features::NONE)?)
     }
 
@@ -479,14 +462,7 @@ impl Uffd {
         match device {
             // SAFETY: NewFromDevice describes USERFAULTFD_IOC_NEW exactly; on another kind of file the
             // kernel answers ENOTTY and touches nothing.
-            Some(device) => unsafe {
-                rustix::ioctl::ioctl(
-                    device,
-                    NewFromDevice {
-                        flags: flags.bits() as usize,
-                    },
-                )
-            },
+            Some(device) => unsafe { rustix::ioctl::ioctl(device, NewFromDevice { flags: flags.bits() as usize }) },
             // SAFETY: a fresh descriptor has nothing registered, so it changes no memory yet; what is
             // registered later is the duty of `register`'s caller.
             None => unsafe { rustix::mm::userfaultfd(flags) },
@@ -494,11 +470,7 @@ impl Uffd {
     }
 
     fn handshake(&self, wanted: Features) -> Result<Features, Errno> {
-        let mut request = ApiRequest {
-            api: UFFD_API,
-            features: wanted.0,
-            ioctls: 0,
-        };
+        let mut request = ApiRequest { api: UFFD_API, features: wanted.0, ioctls: 0 };
         // SAFETY: ApiRequest has the layout of uffdio_api, which UFFDIO_API reads and writes.
         unsafe { self.ioctl::<IOC_API, _>(&mut request)? };
         Ok(Features(request.features))
@@ -517,10 +489,7 @@ impl Uffd {
     /// Whole mappings or parts of them; all private, anonymous and writable, or shared memory.
     pub fn register(&self, addr: usize, len: usize) -> io::Result<()> {
         let mut request = RegisterRequest {
-            range: RangeRequest {
-                start: addr as u64,
-                len: len as u64,
-            },
+            range: RangeRequest { start: addr as u64, len: len as u64 },
             mode: REGISTER_MODE_MISSING,
             ioctls: 0,
         };
@@ -531,10 +500,7 @@ impl Uffd {
 
     /// Ends registration of a range: missing pages of it read as zeros from here on.
     pub fn unregister(&self, addr: usize, len: usize) -> io::Result<()> {
-        let mut request = RangeRequest {
-            start: addr as u64,
-            len: len as u64,
-        };
+        let mut request = RangeRequest { start: addr as u64, len: len as u64 };
         // SAFETY: the layout is uffdio_range's. No byte that is in memory changes.
         unsafe { self.ioctl::<IOC_UNREGISTER, _>(&mut request)? };
         Ok(())
@@ -544,14 +510,7 @@ impl Uffd {
     ///
     /// Both ranges are private and anonymous, inside one mapping each; `dst` is registered and empty.
     /// Fault path.
-    pub fn move_pages(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        holes: Holes,
-        wake: Wake,
-    ) -> Progress {
+    pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: Holes, wake: Wake) -> Progress {
         let mode = wake.mode()
             | match holes {
                 Holes::Refuse => 0,
@@ -605,10 +564,7 @@ impl Uffd {
     fn fill<const OPCODE: Opcode>(&self, addr: usize, len: usize, mode: u64) -> Progress {
         go_on(len, |done| {
             let mut request = FillRequest {
-                range: RangeRequest {
-                    start: (addr + done) as u64,
-                    len: (len - done) as u64,
-                },
+                range: RangeRequest { start: (addr + done) as u64, len: (len - done) as u64 },
                 mode,
                 done: 0,
             };
@@ -621,10 +577,7 @@ impl Uffd {
 
     /// Wakes all threads that wait in a range; a page still missing faults again. Fault path.
     pub fn wake(&self, addr: usize, len: usize) -> io::Result<()> {
-        let mut request = RangeRequest {
-            start: addr as u64,
-            len: len as u64,
-        };
+        let mut request = RangeRequest { start: addr as u64, len: len as u64 };
         // SAFETY: the layout is uffdio_range's. Waking changes no memory.
         unsafe { self.ioctl::<IOC_WAKE, _>(&mut request)? };
         Ok(())
@@ -657,8 +610,7 @@ impl Uffd {
         let bytes = size_of_val(out);
         // SAFETY: RawMessage is plain data without padding, any bit pattern of which is a value; the
         // slice covers `out` exactly and replaces it for the time of the borrow.
-        let buffer =
-            unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), bytes) };
+        let buffer = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), bytes) };
         match rustix::io::read(&self.fd, buffer) {
             Ok(bytes) => Ok(bytes / size_of::<RawMessage>()),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
@@ -706,10 +658,7 @@ fn go_on(total: usize, mut step: impl FnMut(usize) -> (i64, Result<(), Errno>)) 
             Ok(()) => Stop::TryLater,
             Err(errno) => Stop::from(errno),
         };
-        return Progress {
-            bytes,
-            stop: Some(stop),
-        };
+        return Progress { bytes, stop: Some(stop) };
     }
     Progress { bytes, stop: None }
 }
@@ -730,26 +679,14 @@ mod tests {
             }
         });
         assert_eq!(calls, 2);
-        assert_eq!(
-            progress,
-            Progress {
-                bytes: 8192,
-                stop: Some(Stop::AlreadyThere)
-            }
-        );
+        assert_eq!(progress, Progress { bytes: 8192, stop: Some(Stop::AlreadyThere) });
     }
 
     #[test]
     fn a_changing_address_space_means_try_later() {
         for field in [0, -11] {
             let progress = go_on(4096, |_| (field, Err(Errno::AGAIN)));
-            assert_eq!(
-                progress,
-                Progress {
-                    bytes: 0,
-                    stop: Some(Stop::TryLater)
-                }
-            );
+            assert_eq!(progress, Progress { bytes: 0, stop: Some(Stop::TryLater) });
         }
     }
 
@@ -760,36 +697,13 @@ mod tests {
 
     #[test]
     fn messages_are_decoded() {
-        let message = |event, argument| RawMessage {
-            event,
-            reserved: [0; 7],
-            argument,
-        };
+        let message = |event, argument| RawMessage { event, reserved: [0; 7], argument };
         let fault = message(EVENT_PAGEFAULT, [1, 0x7000, 42]);
-        assert_eq!(
-            fault.decode(),
-            Message::Fault {
-                addr: 0x7000,
-                write: true
-            }
-        );
+        assert_eq!(fault.decode(), Message::Fault { addr: 0x7000, write: true });
         assert_eq!(fault.thread_id(), Some(42));
-        assert_eq!(
-            message(EVENT_REMAP, [1, 2, 3]).decode(),
-            Message::Remap {
-                from: 1,
-                to: 2,
-                len: 3
-            }
-        );
-        assert_eq!(
-            message(EVENT_REMOVE, [1, 2, 0]).decode(),
-            Message::Remove { start: 1, end: 2 }
-        );
-        assert_eq!(
-            message(EVENT_UNMAP, [1, 2, 0]).decode(),
-            Message::Unmap { start: 1, end: 2 }
-        );
+        assert_eq!(message(EVENT_REMAP, [1, 2, 3]).decode(), Message::Remap { from: 1, to: 2, len: 3 });
+        assert_eq!(message(EVENT_REMOVE, [1, 2, 0]).decode(), Message::Remove { start: 1, end: 2 });
+        assert_eq!(message(EVENT_UNMAP, [1, 2, 0]).decode(), Message::Unmap { start: 1, end: 2 });
         assert_eq!(message(0x13, [9, 0, 0]).decode(), Message::Other(0x13));
     }
 

@@ -12,8 +12,7 @@ use std::ptr::with_exposed_provenance_mut as at;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use uswap_sys::PAGE_SIZE as P;
 use uswap_sys::uffd::{
-    Features, Holes, Message, Progress, RawMessage, Stop, Uffd, UffdUnavailable, Wake,
-    make_exclusive,
+    Features, Holes, Message, Progress, RawMessage, Stop, Uffd, UffdUnavailable, Wake, make_exclusive,
 };
 
 /// A descriptor by the device or by the system call, or the end of the test.
@@ -41,10 +40,7 @@ fn open(features: Features) -> Result<Uffd, UffdUnavailable> {
 fn pages(count: usize) -> usize {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel picks an address that nothing uses.
-    let base = unsafe {
-        rustix::mm::mmap_anonymous(std::ptr::null_mut(), count * P, prot, MapFlags::PRIVATE)
-    }
-    .unwrap();
+    let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), count * P, prot, MapFlags::PRIVATE) }.unwrap();
     // SAFETY: mapped above; the advice changes no content.
     let _ = unsafe { rustix::mm::madvise(base, count * P, Advice::LinuxNoHugepage) };
     base.expose_provenance()
@@ -68,10 +64,7 @@ fn read(address: usize) -> u8 {
 }
 
 fn stopped(bytes: usize, stop: Stop) -> Progress {
-    Progress {
-        bytes,
-        stop: Some(stop),
-    }
+    Progress { bytes, stop: Some(stop) }
 }
 
 fn complete(bytes: usize) -> Progress {
@@ -96,10 +89,7 @@ fn t11a_a_second_copy_finds_the_page_there() {
     let uffd = uffd_or_skip!(Features::NONE);
     let start = registered(&uffd, 1);
     assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
-    assert_eq!(
-        uffd.copy(start, DATA.as_ptr(), P, Wake::Wake),
-        stopped(0, Stop::AlreadyThere)
-    );
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), stopped(0, Stop::AlreadyThere));
     assert_eq!(read(start), 7);
 }
 
@@ -107,14 +97,8 @@ fn t11a_a_second_copy_finds_the_page_there() {
 fn t11b_a_copy_stops_at_the_page_that_is_there() {
     let uffd = uffd_or_skip!(Features::NONE);
     let start = registered(&uffd, 4);
-    assert!(
-        uffd.copy(start + 2 * P, DATA.as_ptr(), P, Wake::Wake)
-            .is_complete()
-    );
-    assert_eq!(
-        uffd.copy(start, DATA.as_ptr(), 4 * P, Wake::Wake),
-        stopped(2 * P, Stop::AlreadyThere)
-    );
+    assert!(uffd.copy(start + 2 * P, DATA.as_ptr(), P, Wake::Wake).is_complete());
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), 4 * P, Wake::Wake), stopped(2 * P, Stop::AlreadyThere));
 }
 
 #[test]
@@ -122,18 +106,9 @@ fn t11c_a_move_refuses_or_skips_holes() {
     let uffd = uffd_or_skip!(Features::MOVE);
     let (source, target) = (pages(2), registered(&uffd, 2));
     write(source + P, 9);
-    assert_eq!(
-        uffd.move_pages(target, source, P, Holes::Refuse, Wake::Wake),
-        stopped(0, Stop::Missing)
-    );
-    assert_eq!(
-        uffd.move_pages(target, source, P, Holes::Allow, Wake::Wake),
-        complete(P)
-    );
-    assert_eq!(
-        uffd.move_pages(target, source, 2 * P, Holes::Allow, Wake::Wake),
-        complete(2 * P)
-    );
+    assert_eq!(uffd.move_pages(target, source, P, Holes::Refuse, Wake::Wake), stopped(0, Stop::Missing));
+    assert_eq!(uffd.move_pages(target, source, P, Holes::Allow, Wake::Wake), complete(P));
+    assert_eq!(uffd.move_pages(target, source, 2 * P, Holes::Allow, Wake::Wake), complete(2 * P));
     assert_eq!(read(target + P), 9);
     // The source page is gone: it reads as fresh memory.
     assert_eq!(read(source + P), 0);
@@ -176,34 +151,19 @@ fn t11d_a_page_shared_by_fork_cannot_be_moved_until_written() {
 fn t11e_nothing_is_filled_while_a_remove_event_is_unread() {
     let uffd = uffd_or_skip!(Features::EVENT_REMOVE);
     let start = registered(&uffd, 2);
-    assert!(
-        uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake)
-            .is_complete()
-    );
+    assert!(uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake).is_complete());
     std::thread::scope(|scope| {
         // SAFETY: throws away the content of our own page.
         scope.spawn(move || unsafe {
             rustix::mm::madvise(at(start + P), P, Advice::LinuxDontNeed).unwrap();
         });
         assert!(uffd.wait_readable(Some(10_000)).unwrap());
-        assert_eq!(
-            uffd.copy(start, DATA.as_ptr(), P, Wake::Wake),
-            stopped(0, Stop::TryLater)
-        );
-        assert_eq!(
-            next(&uffd),
-            Message::Remove {
-                start: start + P,
-                end: start + 2 * P
-            }
-        );
+        assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), stopped(0, Stop::TryLater));
+        assert_eq!(next(&uffd), Message::Remove { start: start + P, end: start + 2 * P });
     });
     // The event is read and its thread has gone on.
     assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
-    assert_eq!(
-        uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake),
-        complete(P)
-    );
+    assert_eq!(uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake), complete(P));
 }
 
 #[test]
@@ -216,28 +176,12 @@ fn t11g_mremap_tells_the_new_place_and_then_the_end_of_the_old() {
         scope.spawn(move || unsafe {
             rustix::mm::mremap_fixed(at(from), 2 * P, 2 * P, MremapFlags::MAYMOVE, at(to)).unwrap();
         });
-        assert_eq!(
-            next(&uffd),
-            Message::Remap {
-                from,
-                to,
-                len: 2 * P
-            }
-        );
-        assert_eq!(
-            next(&uffd),
-            Message::Unmap {
-                start: from,
-                end: from + 2 * P
-            }
-        );
+        assert_eq!(next(&uffd), Message::Remap { from, to, len: 2 * P });
+        assert_eq!(next(&uffd), Message::Unmap { start: from, end: from + 2 * P });
     });
     // Registration has moved along.
     assert_eq!(uffd.copy(to, DATA.as_ptr(), P, Wake::Wake), complete(P));
-    assert_eq!(
-        uffd.copy(from, DATA.as_ptr(), P, Wake::Wake),
-        stopped(0, Stop::Missing)
-    );
+    assert_eq!(uffd.copy(from, DATA.as_ptr(), P, Wake::Wake), stopped(0, Stop::Missing));
 }
 
 #[test]
@@ -257,20 +201,14 @@ fn a_fault_waits_until_its_page_is_filled() {
             };
             seen.push((addr, write));
             if addr == start {
-                assert!(
-                    uffd.copy(addr, DATA.as_ptr(), P, Wake::DontWake)
-                        .is_complete()
-                );
+                assert!(uffd.copy(addr, DATA.as_ptr(), P, Wake::DontWake).is_complete());
                 uffd.wake(addr, P).unwrap();
             } else {
                 assert!(uffd.zeropage(addr, P, Wake::Wake).is_complete());
             }
         }
         seen.sort_unstable();
-        assert_eq!(
-            seen,
-            [(start, false), (start + P, false), (start + 2 * P, true)]
-        );
+        assert_eq!(seen, [(start, false), (start + P, false), (start + 2 * P, true)]);
         assert_eq!(reader.join().unwrap(), (7, 0));
         assert_eq!(write_to.join().unwrap(), 5);
     });
@@ -281,10 +219,7 @@ fn a_poisoned_page_refuses_to_be_filled_with_zeros() {
     let uffd = uffd_or_skip!(Features::POISON);
     let start = registered(&uffd, 2);
     assert_eq!(uffd.poison(start, 2 * P), complete(2 * P));
-    assert_eq!(
-        uffd.zeropage(start, P, Wake::Wake),
-        stopped(0, Stop::AlreadyThere)
-    );
+    assert_eq!(uffd.zeropage(start, P, Wake::Wake), stopped(0, Stop::AlreadyThere));
     // A copy overwrites the marker.
     assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
     assert_eq!(read(start), 7);
@@ -307,28 +242,13 @@ fn bad_requests_are_told_apart() {
     let plain = pages(1);
     write(plain, 1);
     let data = DATA.as_ptr();
-    assert_eq!(
-        uffd.copy(start + 1, data, P, Wake::Wake),
-        stopped(0, Stop::Invalid)
-    );
-    assert_eq!(
-        uffd.copy(plain, data, P, Wake::Wake),
-        stopped(0, Stop::Missing)
-    );
-    assert_eq!(
-        uffd.copy(start, std::ptr::without_provenance(64), P, Wake::Wake),
-        stopped(0, Stop::Fault)
-    );
+    assert_eq!(uffd.copy(start + 1, data, P, Wake::Wake), stopped(0, Stop::Invalid));
+    assert_eq!(uffd.copy(plain, data, P, Wake::Wake), stopped(0, Stop::Missing));
+    assert_eq!(uffd.copy(start, std::ptr::without_provenance(64), P, Wake::Wake), stopped(0, Stop::Fault));
     // Moving out to memory that is not registered is refused.
-    assert_eq!(
-        uffd.move_pages(pages(1), plain, P, Holes::Refuse, Wake::Wake),
-        stopped(0, Stop::Invalid)
-    );
+    assert_eq!(uffd.move_pages(pages(1), plain, P, Holes::Refuse, Wake::Wake), stopped(0, Stop::Invalid));
     uffd.unregister(start, P).unwrap();
-    assert_eq!(
-        uffd.copy(start, data, P, Wake::Wake),
-        stopped(0, Stop::Missing)
-    );
+    assert_eq!(uffd.copy(start, data, P, Wake::Wake), stopped(0, Stop::Missing));
     assert_eq!(uffd.read(&mut [RawMessage::default(); 4]).unwrap(), 0);
     assert!(!uffd.wait_readable(Some(1)).unwrap());
 }

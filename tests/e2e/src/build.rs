@@ -32,11 +32,7 @@ fn compile(name: &str, output: &str, flags: &[&str]) -> PathBuf {
     std::fs::create_dir_all(&place).expect("the target directory is writable");
     // Another test may compile the same: each writes its own file, the last rename wins.
     let thread = format!("{:?}", std::thread::current().id());
-    let own = place.join(format!(
-        "{output}.{}.{}",
-        std::process::id(),
-        thread.replace(['(', ')'], "")
-    ));
+    let own = place.join(format!("{output}.{}.{}", std::process::id(), thread.replace(['(', ')'], "")));
     let compiled = Command::new("cc")
         .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
         .args(flags)
@@ -44,12 +40,7 @@ fn compile(name: &str, output: &str, flags: &[&str]) -> PathBuf {
         .args([&own, &source])
         .output()
         .expect("a C compiler (package gcc)");
-    assert!(
-        compiled.status.success(),
-        "{}:\n{}",
-        source.display(),
-        String::from_utf8_lossy(&compiled.stderr)
-    );
+    assert!(compiled.status.success(), "{}:\n{}", source.display(), String::from_utf8_lossy(&compiled.stderr));
     std::fs::rename(&own, &result).expect("rename inside one directory");
     result
 }
@@ -69,9 +60,6 @@ fn place_for(source: &Path) -> PathBuf {
         }
     }
     let test = std::env::current_exe().expect("the test knows its path");
-    let profile = test
-        .ancestors()
-        .nth(2)
-        .expect("a test lies in TARGET/PROFILE/deps");
+    let profile = test.ancestors().nth(2).expect("a test lies in TARGET/PROFILE/deps");
     profile.join("e2e-programs").join(format!("{hash:016x}"))
 }

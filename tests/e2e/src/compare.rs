@@ -34,11 +34,7 @@ pub fn record(launch: &Launch) -> Finished {
 /// must be the same each time, and pages must have been swapped out; how well the budget was kept is printed (it is
 /// asserted in `budget.rs`). `verify` looks at what else the program made: after the run without uswap, for which
 /// it gets no other to compare with, and after each of the others.
-pub fn compare(
-    launch: &Launch,
-    share: Share,
-    mut verify: impl FnMut(Option<&Finished>, &Finished),
-) {
+pub fn compare(launch: &Launch, share: Share, mut verify: impl FnMut(Option<&Finished>, &Finished)) {
     let recorded = record(launch);
     verify(None, &recorded);
     let peak = recorded.samples.peak_proportional;
@@ -55,15 +51,8 @@ pub fn compare(
             recorded.wall,
             peak / MIB
         ));
-        assert_eq!(
-            finished.code(),
-            recorded.code(),
-            "status of run {run}\n{finished}"
-        );
-        assert!(
-            finished.stdout == recorded.stdout,
-            "output of run {run} differs from\n{recorded}\nit is\n{finished}"
-        );
+        assert_eq!(finished.code(), recorded.code(), "status of run {run}\n{finished}");
+        assert!(finished.stdout == recorded.stdout, "output of run {run} differs from\n{recorded}\nit is\n{finished}");
         finished.assert_swapped();
         verify(Some(&recorded), &finished);
     }

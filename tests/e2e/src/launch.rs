@@ -29,11 +29,7 @@ pub struct Budget {
 impl Budget {
     /// A budget, and everything else as it comes.
     pub fn bytes(memory: u64) -> Budget {
-        Budget {
-            memory,
-            flags: Vec::new(),
-            quiet: true,
-        }
+        Budget { memory, flags: Vec::new(), quiet: true }
     }
 
     /// A budget in MiB.
@@ -90,19 +86,14 @@ impl Launch {
     /// More arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Launch {
-        self.arguments.extend(
-            arguments
-                .into_iter()
-                .map(|argument| argument.as_ref().to_owned()),
-        );
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
     /// An environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Launch {
-        self.environment
-            .push((name.into(), value.as_ref().to_owned()));
+        self.environment.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
@@ -144,11 +135,7 @@ impl Launch {
 
     /// Starts it under `uswap run` (without, where `USWAP_E2E_BARE` says so).
     pub fn under(&self, budget: &Budget) -> Running {
-        self.start(if settings::bare_only() {
-            None
-        } else {
-            Some(budget)
-        })
+        self.start(if settings::bare_only() { None } else { Some(budget) })
     }
 
     fn start(&self, budget: Option<&Budget>) -> Running {
@@ -159,10 +146,7 @@ impl Launch {
             None => Command::new(&self.program),
             Some(budget) => {
                 let mut command = Command::new(settings::uswap_binary());
-                command
-                    .arg("run")
-                    .arg("--memory")
-                    .arg(budget.memory.to_string());
+                command.arg("run").arg("--memory").arg(budget.memory.to_string());
                 command.arg("--stats").arg(log("stats"));
                 if budget.quiet {
                     command.arg("-q");
@@ -172,25 +156,18 @@ impl Launch {
             }
         };
         command.args(&self.arguments).current_dir(self.work());
-        command
-            .env("LC_ALL", "C.UTF-8")
-            .env("TZ", "UTC")
-            .env("TMPDIR", self.swap());
+        command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("TMPDIR", self.swap());
         command.env_remove("LD_PRELOAD");
         if budget.is_some() {
             command.env("USWAP_E2E_SWAPS", "1");
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(match &self.stdin {
-            Some(path) => Stdio::from(
-                File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
-            ),
+            Some(path) => Stdio::from(File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))),
             None => Stdio::null(),
         });
         let (stdout, stderr) = (log("stdout"), log("stderr"));
-        let create = |path: &Path| {
-            File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        };
+        let create = |path: &Path| File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let pipe = if self.pipe {
             let (reader, writer) = std::io::pipe().expect("a pipe");
             command.stdout(writer);
@@ -204,8 +181,7 @@ impl Launch {
         let before = foreign_files();
         let text = format!("{command:?}");
         let begun = Instant::now();
-        let child =
-            start(&mut command).unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
+        let child = start(&mut command).unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
         // The command holds the writing end of the pipe until it is dropped.
         drop(command);
         Running {
@@ -213,8 +189,7 @@ impl Launch {
             child,
             text,
             begun,
-            deadline: begun
-                + settings::time_limit().map_or(self.time_limit, |most| most.min(self.time_limit)),
+            deadline: begun + settings::time_limit().map_or(self.time_limit, |most| most.min(self.time_limit)),
             pipe,
             stdout,
             stderr,
@@ -235,14 +210,7 @@ fn read_all(mut reader: impl Read) -> Vec<u8> {
 fn no_core_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Core);
-    setrlimit(
-        Resource::Core,
-        Rlimit {
-            current: Some(0),
-            maximum: limit.maximum,
-        },
-    )
-    .expect("a lower limit");
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: limit.maximum }).expect("a lower limit");
 }
 
 /// What lies in the common places and may be uswap's.
@@ -282,10 +250,7 @@ impl Running {
 
     /// The root and its descendants.
     pub fn members(&self) -> Vec<u32> {
-        self.sampler
-            .as_ref()
-            .map(Sampler::members)
-            .unwrap_or_default()
+        self.sampler.as_ref().map(Sampler::members).unwrap_or_default()
     }
 
     /// Whether the root is still running.
@@ -307,17 +272,9 @@ impl Running {
 
     /// Fails the test, saying where each thread is.
     pub fn give_up(&mut self, why: &str) -> ! {
-        let diagnosis = self
-            .sampler
-            .as_ref()
-            .map(Sampler::diagnosis)
-            .unwrap_or_default();
+        let diagnosis = self.sampler.as_ref().map(Sampler::diagnosis).unwrap_or_default();
         self.kill_all();
-        panic!(
-            "{why}\n{}\nstandard error:\n{}\n{diagnosis}",
-            self.text,
-            tail(&self.stderr_so_far(), 4000)
-        );
+        panic!("{why}\n{}\nstandard error:\n{}\n{diagnosis}", self.text, tail(&self.stderr_so_far(), 4000));
     }
 
     /// Waits for the end of the root, then of everything it has started.
@@ -374,10 +331,7 @@ impl Running {
     /// Files of our own test must be gone at once. Others may be using the common places at the same time, so
     /// what appears there gets a while to disappear.
     fn assert_nothing_left(&self, finished: &Finished) {
-        let swap = std::fs::read_dir(&self.swap)
-            .into_iter()
-            .flatten()
-            .flatten();
+        let swap = std::fs::read_dir(&self.swap).into_iter().flatten().flatten();
         let mut left: Vec<PathBuf> = swap.map(|entry| entry.path()).collect();
         let begun = Instant::now();
         while left.is_empty() && self.stats.is_some() {
@@ -424,9 +378,7 @@ pub struct Finished {
 impl Finished {
     /// The status as a shell shows it: a signal is 128 and its number.
     pub fn code(&self) -> i32 {
-        self.status
-            .code()
-            .unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
     /// Fails unless the status is 0.
@@ -437,17 +389,8 @@ impl Finished {
     /// Fails when nothing was swapped out: then the run has tested nothing.
     pub fn assert_swapped(&self) {
         if let Some(stats) = &self.stats {
-            assert!(
-                stats.pages_swapped_out() > 0,
-                "nothing was swapped out\n{:#}\n{self}",
-                stats.json()
-            );
-            assert_eq!(
-                stats.number("checksum_failures"),
-                0,
-                "{:#}\n{self}",
-                stats.json()
-            );
+            assert!(stats.pages_swapped_out() > 0, "nothing was swapped out\n{:#}\n{self}", stats.json());
+            assert_eq!(stats.number("checksum_failures"), 0, "{:#}\n{self}", stats.json());
         } else {
             assert!(settings::bare_only(), "no statistics\n{self}");
         }

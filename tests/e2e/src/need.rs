@@ -10,10 +10,7 @@ use crate::settings;
 pub fn need(program: &str, package: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {
-        assert!(
-            !settings::strict(),
-            "{program} is missing: install the package {package}"
-        );
+        assert!(!settings::strict(), "{program} is missing: install the package {package}");
         skip(&format!("{program} is missing (package {package})"));
     }
     found
@@ -37,10 +34,7 @@ pub fn skip(reason: &str) {
     // Nobody may be listening; a test that is skipped anyway does not fail for that.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(list) = settings::skipped_list() {
-        let file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&list);
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&list);
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", list.display()));
     }

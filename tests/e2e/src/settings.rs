@@ -7,9 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn number(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} must be a number, not '{text}'")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not '{text}'")),
         Err(_) => otherwise,
     }
 }
@@ -40,10 +38,7 @@ pub(crate) fn time_limit() -> Option<Duration> {
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
-        let clock = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("the clock is after 1970")
-            .as_micros();
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_micros();
         number("USWAP_E2E_SEED", clock as u64 % 1_000_000)
     })
 }
@@ -77,40 +72,22 @@ pub(crate) fn programs() -> &'static Path {
 pub fn uswap_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("USWAP_BIN") {
-        Some(path) => std::fs::canonicalize(&path)
-            .unwrap_or_else(|error| panic!("USWAP_BIN {path:?}: {error}")),
+        Some(path) => std::fs::canonicalize(&path).unwrap_or_else(|error| panic!("USWAP_BIN {path:?}: {error}")),
         None => build_uswap(),
     })
 }
 
 fn build_uswap() -> PathBuf {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--release",
-            "-p",
-            "uswap-cli",
-            "--message-format=short",
-        ])
+        .args(["build", "--release", "-p", "uswap-cli", "--message-format=short"])
         .current_dir(programs())
         .output()
         .expect("cargo starts");
-    assert!(
-        output.status.success(),
-        "cannot build uswap:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "cannot build uswap:\n{}", String::from_utf8_lossy(&output.stderr));
     // TARGET/debug/deps/TEST-HASH -> TARGET/release/uswap
     let test = std::env::current_exe().expect("the test knows its path");
-    let target = test
-        .ancestors()
-        .nth(3)
-        .expect("a test lies in TARGET/PROFILE/deps");
+    let target = test.ancestors().nth(3).expect("a test lies in TARGET/PROFILE/deps");
     let binary = target.join("release/uswap");
-    assert!(
-        binary.is_file(),
-        "no uswap at {}; set USWAP_BIN",
-        binary.display()
-    );
+    assert!(binary.is_file(), "no uswap at {}; set USWAP_BIN", binary.display());
     binary
 }

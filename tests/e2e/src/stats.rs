@@ -12,24 +12,19 @@ impl Stats {
     pub(crate) fn read(path: &Path) -> Stats {
         let text = std::fs::read_to_string(path)
             .unwrap_or_else(|error| panic!("no statistics in {}: {error}", path.display()));
-        let value: Value = serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("statistics: {error}:\n{text}"));
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("statistics: {error}:\n{text}"));
         Stats(value)
     }
 
     /// A number at the top level.
     pub fn number(&self, key: &str) -> u64 {
-        self.0[key]
-            .as_u64()
-            .unwrap_or_else(|| panic!("no number '{key}' in the statistics:\n{:#}", self.0))
+        self.0[key].as_u64().unwrap_or_else(|| panic!("no number '{key}' in the statistics:\n{:#}", self.0))
     }
 
     /// A counter of the `vmstat` object.
     pub fn counter(&self, key: &str) -> u64 {
         let value = &self.0["vmstat"][key];
-        value
-            .as_u64()
-            .unwrap_or_else(|| panic!("no counter '{key}' in the statistics:\n{:#}", self.0))
+        value.as_u64().unwrap_or_else(|| panic!("no counter '{key}' in the statistics:\n{:#}", self.0))
     }
 
     /// The whole object.

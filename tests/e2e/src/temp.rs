@@ -23,10 +23,8 @@ impl TempDir {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = settings::temporary_root()
-            .join(format!("uswap-e2e-{name}-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        let path = settings::temporary_root().join(format!("uswap-e2e-{name}-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
         // Programs that give up root still write here.
         let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(&path, everyone).expect("mode of an own directory");
@@ -46,8 +44,7 @@ impl TempDir {
     /// Makes a directory inside.
     pub fn subdirectory(&self, name: &str) -> PathBuf {
         let path = self.join(name);
-        std::fs::create_dir_all(&path)
-            .unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot make {}: {error}", path.display()));
         path
     }
 }

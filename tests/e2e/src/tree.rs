@@ -47,16 +47,9 @@ fn status(pid: u32) -> Option<Status> {
 
 fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let list = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        found.extend(
-            list.split_ascii_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
+        found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
     }
     found
 }
@@ -93,10 +86,7 @@ impl Tree {
 
     fn add(&mut self, pid: u32) -> bool {
         match status(pid) {
-            Some(status) => self.members.insert(Member {
-                pid,
-                started: status.started,
-            }),
+            Some(status) => self.members.insert(Member { pid, started: status.started }),
             None => false,
         }
     }
@@ -152,10 +142,7 @@ pub struct Sample {
 impl Sample {
     /// `RssAnon` + `RssShmem` of the tree. A page that two processes share counts twice.
     pub fn resident(&self) -> u64 {
-        self.processes
-            .iter()
-            .map(|process| process.anon + process.shmem)
-            .sum()
+        self.processes.iter().map(|process| process.anon + process.shmem).sum()
     }
 }
 
@@ -171,11 +158,7 @@ pub struct Samples {
 impl Samples {
     /// The sample with the most resident memory.
     pub fn peak(&self) -> Sample {
-        self.list
-            .iter()
-            .max_by_key(|sample| sample.resident())
-            .cloned()
-            .unwrap_or_default()
+        self.list.iter().max_by_key(|sample| sample.resident()).cloned().unwrap_or_default()
     }
 
     /// The samples above `budget` by more than is allowed: 5 %, or 16 MiB where that is more.
@@ -184,10 +167,7 @@ impl Samples {
     /// budget. Before, usage is below 90 % by definition, so every sample can be held to it.
     pub fn above(&self, budget: u64) -> Vec<&Sample> {
         let allowed = budget + (budget / 20).max(16 << 20);
-        self.list
-            .iter()
-            .filter(|sample| sample.resident() > allowed)
-            .collect()
+        self.list.iter().filter(|sample| sample.resident() > allowed).collect()
     }
 
     /// Fails when a sample lies above the budget and its allowance.
@@ -213,19 +193,13 @@ impl Samples {
 
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(name));
-    let kib = line
-        .and_then(|line| line.split_ascii_whitespace().nth(1))
-        .and_then(|kib| kib.parse::<u64>().ok());
+    let kib = line.and_then(|line| line.split_ascii_whitespace().nth(1)).and_then(|kib| kib.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
 fn memory(pid: u32) -> Option<ProcessMemory> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    Some(ProcessMemory {
-        pid,
-        anon: field(&text, "RssAnon:"),
-        shmem: field(&text, "RssShmem:"),
-    })
+    Some(ProcessMemory { pid, anon: field(&text, "RssAnon:"), shmem: field(&text, "RssShmem:") })
 }
 
 fn proportional(pid: u32) -> u64 {
@@ -260,10 +234,7 @@ impl Sampler {
             .name("sampler".into())
             .spawn(move || watch(&watched, record_proportional))
             .expect("a thread");
-        Sampler {
-            shared,
-            thread: Some(thread),
-        }
+        Sampler { shared, thread: Some(thread) }
     }
 
     /// The living members, zombies included; the root is one until it has been waited for.
@@ -371,8 +342,7 @@ static STARTED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 /// Starts a process as one that the harness waits for. Any other child of this process is an orphan that it has
 /// inherited as subreaper, and belongs to the tree that is being watched.
 pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .expect("prctl(PR_SET_CHILD_SUBREAPER)");
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("prctl(PR_SET_CHILD_SUBREAPER)");
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     let child = command.spawn()?;
     started.insert(child.id());
@@ -383,30 +353,21 @@ pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
 pub fn tool(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = start(command).unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-    child
-        .wait_with_output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    child.wait_with_output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 fn orphans() -> Vec<u32> {
     let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-    children(std::process::id())
-        .into_iter()
-        .filter(|pid| !started.contains(pid))
-        .collect()
+    children(std::process::id()).into_iter().filter(|pid| !started.contains(pid)).collect()
 }
 
 /// The name of a process, as in `/proc/PID/comm`.
 pub fn name_of(pid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
 fn describe(pid: u32, text: &mut String) {
-    let read =
-        |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let command = read("cmdline").replace('\0', " ");
     let _ = writeln!(text, "process {pid}: {}", command.trim_end());
     let mut tasks: Vec<PathBuf> = std::fs::read_dir(format!("/proc/{pid}/task"))
@@ -421,21 +382,11 @@ fn describe(pid: u32, text: &mut String) {
         if read("comm").starts_with("iou-wrk") {
             continue; // idle workers of io_uring, by the dozen
         }
-        let state = read("status")
-            .lines()
-            .find(|line| line.starts_with("State:"))
-            .unwrap_or("State: ?")
-            .to_owned();
+        let state = read("status").lines().find(|line| line.starts_with("State:")).unwrap_or("State: ?").to_owned();
         let stack: Vec<String> = read("stack")
             .lines()
             .take(4)
-            .filter_map(|line| {
-                line.split_whitespace()
-                    .nth(1)?
-                    .split('+')
-                    .next()
-                    .map(str::to_owned)
-            })
+            .filter_map(|line| line.split_whitespace().nth(1)?.split('+').next().map(str::to_owned))
             .collect();
         let _ = writeln!(
             text,

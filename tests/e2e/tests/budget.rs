@@ -10,9 +10,7 @@ use uswap_e2e::{Budget, Finished, Launch, MIB, TempDir, bare_only, c_program, re
 /// Runs `touch` within `budget_mib`, and holds every sample to the budget.
 fn touch_within(name: &str, budget_mib: u64, arguments: [&str; 5]) {
     let test = TempDir::new(name);
-    let program = Launch::new(&test, c_program("touch"))
-        .args(arguments)
-        .time_limit(Duration::from_secs(180));
+    let program = Launch::new(&test, c_program("touch")).args(arguments).time_limit(Duration::from_secs(180));
     let recorded = record(&program);
     for run in 1..=repeat() {
         let finished = program.under(&Budget::mib(budget_mib)).finish();
@@ -24,16 +22,10 @@ fn touch_within(name: &str, budget_mib: u64, arguments: [&str; 5]) {
         }
         finished.assert_swapped();
         finished.samples.assert_within(budget_mib * MIB);
-        let stats = finished
-            .stats
-            .as_ref()
-            .expect("the program has ended by itself");
+        let stats = finished.stats.as_ref().expect("the program has ended by itself");
         let peak = stats.number("peak_resident_bytes");
         let seen = finished.samples.peak().resident();
-        assert!(
-            peak * 10 >= seen * 8,
-            "uswap says that the peak was {peak} bytes, but {seen} were seen"
-        );
+        assert!(peak * 10 >= seen * 8, "uswap says that the peak was {peak} bytes, but {seen} were seen");
     }
 }
 

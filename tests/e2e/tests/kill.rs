@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use uswap_e2e::{
-    Budget, Finished, Launch, Random, TempDir, bare_only, c_program, is_alive, kill_process, kills,
-    member_of, name_of, seed,
+    Budget, Finished, Launch, Random, TempDir, bare_only, c_program, is_alive, kill_process, kills, member_of, name_of,
+    seed,
 };
 
 const CHILDREN: &str = "2";
@@ -25,9 +25,7 @@ enum Victim {
 /// Process ids after a word, one a line.
 fn said(finished: &Finished, word: &str) -> BTreeSet<u32> {
     let text = finished.text();
-    text.lines()
-        .filter_map(|line| line.strip_prefix(word)?.trim().parse().ok())
-        .collect()
+    text.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).collect()
 }
 
 fn kill_at_random_moments(victim: Victim) {
@@ -62,30 +60,17 @@ fn kill_at_random_moments(victim: Victim) {
         };
         kill_process(target);
         let finished = running.finish();
-        let context = format!(
-            "{victim:?} {target} killed after {delay:?} (round {round}, seed {seed})\n{finished}"
-        );
+        let context = format!("{victim:?} {target} killed after {delay:?} (round {round}, seed {seed})\n{finished}");
         assert!(!finished.stderr.contains("BAD"), "{context}");
         judge(victim, target, &finished, &context);
-        swapped += u32::from(
-            finished
-                .stats
-                .as_ref()
-                .is_some_and(|stats| stats.pages_swapped_out() > 0),
-        );
+        swapped += u32::from(finished.stats.as_ref().is_some_and(|stats| stats.pages_swapped_out() > 0));
     }
     eprintln!(
         "{victim:?}: {rounds} rounds, {missed} too early to find a victim, {swapped} with statistics of swapping"
     );
-    assert!(
-        missed * 2 < rounds,
-        "{missed} of {rounds} kills found no victim"
-    );
+    assert!(missed * 2 < rounds, "{missed} of {rounds} kills found no victim");
     if !bare_only() && victim == Victim::Child {
-        assert!(
-            swapped * 2 > rounds,
-            "only {swapped} of {rounds} runs swapped at all"
-        );
+        assert!(swapped * 2 > rounds, "only {swapped} of {rounds} runs swapped at all");
     }
 }
 
@@ -99,33 +84,18 @@ fn pick(victim: Victim, supervisor: u32, members: &[u32], choice: usize) -> Opti
     if victim == Victim::Program {
         return Some(program);
     }
-    let below: Vec<u32> = members
-        .iter()
-        .copied()
-        .filter(|&pid| pid != program && member_of(program, pid))
-        .collect();
-    if below.is_empty() {
-        None
-    } else {
-        Some(below[choice % below.len()])
-    }
+    let below: Vec<u32> = members.iter().copied().filter(|&pid| pid != program && member_of(program, pid)).collect();
+    if below.is_empty() { None } else { Some(below[choice % below.len()]) }
 }
 
 fn parent_is(pid: u32, parent: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|line| {
-        line.strip_prefix("PPid:")
-            .is_some_and(|ppid| ppid.trim() == parent.to_string())
-    })
+    status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|ppid| ppid.trim() == parent.to_string()))
 }
 
 fn judge(victim: Victim, target: u32, finished: &Finished, context: &str) {
     let (started, done) = (said(finished, "start "), said(finished, "done "));
-    let survivors: BTreeSet<u32> = started
-        .iter()
-        .copied()
-        .filter(|&pid| pid != target)
-        .collect();
+    let survivors: BTreeSet<u32> = started.iter().copied().filter(|&pid| pid != target).collect();
     match victim {
         Victim::Supervisor if !bare_only() => {
             assert_eq!(finished.code(), 128 + 9, "{context}");
@@ -133,17 +103,11 @@ fn judge(victim: Victim, target: u32, finished: &Finished, context: &str) {
         Victim::Program | Victim::Supervisor => {
             // Its orphans live on, as they would without uswap.
             assert_eq!(finished.code(), 128 + 9, "{context}");
-            assert!(
-                survivors.is_subset(&done),
-                "survivors that did not finish: {survivors:?} {done:?}\n{context}"
-            );
+            assert!(survivors.is_subset(&done), "survivors that did not finish: {survivors:?} {done:?}\n{context}");
         }
         Victim::Child => {
             assert_eq!(finished.code(), 0, "{context}");
-            assert!(
-                survivors.is_subset(&done),
-                "survivors that did not finish: {survivors:?} {done:?}\n{context}"
-            );
+            assert!(survivors.is_subset(&done), "survivors that did not finish: {survivors:?} {done:?}\n{context}");
             assert!(started.len() >= PROCESSES - 2, "{context}");
         }
     }

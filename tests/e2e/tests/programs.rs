@@ -7,8 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use uswap_e2e::{
-    Budget, Launch, MIB, Random, Running, Share, TempDir, c_program, compare, is_root, need,
-    repeat, script, tool,
+    Budget, Launch, MIB, Random, Running, Share, TempDir, c_program, compare, is_root, need, repeat, script, tool,
 };
 
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
@@ -52,15 +51,9 @@ fn sqlite_in_memory_database() {
          SELECT sum(a*(rank%1000)) FROM (SELECT a, row_number() OVER (ORDER BY b, a) AS rank FROM t);\n",
     )
     .expect("a writable directory");
-    let program = Launch::new(&test, sqlite)
-        .arg(":memory:")
-        .stdin(&statements)
-        .time_limit(FIVE_MINUTES);
+    let program = Launch::new(&test, sqlite).arg(":memory:").stdin(&statements).time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, finished| {
-        assert!(
-            finished.text().starts_with("ok\n"),
-            "integrity_check\n{finished}"
-        );
+        assert!(finished.text().starts_with("ok\n"), "integrity_check\n{finished}");
     });
 }
 
@@ -71,30 +64,16 @@ fn gnu_sort_of_500_mb() {
     };
     let test = TempDir::new("sort");
     let program = Launch::new(&test, sort)
-        .args([
-            "-S",
-            "1200M",
-            "--parallel=2",
-            "-k1,1",
-            "input",
-            "-o",
-            "output",
-        ])
+        .args(["-S", "1200M", "--parallel=2", "-k1,1", "input", "-o", "output"])
         .time_limit(FIVE_MINUTES);
     write_lines(&program.work().join("input"), 500_000_000);
-    let (output, expected) = (
-        program.work().join("output"),
-        program.work().join("expected"),
-    );
+    let (output, expected) = (program.work().join("output"), program.work().join("expected"));
     compare(&program, Share::Half, |recorded, finished| {
         if recorded.is_none() {
             assert!(in_order(&output), "sort itself is wrong");
             std::fs::rename(&output, &expected).expect("rename inside one directory");
         } else {
-            assert!(
-                same_content(&output, &expected),
-                "the sorted file differs\n{finished}"
-            );
+            assert!(same_content(&output, &expected), "the sorted file differs\n{finished}");
         }
     });
 }
@@ -102,12 +81,10 @@ fn gnu_sort_of_500_mb() {
 /// Lines of 100 bytes with random keys, `bytes` in all.
 fn write_lines(path: &Path, bytes: u64) {
     let mut random = Random::new(7);
-    let mut file =
-        BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
     for number in 0..bytes / 100 {
         let key = random.word();
-        writeln!(file, "{key:016x} {number:010} {:-<71}", key % 1_000_003)
-            .expect("space for the input");
+        writeln!(file, "{key:016x} {number:010} {:-<71}", key % 1_000_003).expect("space for the input");
     }
     file.flush().expect("space for the input");
 }
@@ -125,9 +102,7 @@ fn in_order(path: &Path) -> bool {
 }
 
 fn same_content(one: &Path, other: &Path) -> bool {
-    let open = |path: &Path| {
-        File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    };
+    let open = |path: &Path| File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let (mut one, mut other) = (open(one), open(other));
     if one.metadata().expect("a size").len() != other.metadata().expect("a size").len() {
         return false;
@@ -138,9 +113,7 @@ fn same_content(one: &Path, other: &Path) -> bool {
         if length == 0 {
             return true;
         }
-        other
-            .read_exact(&mut right[..length])
-            .expect("a file of the same length");
+        other.read_exact(&mut right[..length]).expect("a file of the same length");
         if left[..length] != right[..length] {
             return false;
         }
@@ -154,27 +127,13 @@ fn stress_ng_verifies_all_methods() {
     };
     let test = TempDir::new("stress-ng");
     let program = Launch::new(&test, stress)
-        .args([
-            "--vm",
-            "2",
-            "--vm-bytes",
-            "160M",
-            "--vm-method",
-            "all",
-            "--vm-keep",
-            "--verify",
-            "--seed",
-            "7",
-        ])
+        .args(["--vm", "2", "--vm-bytes", "160M", "--vm-method", "all", "--vm-keep", "--verify", "--seed", "7"])
         .args(["--oomable", "--timeout", "20"])
         .time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, finished| {
         let said = format!("{}{}", finished.text(), finished.stderr);
         assert!(said.contains("successful run completed"), "{finished}");
-        assert!(
-            !said.contains("fail:") && !said.contains("error detected"),
-            "{finished}"
-        );
+        assert!(!said.contains("fail:") && !said.contains("error detected"), "{finished}");
     });
 }
 
@@ -190,22 +149,13 @@ fn memtester_finds_no_fault() {
     // Locked memory is not swapped, so memtester must not be able to lock.
     let mut program = Launch::new(&test, "prlimit").arg("--memlock=0:0");
     if is_root() {
-        program =
-            program
-                .arg(setpriv)
-                .args(["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
+        program = program.arg(setpriv).args(["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
     }
-    let program = program
-        .arg(memtester)
-        .args(["160M", "1"])
-        .env("MEMTESTER_TEST_MASK", "0x3ff")
-        .time_limit(FIVE_MINUTES);
+    let program =
+        program.arg(memtester).args(["160M", "1"]).env("MEMTESTER_TEST_MASK", "0x3ff").time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, finished| {
         let said = finished.text();
-        assert!(
-            said.contains("Done.") && !said.contains("FAILURE"),
-            "{finished}"
-        );
+        assert!(said.contains("Done.") && !said.contains("FAILURE"), "{finished}");
     });
 }
 
@@ -215,35 +165,23 @@ fn xz_round_trip_with_two_threads() {
         return;
     };
     let test = TempDir::new("xz");
-    let program = Launch::new(&test, &xz)
-        .args(["-6", "-T2", "--block-size=4MiB", "-k", "-f", "input"])
-        .time_limit(FIVE_MINUTES);
-    let (input, packed) = (
-        program.work().join("input"),
-        program.work().join("input.xz"),
-    );
+    let program =
+        Launch::new(&test, &xz).args(["-6", "-T2", "--block-size=4MiB", "-k", "-f", "input"]).time_limit(FIVE_MINUTES);
+    let (input, packed) = (program.work().join("input"), program.work().join("input.xz"));
     write_prose(&input, 16 * MIB);
     let expected = program.work().join("expected.xz");
     compare(&program, Share::Half, |recorded, _| {
         if recorded.is_none() {
             std::fs::rename(&packed, &expected).expect("rename inside one directory");
         } else {
-            assert!(
-                same_content(&packed, &expected),
-                "the compressed file differs"
-            );
+            assert!(same_content(&packed, &expected), "the compressed file differs");
         }
     });
-    let unpack = Launch::new(&test, xz)
-        .args(["-dc", "-T2", "expected.xz"])
-        .time_limit(FIVE_MINUTES);
+    let unpack = Launch::new(&test, xz).args(["-dc", "-T2", "expected.xz"]).time_limit(FIVE_MINUTES);
     for _ in 0..repeat() {
         let unpacked = unpack.under(&Budget::mib(48)).finish();
         unpacked.assert_success();
-        assert!(
-            unpacked.stdout == std::fs::read(&input).expect("the input"),
-            "the round trip changed the file"
-        );
+        assert!(unpacked.stdout == std::fs::read(&input).expect("the input"), "the round trip changed the file");
     }
 }
 
@@ -252,20 +190,13 @@ fn write_prose(path: &Path, bytes: u64) {
     let words = "page slot cluster reclaim fault frame budget zswap area entry cache memory window";
     let words: Vec<&str> = words.split(' ').collect();
     let mut random = Random::new(5);
-    let mut file =
-        BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
     let mut written = 0;
     while written < bytes {
         let number = random.word();
         let word = words[number as usize % words.len()];
-        let line = format!(
-            "{} {word} {:x} row-{}\n",
-            written / 31,
-            number >> 40,
-            number % 1000
-        );
-        file.write_all(line.as_bytes())
-            .expect("space for the input");
+        let line = format!("{} {word} {:x} row-{}\n", written / 31, number >> 40, number % 1000);
+        file.write_all(line.as_bytes()).expect("space for the input");
         written += line.len() as u64;
     }
     file.flush().expect("space for the input");
@@ -280,15 +211,10 @@ fn allocating_threads_under_glibc_malloc() {
 
 #[test]
 fn allocating_threads_under_preloaded_jemalloc() {
-    let library = [
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-    ]
-    .map(|place| PathBuf::from(place).join("libjemalloc.so.2"))
-    .into_iter()
-    .find(|path| path.exists());
+    let library = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
+        .map(|place| PathBuf::from(place).join("libjemalloc.so.2"))
+        .into_iter()
+        .find(|path| path.exists());
     let Some(library) = library else {
         need("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "libjemalloc2");
         return;
@@ -321,23 +247,8 @@ struct Redis {
 impl Redis {
     fn arguments(launch: Launch, socket: &Path, file: &str) -> Launch {
         launch
-            .args([
-                "--port",
-                "0",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--enable-debug-command",
-                "yes",
-            ])
-            .args([
-                "--rdbcompression",
-                "no",
-                "--dbfilename",
-                file,
-                "--unixsocket",
-            ])
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"])
+            .args(["--rdbcompression", "no", "--dbfilename", file, "--unixsocket"])
             .arg(socket)
     }
 
@@ -354,35 +265,21 @@ impl Redis {
     }
 
     fn ask(&self, words: &[&str]) -> String {
-        let answer = tool(
-            Command::new("redis-cli")
-                .arg("-s")
-                .arg(&self.socket)
-                .args(words),
-        );
+        let answer = tool(Command::new("redis-cli").arg("-s").arg(&self.socket).args(words));
         String::from_utf8_lossy(&answer.stdout).trim().to_owned()
     }
 
     fn info(&self, section: &str, key: &str) -> String {
         let info = self.ask(&["info", section]);
-        let line = info.lines().find_map(|line| {
-            line.trim()
-                .strip_prefix(&format!("{key}:"))
-                .map(str::to_owned)
-        });
+        let line = info.lines().find_map(|line| line.trim().strip_prefix(&format!("{key}:")).map(str::to_owned));
         line.unwrap_or_else(|| panic!("no {key} in\n{info}"))
     }
 
     /// Fails with what the server says and does, where a client alone would only see a closed connection.
     fn must(&mut self, holds: bool, why: &str) {
         if !holds {
-            let state = if self.server.is_running() {
-                "running"
-            } else {
-                "gone"
-            };
-            self.server
-                .give_up(&format!("{why}; the server is {state}"));
+            let state = if self.server.is_running() { "running" } else { "gone" };
+            self.server.give_up(&format!("{why}; the server is {state}"));
         }
     }
 
@@ -402,81 +299,48 @@ impl Redis {
 
 fn write_commands(path: &Path) {
     let mut random = Random::new(11);
-    let mut file =
-        BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
     for number in 0..KEYS {
         let (a, b) = (random.word(), random.word());
         let value = format!("{a:016x}{b:016x}{a:016x}{number:016}{b:016x}{:016x}", a ^ b).repeat(2);
-        write!(
-            file,
-            "*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${}\r\n{value}\r\n",
-            value.len()
-        )
-        .expect("space for the commands");
+        write!(file, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${}\r\n{value}\r\n", value.len())
+            .expect("space for the commands");
     }
     file.flush().expect("space for the commands");
 }
 
 /// Loads the data and plays the whole scene; returns the digest after loading, which is always the same.
-fn play_redis(
-    test: &TempDir,
-    commands: &Path,
-    server: Running,
-    socket: PathBuf,
-) -> (String, uswap_e2e::Finished) {
+fn play_redis(test: &TempDir, commands: &Path, server: Running, socket: PathBuf) -> (String, uswap_e2e::Finished) {
     let mut redis = Redis::ready(server, socket);
     let input = File::open(commands).expect("the commands");
-    let loaded = tool(
-        Command::new("redis-cli")
-            .arg("-s")
-            .arg(&redis.socket)
-            .arg("--pipe")
-            .stdin(input),
-    );
+    let loaded = tool(Command::new("redis-cli").arg("-s").arg(&redis.socket).arg("--pipe").stdin(input));
     let loaded = String::from_utf8_lossy(&loaded.stdout).into_owned();
-    redis.must(
-        loaded.contains(&format!("errors: 0, replies: {KEYS}")),
-        &format!("redis-cli --pipe says {loaded}"),
-    );
-    let used: u64 = redis
-        .info("memory", "used_memory")
-        .parse()
-        .expect("a number");
+    redis.must(loaded.contains(&format!("errors: 0, replies: {KEYS}")), &format!("redis-cli --pipe says {loaded}"));
+    let used: u64 = redis.info("memory", "used_memory").parse().expect("a number");
     assert!(used >= 400 * MIB, "only {} MiB loaded", used / MIB);
     let digest = redis.digest();
 
     // Overwrite while the snapshot is written.
     redis.ask(&["bgsave"]);
-    let benchmark = tool(
-        Command::new("redis-benchmark")
-            .arg("-s")
-            .arg(&redis.socket)
-            .args([
-                "-n",
-                "300000",
-                "-r",
-                &KEYS.to_string(),
-                "-d",
-                "192",
-                "-c",
-                "20",
-                "-P",
-                "16",
-                "-t",
-                "set,get",
-                "-q",
-            ]),
-    );
-    redis.must(
-        benchmark.status.success(),
-        &String::from_utf8_lossy(&benchmark.stderr),
-    );
+    let benchmark = tool(Command::new("redis-benchmark").arg("-s").arg(&redis.socket).args([
+        "-n",
+        "300000",
+        "-r",
+        &KEYS.to_string(),
+        "-d",
+        "192",
+        "-c",
+        "20",
+        "-P",
+        "16",
+        "-t",
+        "set,get",
+        "-q",
+    ]));
+    redis.must(benchmark.status.success(), &String::from_utf8_lossy(&benchmark.stderr));
     let begun = Instant::now();
     while redis.info("persistence", "rdb_bgsave_in_progress") == "1" {
-        assert!(
-            begun.elapsed() < Duration::from_secs(200),
-            "BGSAVE does not end"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(200), "BGSAVE does not end");
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(redis.info("persistence", "rdb_last_bgsave_status"), "ok");
@@ -487,15 +351,9 @@ fn play_redis(
     std::fs::rename(test.join("work/dump.rdb"), &snapshot).expect("the snapshot");
     let reader_socket = test.join("reader.sock");
     let reader = Launch::new(test, "redis-server");
-    let reader = Redis::arguments(reader, &reader_socket, "snapshot.rdb")
-        .time_limit(FIVE_MINUTES)
-        .bare();
+    let reader = Redis::arguments(reader, &reader_socket, "snapshot.rdb").time_limit(FIVE_MINUTES).bare();
     let reader = Redis::ready(reader, reader_socket);
-    assert_eq!(
-        reader.digest(),
-        digest,
-        "the snapshot differs from the data at the time of BGSAVE"
-    );
+    assert_eq!(reader.digest(), digest, "the snapshot differs from the data at the time of BGSAVE");
     reader.stop();
 
     // Written to a file and read back, the data is the same.
@@ -508,18 +366,14 @@ fn play_redis(
 
 #[test]
 fn redis_overwritten_during_bgsave() {
-    let (Some(server), Some(_)) = (
-        need("redis-server", "redis-server"),
-        need("redis-benchmark", "redis-tools"),
-    ) else {
+    let (Some(server), Some(_)) = (need("redis-server", "redis-server"), need("redis-benchmark", "redis-tools")) else {
         return;
     };
     let test = TempDir::new("redis");
     let socket = test.join("redis.sock");
     let commands = test.join("commands");
     write_commands(&commands);
-    let program =
-        Redis::arguments(Launch::new(&test, server), &socket, "dump.rdb").time_limit(FIVE_MINUTES);
+    let program = Redis::arguments(Launch::new(&test, server), &socket, "dump.rdb").time_limit(FIVE_MINUTES);
     let (digest, recorded) = play_redis(&test, &commands, program.bare(), socket.clone());
     let peak = recorded.samples.peak_proportional;
     for run in 1..=repeat() {

@@ -11,8 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use uswap_e2e::{
-    Budget, Finished, Launch, MIB, Random, TempDir, bare_only, c_program, is_root, need, repeat,
-    skip, tool,
+    Budget, Finished, Launch, MIB, Random, TempDir, bare_only, c_program, is_root, need, repeat, skip, tool,
 };
 
 const SIGBUS: i32 = 128 + 7;
@@ -20,45 +19,31 @@ const BUDGET_MIB: u64 = 48;
 
 fn budget() -> Budget {
     let budget = Budget::mib(BUDGET_MIB).flag("--zpool-percent").flag("0");
-    Budget {
-        quiet: false,
-        ..budget
-    }
+    Budget { quiet: false, ..budget }
 }
 
 fn lossy(test: &TempDir, rounds: &str, reaction: &str) -> Launch {
-    Launch::new(test, c_program("lossy"))
-        .args(["96", rounds, reaction])
-        .time_limit(Duration::from_secs(180))
+    Launch::new(test, c_program("lossy")).args(["96", rounds, reaction]).time_limit(Duration::from_secs(180))
 }
 
 /// Lines that uswap itself has written, without the summary at the end.
 fn messages(stderr: &str) -> Vec<&str> {
     let ours = stderr.lines().filter(|line| line.starts_with("uswap"));
-    ours.filter(|line| !line.starts_with("uswap: peak "))
-        .collect()
+    ours.filter(|line| !line.starts_with("uswap: peak ")).collect()
 }
 
 /// Pages that the program says it lost.
 fn lost(finished: &Finished) -> u64 {
     finished.assert_success();
     let text = finished.text();
-    let number = text
-        .trim()
-        .strip_prefix("lost ")
-        .and_then(|number| number.parse().ok());
+    let number = text.trim().strip_prefix("lost ").and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("the program did not say how much it lost\n{finished}"))
 }
 
 fn run_with(plan: &str, rounds: &str, reaction: &str) -> Finished {
     let test = TempDir::new("faults");
-    let finished = lossy(&test, rounds, reaction)
-        .under(&budget().flag("--fault-injection").flag(plan))
-        .finish();
-    assert!(
-        !finished.stderr.contains("BAD"),
-        "wrong data under {plan}\n{finished}"
-    );
+    let finished = lossy(&test, rounds, reaction).under(&budget().flag("--fault-injection").flag(plan)).finish();
+    assert!(!finished.stderr.contains("BAD"), "wrong data under {plan}\n{finished}");
     finished
 }
 
@@ -66,18 +51,11 @@ fn run_with(plan: &str, rounds: &str, reaction: &str) -> Finished {
 fn survives_or_says_so(plan: &str, counter: &str) {
     let finished = run_with(plan, "3", "die");
     if let Some(stats) = &finished.stats {
-        assert!(
-            stats.counter(counter) > 0,
-            "{plan} did nothing\n{:#}",
-            stats.json()
-        );
+        assert!(stats.counter(counter) > 0, "{plan} did nothing\n{:#}", stats.json());
     }
     match finished.code() {
         0 => assert_eq!(messages(&finished.stderr), Vec::<&str>::new(), "{finished}"),
-        SIGBUS => assert!(
-            !messages(&finished.stderr).is_empty(),
-            "SIGBUS without a word\n{finished}"
-        ),
+        SIGBUS => assert!(!messages(&finished.stderr).is_empty(), "SIGBUS without a word\n{finished}"),
         _ => panic!("{plan}: neither the right data nor SIGBUS\n{finished}"),
     }
 }
@@ -93,24 +71,14 @@ fn loses_pages(plan: &str, counter: &str) {
         assert_eq!(died.code(), SIGBUS, "{plan}\n{died}");
         let caught = run_with(plan, "3", "catch");
         let lost = lost(&caught);
-        let counted = caught
-            .stats
-            .as_ref()
-            .map_or(0, |stats| stats.counter(counter));
+        let counted = caught.stats.as_ref().map_or(0, |stats| stats.counter(counter));
         eprintln!("{plan}: {lost} pages lost, {counter} {counted}");
         assert!(lost > 0 && counted > 0, "{plan} did nothing\n{caught}");
         for (finished, at_least) in [(&died, 1), (&caught, lost as usize)] {
             let lines = messages(&finished.stderr);
             let other = lines.iter().find(|line| !line.contains("is lost"));
-            assert_eq!(
-                other, None,
-                "one line for each lost page, and no other\n{finished}"
-            );
-            assert!(
-                lines.len() >= at_least,
-                "{lost} pages lost, {} lines\n{finished}",
-                lines.len()
-            );
+            assert_eq!(other, None, "one line for each lost page, and no other\n{finished}");
+            assert!(lines.len() >= at_least, "{lost} pages lost, {} lines\n{finished}", lines.len());
         }
     }
 }
@@ -119,17 +87,9 @@ fn loses_pages(plan: &str, counter: &str) {
 fn loses_nothing(plan: &str, counter: &str) -> Finished {
     let finished = run_with(plan, "4", "catch");
     if !bare_only() {
-        assert_eq!(
-            lost(&finished),
-            0,
-            "{plan}: a failed write must lose nothing\n{finished}"
-        );
+        assert_eq!(lost(&finished), 0, "{plan}: a failed write must lose nothing\n{finished}");
         let stats = finished.stats.as_ref().expect("statistics");
-        assert!(
-            stats.counter(counter) > 0,
-            "{plan} did nothing\n{:#}",
-            stats.json()
-        );
+        assert!(stats.counter(counter) > 0, "{plan} did nothing\n{:#}", stats.json());
         assert_eq!(stats.number("checksum_failures"), 0, "{:#}", stats.json());
     }
     finished
@@ -143,11 +103,7 @@ fn without_faults_nothing_is_lost() {
     finished.assert_swapped();
     assert_eq!(messages(&finished.stderr), Vec::<&str>::new());
     if let Some(stats) = &finished.stats {
-        assert!(
-            stats.counter("pswpout") > 1000,
-            "it did not go to the area: {:#}",
-            stats.json()
-        );
+        assert!(stats.counter("pswpout") > 1000, "it did not go to the area: {:#}", stats.json());
     }
 }
 
@@ -202,10 +158,7 @@ fn all_writes_fail() {
     let finished = loses_nothing("eio-write:every=1,after=5", "write_errors");
     if !bare_only() {
         let lines = messages(&finished.stderr).len();
-        assert!(
-            (1..=2).contains(&lines),
-            "one warning, and one when the area is given up\n{finished}"
-        );
+        assert!((1..=2).contains(&lines), "one warning, and one when the area is given up\n{finished}");
     }
 }
 
@@ -213,11 +166,7 @@ fn all_writes_fail() {
 fn no_space_for_a_while() {
     let finished = loses_nothing("enospc:every=1,after=20,until=60", "no_space");
     if !bare_only() {
-        assert_eq!(
-            messages(&finished.stderr).len(),
-            1,
-            "one warning\n{finished}"
-        );
+        assert_eq!(messages(&finished.stderr).len(), 1, "one warning\n{finished}");
     }
 }
 
@@ -225,11 +174,7 @@ fn no_space_for_a_while() {
 fn never_any_space() {
     let finished = loses_nothing("enospc:every=1", "no_space");
     if !bare_only() {
-        assert_eq!(
-            messages(&finished.stderr).len(),
-            1,
-            "one warning, not one per write\n{finished}"
-        );
+        assert_eq!(messages(&finished.stderr).len(), 1, "one warning, not one per write\n{finished}");
     }
 }
 
@@ -244,10 +189,7 @@ impl Mount<'_> {
     fn new<'a>(place: &'a Path, arguments: &[&str]) -> Option<Mount<'a>> {
         let done = tool(Command::new("mount").args(arguments).arg(place));
         if !done.status.success() {
-            skip(&format!(
-                "mount is refused: {}",
-                String::from_utf8_lossy(&done.stderr).trim()
-            ));
+            skip(&format!("mount is refused: {}", String::from_utf8_lossy(&done.stderr).trim()));
             return None;
         }
         let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -259,10 +201,7 @@ impl Mount<'_> {
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
         for _ in 0..50 {
-            if tool(Command::new("umount").arg(self.place))
-                .status
-                .success()
-            {
+            if tool(Command::new("umount").arg(self.place)).status.success() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -277,9 +216,7 @@ fn full_file_system(test: &TempDir, place: &Path, flags: impl Fn(Budget) -> Budg
     let bytes = 240 * MIB;
     let mut file = File::create(&filler).expect("a writable file system");
     let mut random = Random::new(1);
-    let block: Vec<u8> = (0..MIB / 8)
-        .flat_map(|_| random.word().to_le_bytes())
-        .collect();
+    let block: Vec<u8> = (0..MIB / 8).flat_map(|_| random.word().to_le_bytes()).collect();
     for _ in 0..bytes / MIB {
         // The last ones may find no space, which is the purpose.
         if std::io::Write::write_all(&mut file, &block).is_err() {
@@ -303,35 +240,19 @@ fn full_file_system(test: &TempDir, place: &Path, flags: impl Fn(Budget) -> Budg
     std::fs::remove_file(&filler).expect("an own file");
     let freed = begun.elapsed();
     let finished = running.finish();
-    assert_eq!(
-        lost(&finished),
-        0,
-        "a full file system must lose nothing\n{finished}"
-    );
+    assert_eq!(lost(&finished), 0, "a full file system must lose nothing\n{finished}");
     if bare_only() {
         return;
     }
-    assert_eq!(
-        messages(&finished.stderr).len(),
-        1,
-        "it warns once\n{finished}"
-    );
+    assert_eq!(messages(&finished.stderr).len(), 1, "it warns once\n{finished}");
     let allowed = BUDGET_MIB * MIB + 16 * MIB;
-    let after: Vec<u64> = finished
-        .samples
-        .list
-        .iter()
-        .filter(|sample| sample.at > freed)
-        .map(|sample| sample.resident())
-        .collect();
+    let after: Vec<u64> =
+        finished.samples.list.iter().filter(|sample| sample.at > freed).map(|sample| sample.resident()).collect();
     let last = &after[after.len() / 2..];
     assert!(
-        last.iter()
-            .any(|&resident| resident > MIB && resident <= allowed),
+        last.iter().any(|&resident| resident > MIB && resident <= allowed),
         "space came back, but memory did not go down: {:?} MiB\n{finished}",
-        last.iter()
-            .map(|resident| resident / MIB)
-            .collect::<Vec<_>>()
+        last.iter().map(|resident| resident / MIB).collect::<Vec<_>>()
     );
 }
 
@@ -361,15 +282,9 @@ fn full_ext4_that_gets_space_again() {
     };
     let test = TempDir::new("ext4");
     let image = test.join("image");
-    File::create(&image)
-        .and_then(|file| file.set_len(288 * MIB))
-        .expect("space for an image");
+    File::create(&image).and_then(|file| file.set_len(288 * MIB)).expect("space for an image");
     let made = tool(Command::new(mkfs).args(["-q", "-m", "0"]).arg(&image));
-    assert!(
-        made.status.success(),
-        "mkfs.ext4: {}",
-        String::from_utf8_lossy(&made.stderr)
-    );
+    assert!(made.status.success(), "mkfs.ext4: {}", String::from_utf8_lossy(&made.stderr));
     let place = test.subdirectory("mount");
     let image = image.to_str().expect("a plain path");
     let Some(_mount) = Mount::new(&place, &["-o", "loop", image]) else {

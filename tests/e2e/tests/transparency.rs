@@ -6,39 +6,23 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use uswap_e2e::{
-    Budget, Launch, TempDir, c_library, c_program, kill_process, name_of, repeat, tool,
-};
+use uswap_e2e::{Budget, Launch, TempDir, c_library, c_program, kill_process, name_of, repeat, tool};
 
 const BUDGET_MIB: u64 = 64;
 
 fn case(program: &str, name: &str) {
     let test = TempDir::new(name);
-    let launch = Launch::new(&test, c_program(program))
-        .arg(name)
-        .time_limit(Duration::from_secs(60));
+    let launch = Launch::new(&test, c_program(program)).arg(name).time_limit(Duration::from_secs(60));
     if name == "dlopen" {
-        std::fs::copy(c_library("plugin"), test.join("work/plugin.so"))
-            .expect("a copy of the library");
+        std::fs::copy(c_library("plugin"), test.join("work/plugin.so")).expect("a copy of the library");
     }
     let recorded = launch.bare().finish();
-    assert!(
-        !recorded.stderr.contains("BAD"),
-        "wrong without uswap\n{recorded}"
-    );
+    assert!(!recorded.stderr.contains("BAD"), "wrong without uswap\n{recorded}");
     for run in 1..=repeat().div_ceil(2) {
         let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
         assert!(!finished.stderr.contains("BAD"), "run {run}\n{finished}");
-        assert_eq!(
-            finished.code(),
-            recorded.code(),
-            "status of run {run}\n{finished}"
-        );
-        assert_eq!(
-            finished.text(),
-            recorded.text(),
-            "output of run {run}\n{finished}"
-        );
+        assert_eq!(finished.code(), recorded.code(), "status of run {run}\n{finished}");
+        assert_eq!(finished.text(), recorded.text(), "output of run {run}\n{finished}");
         finished.assert_swapped();
     }
 }
@@ -124,19 +108,11 @@ cases! { "threads":
 fn signals_to_the_supervisor_reach_the_program() {
     let test = TempDir::new("signals");
     for signal in ["TERM", "HUP", "INT", "USR1", "QUIT"] {
-        let script = format!(
-            "trap 'echo got {signal}; exit 42' {signal}; echo ready; while :; do sleep 0.02; done"
-        );
-        let launch = Launch::new(&test, "bash")
-            .args(["-c", &script])
-            .time_limit(Duration::from_secs(20));
+        let script = format!("trap 'echo got {signal}; exit 42' {signal}; echo ready; while :; do sleep 0.02; done");
+        let launch = Launch::new(&test, "bash").args(["-c", &script]).time_limit(Duration::from_secs(20));
         let mut running = launch.under(&Budget::mib(BUDGET_MIB));
         std::thread::sleep(Duration::from_millis(500));
-        let sent = tool(
-            Command::new("kill")
-                .arg(format!("-{signal}"))
-                .arg(running.id().to_string()),
-        );
+        let sent = tool(Command::new("kill").arg(format!("-{signal}")).arg(running.id().to_string()));
         assert!(sent.status.success() && running.id() > 1, "kill -{signal}");
         let begun = Instant::now();
         while running.is_running() && begun.elapsed() < Duration::from_secs(10) {
@@ -153,15 +129,10 @@ fn signals_to_the_supervisor_reach_the_program() {
 fn pipelines() {
     let test = TempDir::new("pipeline");
     let input = test.join("input");
-    let text: String = (0..200_000)
-        .map(|number| format!("{}\n", number * 7919 % 1_000_003))
-        .collect();
+    let text: String = (0..200_000).map(|number| format!("{}\n", number * 7919 % 1_000_003)).collect();
     std::fs::write(&input, text).expect("space for the input");
     let launch = Launch::new(&test, "bash")
-        .args([
-            "-c",
-            "set -o pipefail; sort -n | uniq | tac | tee copy | tail -n 1 && wc -l <copy && exit 7",
-        ])
+        .args(["-c", "set -o pipefail; sort -n | uniq | tac | tee copy | tail -n 1 && wc -l <copy && exit 7"])
         .stdin(&input);
     let recorded = launch.bare().finish();
     assert_eq!(recorded.text(), "0\n200000\n");
@@ -174,9 +145,7 @@ fn pipelines() {
 #[test]
 fn stop_and_continue() {
     let test = TempDir::new("stop");
-    let launch = Launch::new(&test, c_program("memory"))
-        .arg("mremap")
-        .time_limit(Duration::from_secs(60));
+    let launch = Launch::new(&test, c_program("memory")).arg("mremap").time_limit(Duration::from_secs(60));
     let running = launch.under(&Budget::mib(BUDGET_MIB));
     for _ in 0..4 {
         std::thread::sleep(Duration::from_millis(60));
@@ -206,35 +175,21 @@ fn daemon_that_outlives_the_program() {
     assert_eq!(finished.code(), 3, "{finished}");
     let begun = Instant::now();
     while !launch.work().join("result").exists() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "the daemon did not finish\n{finished}"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(60), "the daemon did not finish\n{finished}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(
-        std::fs::read_to_string(launch.work().join("result")).expect("its output"),
-        "ok mprotect\n"
-    );
-    assert_eq!(
-        std::fs::read_to_string(launch.work().join("done.tmp")).expect("its output"),
-        "ok fork\n"
-    );
+    assert_eq!(std::fs::read_to_string(launch.work().join("result")).expect("its output"), "ok mprotect\n");
+    assert_eq!(std::fs::read_to_string(launch.work().join("done.tmp")).expect("its output"), "ok fork\n");
 }
 
 /// Killed from outside, `uswap run` reports what killed the program.
 #[test]
 fn program_killed_from_outside() {
     let test = TempDir::new("killed");
-    let launch = Launch::new(&test, "sleep")
-        .arg("60")
-        .time_limit(Duration::from_secs(30));
+    let launch = Launch::new(&test, "sleep").arg("60").time_limit(Duration::from_secs(30));
     let running = launch.under(&Budget::mib(BUDGET_MIB));
     std::thread::sleep(Duration::from_millis(500));
-    let program = running
-        .members()
-        .into_iter()
-        .find(|&pid| name_of(pid) == "sleep");
+    let program = running.members().into_iter().find(|&pid| name_of(pid) == "sleep");
     kill_process(program.expect("the program has been started"));
     let finished = running.finish();
     assert_eq!(finished.code(), 128 + 9, "{finished}");

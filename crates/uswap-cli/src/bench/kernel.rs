@@ -127,14 +127,11 @@ impl Undo {
             "swapoff" => Undo::Swapoff(unescape(first)?),
             "remove-zram" => Undo::RemoveZram(first.parse().ok()?),
             "remove-cgroup" => Undo::RemoveCgroup(unescape(first)?),
-            "restore" => Undo::Restore {
-                path: unescape(first)?,
-                value: unescape(second?)?.into_os_string().into_string().ok()?,
-            },
-            "remove-file" => Undo::RemoveFile(unescape(first)?),
-            "unload-module" => {
-                Undo::UnloadModule(unescape(first)?.into_os_string().into_string().ok()?)
+            "restore" => {
+                Undo::Restore { path: unescape(first)?, value: unescape(second?)?.into_os_string().into_string().ok()? }
             }
+            "remove-file" => Undo::RemoveFile(unescape(first)?),
+            "unload-module" => Undo::UnloadModule(unescape(first)?.into_os_string().into_string().ok()?),
             _ => return None,
         })
     }
@@ -192,10 +189,7 @@ fn parse_journal(text: &str, boot_id: &str) -> Vec<Undo> {
         Some((JOURNAL_MAGIC, id)) => id == boot_id,
         _ => return Vec::new(),
     };
-    lines
-        .filter_map(Undo::parse)
-        .filter(|undo| same_boot || matches!(undo, Undo::RemoveFile(_)))
-        .collect()
+    lines.filter_map(Undo::parse).filter(|undo| same_boot || matches!(undo, Undo::RemoveFile(_))).collect()
 }
 
 /// The journal file, locked by this process.
@@ -211,10 +205,7 @@ pub struct Journal {
 impl Journal {
     /// Locks the journal and takes down what a bench that was killed has left.
     pub fn open() -> Result<Journal, Unavailable> {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .unwrap_or_default()
-            .trim()
-            .to_owned();
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -226,15 +217,8 @@ impl Journal {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| Unavailable("another uswap bench is running".to_owned()))?;
         let mut text = String::new();
-        (&file)
-            .read_to_string(&mut text)
-            .map_err(|error| unavailable(format!("cannot read '{JOURNAL}'"), error))?;
-        let mut journal = Journal {
-            file,
-            boot_id,
-            pending: Vec::new(),
-            failed: Vec::new(),
-        };
+        (&file).read_to_string(&mut text).map_err(|error| unavailable(format!("cannot read '{JOURNAL}'"), error))?;
+        let mut journal = Journal { file, boot_id, pending: Vec::new(), failed: Vec::new() };
         journal.pending = parse_journal(&text, &journal.boot_id);
         for undo in journal.pending.iter().rev() {
             eprintln!("uswap: bench: left by an earlier run: {undo}");
@@ -277,11 +261,8 @@ impl Journal {
                 text.push('\n');
             }
         }
-        let _ = self
-            .file
-            .rewind()
-            .and_then(|()| self.file.set_len(0))
-            .and_then(|()| self.file.write_all(text.as_bytes()));
+        let _ =
+            self.file.rewind().and_then(|()| self.file.set_len(0)).and_then(|()| self.file.write_all(text.as_bytes()));
     }
 }
 
@@ -302,10 +283,7 @@ impl<'a> TakeDown<'a> {
     /// No steps so far.
     pub fn new(journal: &'a mut Journal) -> TakeDown<'a> {
         let outer_steps = journal.pending.len();
-        TakeDown {
-            journal,
-            outer_steps,
-        }
+        TakeDown { journal, outer_steps }
     }
 
     fn push(&mut self, undo: Undo) {
@@ -318,10 +296,7 @@ impl<'a> TakeDown<'a> {
         if old == value {
             return Ok(());
         }
-        self.push(Undo::Restore {
-            path: path.to_owned(),
-            value: old,
-        });
+        self.push(Undo::Restore { path: path.to_owned(), value: old });
         fs::write(path, value)
     }
 }
@@ -344,25 +319,18 @@ pub fn set_up(
 ) -> Result<Device, Unavailable> {
     let zswap = Path::new(ZSWAP);
     if kind != KernelSwap::Zswap && zswap.exists() {
-        down.set(&zswap.join("enabled"), "N")
-            .map_err(|error| unavailable("cannot turn zswap off", error))?;
+        down.set(&zswap.join("enabled"), "N").map_err(|error| unavailable("cannot turn zswap off", error))?;
     }
     match kind {
         KernelSwap::Zram => set_up_zram(area_bytes, down),
         KernelSwap::Zswap => {
             let compressor = set_up_zswap(zswap, down)?;
             swap_on(swap_file.expect("zswap needs a swap file"), down)?;
-            Ok(Device {
-                pool: Pool::Zswap,
-                compressor,
-            })
+            Ok(Device { pool: Pool::Zswap, compressor })
         }
         KernelSwap::SwapFile => {
             swap_on(swap_file.expect("a swap file"), down)?;
-            Ok(Device {
-                pool: Pool::None,
-                compressor: "none",
-            })
+            Ok(Device { pool: Pool::None, compressor: "none" })
         }
     }
 }
@@ -391,9 +359,7 @@ impl Pool {
     pub fn bytes(self) -> Option<u64> {
         match self {
             Pool::None => Some(0),
-            Pool::Zram(index) => {
-                parse_mm_stat(&fs::read_to_string(format!("/sys/block/zram{index}/mm_stat")).ok()?)
-            }
+            Pool::Zram(index) => parse_mm_stat(&fs::read_to_string(format!("/sys/block/zram{index}/mm_stat")).ok()?),
             Pool::Zswap => parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "Zswap:"),
         }
     }
@@ -401,45 +367,29 @@ impl Pool {
 
 fn set_up_zram(area_bytes: u64, down: &mut TakeDown<'_>) -> Result<Device, Unavailable> {
     if !Path::new(ZRAM_CONTROL).exists() {
-        command(Command::new("modprobe").args(["zram", "num_devices=0"])).map_err(|error| {
-            unavailable(
-                "this kernel has no zram and the module cannot be loaded",
-                error,
-            )
-        })?;
+        command(Command::new("modprobe").args(["zram", "num_devices=0"]))
+            .map_err(|error| unavailable("this kernel has no zram and the module cannot be loaded", error))?;
         down.push(Undo::UnloadModule("zram".to_owned()));
     }
     let index = fs::read_to_string(format!("{ZRAM_CONTROL}/hot_add"))
         .map_err(|error| unavailable("cannot add a zram device", error))?;
-    let index: u32 = index
-        .trim()
-        .parse()
-        .map_err(|error| unavailable("cannot add a zram device", error))?;
+    let index: u32 = index.trim().parse().map_err(|error| unavailable("cannot add a zram device", error))?;
     down.push(Undo::RemoveZram(index));
 
     let sys = PathBuf::from(format!("/sys/block/zram{index}"));
     let algorithm = sys.join("comp_algorithm");
     fs::write(&algorithm, "lz4").map_err(|_| {
         let known = fs::read_to_string(&algorithm).unwrap_or_default();
-        Unavailable(format!(
-            "zram has no lz4 in this kernel, only {}",
-            known.trim()
-        ))
+        Unavailable(format!("zram has no lz4 in this kernel, only {}", known.trim()))
     })?;
     fs::write(sys.join("disksize"), area_bytes.to_string())
         .map_err(|error| unavailable("cannot give the zram device a size", error))?;
     let device = PathBuf::from(format!("/dev/zram{index}"));
     if !device.exists() {
-        return Err(Unavailable(format!(
-            "'{}' does not appear",
-            device.display()
-        )));
+        return Err(Unavailable(format!("'{}' does not appear", device.display())));
     }
     swap_on(&device, down)?;
-    Ok(Device {
-        pool: Pool::Zram(index),
-        compressor: "lz4",
-    })
+    Ok(Device { pool: Pool::Zram(index), compressor: "lz4" })
 }
 
 /// Turns zswap on, with LZ4 if the kernel's crypto layer has it, else with LZO.
@@ -449,30 +399,22 @@ fn set_up_zswap(zswap: &Path, down: &mut TakeDown<'_>) -> Result<&'static str, U
     }
     let path = zswap.join("compressor");
     let takes = |down: &mut TakeDown<'_>, name: &str| {
-        down.set(&path, name).is_ok()
-            && fs::read_to_string(&path).is_ok_and(|now| now.trim() == name)
+        down.set(&path, name).is_ok() && fs::read_to_string(&path).is_ok_and(|now| now.trim() == name)
     };
     let compressor = if takes(down, "lz4") {
         "lz4"
     } else if takes(down, "lzo") {
         "lzo"
     } else {
-        return Err(Unavailable(
-            "zswap takes neither lz4 nor lzo as its compressor".to_owned(),
-        ));
+        return Err(Unavailable("zswap takes neither lz4 nor lzo as its compressor".to_owned()));
     };
-    down.set(&zswap.join("enabled"), "Y")
-        .map_err(|error| unavailable("cannot turn zswap on", error))?;
+    down.set(&zswap.join("enabled"), "Y").map_err(|error| unavailable("cannot turn zswap on", error))?;
     Ok(compressor)
 }
 
 /// Makes the file that the kernel swaps to; it is deleted with the journal. The kernel wants one without
 /// holes.
-pub fn create_swap_file(
-    directory: &Path,
-    bytes: u64,
-    journal: &mut Journal,
-) -> Result<PathBuf, Unavailable> {
+pub fn create_swap_file(directory: &Path, bytes: u64, journal: &mut Journal) -> Result<PathBuf, Unavailable> {
     let path = directory.join(format!("uswap-bench-{}.kernel-swap", std::process::id()));
     let what = format!("cannot make swap file '{}'", path.display());
     let file = OpenOptions::new()
@@ -482,8 +424,7 @@ pub fn create_swap_file(
         .open(&path)
         .map_err(|error| unavailable(&what, error))?;
     journal.push(Undo::RemoveFile(path.clone()));
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-        .map_err(|error| unavailable(&what, error))?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(|error| unavailable(&what, error))?;
     file.sync_all().map_err(|error| unavailable(&what, error))?;
     Ok(path)
 }
@@ -493,12 +434,8 @@ fn swap_on(path: &Path, down: &mut TakeDown<'_>) -> Result<(), Unavailable> {
         .map_err(|error| unavailable(format!("mkswap on '{}' failed", path.display()), error))?;
     // First noted, then done: swapoff of what is not on does nothing.
     down.push(Undo::Swapoff(path.to_owned()));
-    command(Command::new("swapon").arg(path)).map_err(|error| {
-        unavailable(
-            format!("the kernel cannot swap to '{}'", path.display()),
-            error,
-        )
-    })
+    command(Command::new("swapon").arg(path))
+        .map_err(|error| unavailable(format!("the kernel cannot swap to '{}'", path.display()), error))
 }
 
 /// The swap devices that are on before we do anything.
@@ -507,18 +444,12 @@ pub fn swaps_in_use() -> Vec<String> {
 }
 
 fn parse_swaps(text: &str) -> Vec<String> {
-    text.lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next())
-        .map(str::to_owned)
-        .collect()
+    text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
 /// Whether /proc/swaps lists `path`.
 fn is_swapped_to(swaps: &str, path: &Path) -> bool {
-    parse_swaps(swaps)
-        .iter()
-        .any(|listed| unescape_octal(listed) == path)
+    parse_swaps(swaps).iter().any(|listed| unescape_octal(listed) == path)
 }
 
 /// The third number of zram's mm_stat: bytes of RAM that it takes.
@@ -560,12 +491,9 @@ impl Hierarchy {
     fn in_mounts(mounts: &str, v2_has_memory: impl Fn(&Path) -> bool) -> Option<Hierarchy> {
         mounts.lines().find_map(|line| {
             let mut words = line.split(' ').skip(1);
-            let (path, kind, options) =
-                (unescape_octal(words.next()?), words.next()?, words.next()?);
+            let (path, kind, options) = (unescape_octal(words.next()?), words.next()?, words.next()?);
             match kind {
-                "cgroup" if options.split(',').any(|option| option == "memory") => {
-                    Some(Hierarchy::V1(path))
-                }
+                "cgroup" if options.split(',').any(|option| option == "memory") => Some(Hierarchy::V1(path)),
                 "cgroup2" if v2_has_memory(&path) => Some(Hierarchy::V2(path)),
                 _ => None,
             }
@@ -590,26 +518,18 @@ impl Hierarchy {
             let control = mount.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&control).unwrap_or_default();
             if !enabled.split_whitespace().any(|name| name == "memory") {
-                fs::write(&control, "+memory").map_err(|error| {
-                    unavailable("cannot pass the memory controller on to cgroups", error)
-                })?;
-                down.push(Undo::Restore {
-                    path: control,
-                    value: "-memory".to_owned(),
-                });
+                fs::write(&control, "+memory")
+                    .map_err(|error| unavailable("cannot pass the memory controller on to cgroups", error))?;
+                down.push(Undo::Restore { path: control, value: "-memory".to_owned() });
             }
         }
         let path = mount.join(format!("uswap-bench-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| {
-            unavailable(format!("cannot make cgroup '{}'", path.display()), error)
-        })?;
+        fs::create_dir(&path)
+            .map_err(|error| unavailable(format!("cannot make cgroup '{}'", path.display()), error))?;
         down.push(Undo::RemoveCgroup(path.clone()));
         fs::write(path.join(limit), limit_bytes.to_string())
             .map_err(|error| unavailable("cannot set the memory limit of a cgroup", error))?;
-        Ok(Cgroup {
-            path,
-            hierarchy: self.clone(),
-        })
+        Ok(Cgroup { path, hierarchy: self.clone() })
     }
 }
 
@@ -624,11 +544,7 @@ impl Cgroup {
     /// that every byte the program ever uses is charged here.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("/bin/sh");
-        command
-            .arg("-c")
-            .arg(r#"echo $$ >"$0/cgroup.procs" && exec "$@""#)
-            .arg(&self.path)
-            .arg(program);
+        command.arg("-c").arg(r#"echo $$ >"$0/cgroup.procs" && exec "$@""#).arg(&self.path).arg(program);
         command
     }
 
@@ -638,11 +554,7 @@ impl Cgroup {
             Hierarchy::V1(_) => "memory.usage_in_bytes",
             Hierarchy::V2(_) => "memory.current",
         };
-        fs::read_to_string(self.path.join(name))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        fs::read_to_string(self.path.join(name)).ok()?.trim().parse().ok()
     }
 
     /// How many processes the kernel killed in here because memory ran out.
@@ -651,21 +563,12 @@ impl Cgroup {
             Hierarchy::V1(_) => "memory.oom_control",
             Hierarchy::V2(_) => "memory.events",
         };
-        parse_key(
-            &fs::read_to_string(self.path.join(name)).unwrap_or_default(),
-            "oom_kill",
-        )
-        .unwrap_or(0)
+        parse_key(&fs::read_to_string(self.path.join(name)).unwrap_or_default(), "oom_kill").unwrap_or(0)
     }
 }
 
 fn parse_key(text: &str, key: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.split_once(' ').filter(|(name, _)| *name == key))?
-        .1
-        .trim()
-        .parse()
-        .ok()
+    text.lines().find_map(|line| line.split_once(' ').filter(|(name, _)| *name == key))?.1.trim().parse().ok()
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -697,17 +600,9 @@ fn unescape_octal(text: &str) -> PathBuf {
 /// Runs a small command, out of reach of the terminal's Ctrl-C, so that a take-down runs to its end.
 fn command(command: &mut Command) -> io::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .process_group(0)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| {
-            if error.kind() == io::ErrorKind::NotFound {
-                io::Error::other(format!("no command '{name}'"))
-            } else {
-                error
-            }
-        })?;
+    let output = command.process_group(0).stdin(Stdio::null()).output().map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound { io::Error::other(format!("no command '{name}'")) } else { error }
+    })?;
     if output.status.success() {
         return Ok(());
     }
@@ -715,20 +610,12 @@ fn command(command: &mut Command) -> io::Result<()> {
     let last = said.lines().rfind(|line| !line.trim().is_empty());
     // "swapon: /a/file: swapon failed: Invalid argument": who and where is said by the caller.
     let reason = last.and_then(|line| line.rsplit(": ").next());
-    Err(io::Error::other(
-        reason
-            .unwrap_or("it failed without a word")
-            .trim()
-            .to_owned(),
-    ))
+    Err(io::Error::other(reason.unwrap_or("it failed without a word").trim().to_owned()))
 }
 
 /// Kills the processes listed, one per line.
 fn kill_all(pids: &str) {
-    let pids = pids
-        .lines()
-        .filter_map(|line| line.trim().parse().ok())
-        .filter_map(Pid::from_raw);
+    let pids = pids.lines().filter_map(|line| line.trim().parse().ok()).filter_map(Pid::from_raw);
     for pid in pids {
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
@@ -739,9 +626,7 @@ fn while_busy(mut action: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let start = Instant::now();
     loop {
         match action() {
-            Err(error)
-                if error.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < BUSY_RETRY =>
-            {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < BUSY_RETRY => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             outcome => return outcome,
@@ -765,10 +650,7 @@ mod tests {
             Undo::RemoveFile("/var/tmp/with blank, 100% and \n newline".into()),
             Undo::UnloadModule("zram".to_owned()),
             Undo::RemoveZram(3),
-            Undo::Restore {
-                path: "/sys/module/zswap/parameters/enabled".into(),
-                value: "N".to_owned(),
-            },
+            Undo::Restore { path: "/sys/module/zswap/parameters/enabled".into(), value: "N".to_owned() },
             Undo::Swapoff("/dev/zram3".into()),
             Undo::RemoveCgroup("/sys/fs/cgroup/memory/uswap-bench-1".into()),
             Undo::RemoveFile(PathBuf::from(OsStr::from_bytes(b"/tmp/not-\xff-utf8"))),
@@ -796,34 +678,23 @@ mod tests {
     fn a_foreign_or_damaged_journal_does_nothing() {
         assert_eq!(parse_journal("", "abc"), []);
         assert_eq!(parse_journal("remove-file /etc/passwd\n", "abc"), []);
-        let damaged = format!(
-            "{JOURNAL_MAGIC} abc\nremove-zram x\nrestore /sys/x\nremove-file %4\nswapoff /a b\nformat /\n"
-        );
+        let damaged =
+            format!("{JOURNAL_MAGIC} abc\nremove-zram x\nrestore /sys/x\nremove-file %4\nswapoff /a b\nformat /\n");
         assert_eq!(parse_journal(&damaged, "abc"), []);
     }
 
     #[test]
     fn files_are_deleted_newest_first_and_missing_ones_do_not_matter() {
-        let directory =
-            std::env::temp_dir().join(format!("uswap-take-down-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("uswap-take-down-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let journal_path = directory.join("journal");
         let mut journal = Journal {
-            file: OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(&journal_path)
-                .unwrap(),
+            file: OpenOptions::new().read(true).write(true).create_new(true).open(&journal_path).unwrap(),
             boot_id: "abc".to_owned(),
             pending: Vec::new(),
             failed: Vec::new(),
         };
-        let (kept, inner, knob) = (
-            directory.join("kept"),
-            directory.join("inner"),
-            directory.join("knob"),
-        );
+        let (kept, inner, knob) = (directory.join("kept"), directory.join("inner"), directory.join("knob"));
         for path in [&kept, &inner] {
             fs::write(path, "x").unwrap();
         }
@@ -835,10 +706,7 @@ mod tests {
             down.push(Undo::RemoveFile(directory.join("never-made")));
             down.set(&knob, "new").unwrap();
             assert_eq!(fs::read_to_string(&knob).unwrap(), "new");
-            assert_eq!(
-                parse_journal(&fs::read_to_string(&journal_path).unwrap(), "abc").len(),
-                4
-            );
+            assert_eq!(parse_journal(&fs::read_to_string(&journal_path).unwrap(), "abc").len(), 4);
         }
         assert!(kept.exists() && !inner.exists());
         assert_eq!(fs::read_to_string(&knob).unwrap(), "old");
@@ -854,15 +722,9 @@ mod tests {
                   cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\n\
                   cgroup /sys/fs/cgroup/me\\040mory cgroup rw,relatime,memory 0 0\n\
                   cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
-        assert_eq!(
-            Hierarchy::in_mounts(v1, |_| false),
-            Some(Hierarchy::V1("/sys/fs/cgroup/me mory".into()))
-        );
+        assert_eq!(Hierarchy::in_mounts(v1, |_| false), Some(Hierarchy::V1("/sys/fs/cgroup/me mory".into())));
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-        assert_eq!(
-            Hierarchy::in_mounts(v2, |_| true),
-            Some(Hierarchy::V2("/sys/fs/cgroup".into()))
-        );
+        assert_eq!(Hierarchy::in_mounts(v2, |_| true), Some(Hierarchy::V2("/sys/fs/cgroup".into())));
         assert_eq!(Hierarchy::in_mounts(v2, |_| false), None);
     }
 
@@ -873,18 +735,9 @@ mod tests {
         assert!(is_swapped_to(swaps, Path::new("/tmp/a b")));
         assert!(!is_swapped_to(swaps, Path::new("/tmp/a")));
         assert!(parse_swaps("Filename Type Size Used Priority\n").is_empty());
-        assert_eq!(
-            parse_mm_stat(" 4096  74 12288  0  12288 0 0 0 0\n"),
-            Some(12288)
-        );
-        assert_eq!(
-            parse_meminfo("MemTotal: 5 kB\nZswap:          12 kB\n", "Zswap:"),
-            Some(12288)
-        );
+        assert_eq!(parse_mm_stat(" 4096  74 12288  0  12288 0 0 0 0\n"), Some(12288));
+        assert_eq!(parse_meminfo("MemTotal: 5 kB\nZswap:          12 kB\n", "Zswap:"), Some(12288));
         assert_eq!(parse_key("under_oom 0\noom_kill 2\n", "oom_kill"), Some(2));
-        assert_eq!(
-            parse_key("oom 1\noom_kill 0\noom_group_kill 3\n", "oom_kill"),
-            Some(0)
-        );
+        assert_eq!(parse_key("oom 1\noom_kill 0\noom_group_kill 3\n", "oom_kill"), Some(0));
     }
 }

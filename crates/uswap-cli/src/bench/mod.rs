@@ -21,9 +21,7 @@ use clap::{Args, ValueEnum};
 use uswap_sys::interrupt;
 
 use self::kernel::{Hierarchy, Journal, KernelSwap, Pool, TakeDown, Unavailable};
-use self::report::{
-    Backend, Failure, Machine, Report, Run, Series, Settings, Skipped, Spread, Style,
-};
+use self::report::{Backend, Failure, Machine, Report, Run, Series, Settings, Skipped, Spread, Style};
 use self::workload::{EXIT_WRONG_DATA, LoadReport, Workload};
 pub use self::workload::{LoadArgs, load_main};
 use crate::{failure, size};
@@ -95,14 +93,7 @@ pub fn main(args: BenchArgs) -> ExitCode {
             } else if json {
                 println!("{}", report.to_json());
             } else {
-                print!(
-                    "{}",
-                    report.to_text(if markdown {
-                        Style::Markdown
-                    } else {
-                        Style::Plain
-                    })
-                );
+                print!("{}", report.to_text(if markdown { Style::Markdown } else { Style::Plain }));
             }
             match finished {
                 Finished::Interrupted(signal) => {
@@ -166,43 +157,29 @@ struct Bench {
 
 impl Bench {
     fn new(args: BenchArgs) -> Result<Bench, Unavailable> {
-        interrupt::catch_termination()
-            .map_err(|error| Unavailable(format!("cannot catch signals: {error}")))?;
-        let program = std::env::current_exe()
-            .map_err(|error| Unavailable(format!("cannot find this program: {error}")))?;
+        interrupt::catch_termination().map_err(|error| Unavailable(format!("cannot catch signals: {error}")))?;
+        let program =
+            std::env::current_exe().map_err(|error| Unavailable(format!("cannot find this program: {error}")))?;
         let memory_bytes = args.memory.unwrap_or(args.size / 2);
         if memory_bytes >= args.size {
-            return Err(Unavailable(
-                "--memory must be less than --size, or nothing is swapped".to_owned(),
-            ));
+            return Err(Unavailable("--memory must be less than --size, or nothing is swapped".to_owned()));
         }
         if !args.directory.is_dir() {
-            return Err(Unavailable(format!(
-                "'{}' is not a directory",
-                args.directory.display()
-            )));
+            return Err(Unavailable(format!("'{}' is not a directory", args.directory.display())));
         }
         let backends = if args.backends.is_empty() {
-            Backend::value_variants()
-                .iter()
-                .copied()
-                .filter(|&backend| backend != Backend::Ram)
-                .collect()
+            Backend::value_variants().iter().copied().filter(|&backend| backend != Backend::Ram).collect()
         } else {
             in_order(&args.backends)
         };
-        let workloads = if args.workloads.is_empty() {
-            Workload::value_variants().to_vec()
-        } else {
-            in_order(&args.workloads)
-        };
+        let workloads =
+            if args.workloads.is_empty() { Workload::value_variants().to_vec() } else { in_order(&args.workloads) };
         let settings = Settings {
             size_bytes: args.size,
             memory_bytes,
             rounds: args.rounds,
             threads: args.threads,
-            uswap_pool_memory_bytes: memory_bytes
-                + (args.size - memory_bytes) * ESTIMATED_POOL_PERCENT / 100,
+            uswap_pool_memory_bytes: memory_bytes + (args.size - memory_bytes) * ESTIMATED_POOL_PERCENT / 100,
             kernel_pool_bytes: None,
             kernel_pool_charged: None,
             cgroup_version: None,
@@ -228,12 +205,8 @@ impl Bench {
 
     /// Gets ready for the kernel's back ends, or leaves all of them out.
     fn open_kernel_side(&mut self) {
-        let wanted: Vec<Backend> = self
-            .backends
-            .iter()
-            .copied()
-            .filter(|backend| kernel_swap(*backend).is_some())
-            .collect();
+        let wanted: Vec<Backend> =
+            self.backends.iter().copied().filter(|backend| kernel_swap(*backend).is_some()).collect();
         if wanted.is_empty() {
             return;
         }
@@ -257,9 +230,7 @@ impl Bench {
             Outcome::Done(_) | Outcome::OomKilled => {}
             Outcome::Interrupted(signal) => return Ok(Finished::Interrupted(signal)),
             Outcome::Failed(why) => {
-                return Err(Unavailable(format!(
-                    "the program under test does not even run alone: {why}"
-                )));
+                return Err(Unavailable(format!("the program under test does not even run alone: {why}")));
             }
         }
         if let Some(signal) = self.measure_kernel_pool() {
@@ -267,11 +238,7 @@ impl Bench {
         }
         for workload in self.workloads.clone() {
             for backend in self.backends.clone() {
-                self.series.push(Series {
-                    workload,
-                    backend,
-                    rounds: Vec::new(),
-                });
+                self.series.push(Series { workload, backend, rounds: Vec::new() });
             }
             for round in 1..=self.args.rounds {
                 if self.backends.is_empty() {
@@ -281,14 +248,11 @@ impl Bench {
                 for backend in self.backends.clone() {
                     match self.round(workload, backend, round) {
                         Ok(run) => {
-                            let shown = run.as_ref().map_or("-".to_owned(), |run| {
-                                format!("{:.2}", run.load.us_per_access)
-                            });
+                            let shown =
+                                run.as_ref().map_or("-".to_owned(), |run| format!("{:.2}", run.load.us_per_access));
                             progress.push_str(&format!("   {} {shown}", backend.name()));
-                            let series = self
-                                .series
-                                .iter_mut()
-                                .rfind(|s| s.workload == workload && s.backend == backend);
+                            let series =
+                                self.series.iter_mut().rfind(|s| s.workload == workload && s.backend == backend);
                             series.expect("pushed above").rounds.push(run);
                         }
                         Err(signal) => return Ok(Finished::Interrupted(signal)),
@@ -305,33 +269,18 @@ impl Bench {
                 .filter(|series| series.backend == backend)
                 .all(|series| series.rounds.iter().all(Option::is_none))
         };
-        let empty: Vec<Backend> = skipped
-            .into_iter()
-            .filter(|&backend| without_result(backend))
-            .collect();
-        self.series
-            .retain(|series| !empty.contains(&series.backend));
+        let empty: Vec<Backend> = skipped.into_iter().filter(|&backend| without_result(backend)).collect();
+        self.series.retain(|series| !empty.contains(&series.backend));
         if self.series.is_empty() {
-            let reasons: Vec<String> = self
-                .skipped
-                .iter()
-                .map(|skipped| format!("{}: {}", skipped.backend.name(), skipped.reason))
-                .collect();
-            return Err(Unavailable(format!(
-                "no back end can be measured here ({})",
-                reasons.join("; ")
-            )));
+            let reasons: Vec<String> =
+                self.skipped.iter().map(|skipped| format!("{}: {}", skipped.backend.name(), skipped.reason)).collect();
+            return Err(Unavailable(format!("no back end can be measured here ({})", reasons.join("; "))));
         }
         Ok(Finished::All)
     }
 
     /// One run that counts, repeated while the kernel kills it. `Err` is the signal that ended it all.
-    fn round(
-        &mut self,
-        workload: Workload,
-        backend: Backend,
-        round: u32,
-    ) -> Result<Option<Run>, i32> {
+    fn round(&mut self, workload: Workload, backend: Backend, round: u32) -> Result<Option<Run>, i32> {
         let mut reason = String::new();
         for _ in 0..OOM_ATTEMPTS {
             match self.run_once(workload, backend, round) {
@@ -354,17 +303,8 @@ impl Bench {
                 }
             }
         }
-        eprintln!(
-            "uswap: bench: {}, {}: {reason}",
-            backend.name(),
-            workload.name()
-        );
-        self.failures.push(Failure {
-            workload,
-            backend,
-            round,
-            reason,
-        });
+        eprintln!("uswap: bench: {}, {}: {reason}", backend.name(), workload.name());
+        self.failures.push(Failure { workload, backend, round, reason });
         let in_a_row = self.failures_in_a_row.entry(backend).or_insert(0);
         *in_a_row += 1;
         if *in_a_row == FAILURES_IN_A_ROW {
@@ -380,11 +320,7 @@ impl Bench {
     }
 
     fn count_oom_kill(&mut self, backend: Backend) {
-        match self
-            .oom_kills
-            .iter_mut()
-            .find(|(counted, _)| *counted == backend)
-        {
+        match self.oom_kills.iter_mut().find(|(counted, _)| *counted == backend) {
             Some((_, count)) => *count += 1,
             None => self.oom_kills.push((backend, 1)),
         }
@@ -397,9 +333,7 @@ impl Bench {
             return None;
         }
         let compressed = [Backend::Zram, Backend::Zswap];
-        let backend = compressed
-            .into_iter()
-            .find(|backend| self.backends.contains(backend))?;
+        let backend = compressed.into_iter().find(|backend| self.backends.contains(backend))?;
         for _ in 0..OOM_ATTEMPTS {
             match self.run_once(Workload::Fill, backend, 0) {
                 // What does not work here will say so again in the first round.
@@ -434,9 +368,7 @@ impl Bench {
         ];
         match kernel_swap(backend) {
             Some(kind) => self.run_under_kernel(kind, &load_args),
-            None => self
-                .run_under_uswap(backend, &load_args)
-                .map(|outcome| (outcome, PoolWatch::default())),
+            None => self.run_under_uswap(backend, &load_args).map(|outcome| (outcome, PoolWatch::default())),
         }
     }
 
@@ -445,18 +377,11 @@ impl Bench {
         kind: KernelSwap,
         load_args: &[String],
     ) -> Result<(Outcome, PoolWatch), Unavailable> {
-        let kernel = self
-            .kernel
-            .as_mut()
-            .expect("kernel back ends were left out without it");
+        let kernel = self.kernel.as_mut().expect("kernel back ends were left out without it");
         // Room for all of the data, and for the slots that the kernel holds back.
         let area_bytes = self.args.size + (64 << 20);
         if kind != KernelSwap::Zram && kernel.swap_file.is_none() {
-            kernel.swap_file = Some(kernel::create_swap_file(
-                &self.args.directory,
-                area_bytes,
-                &mut kernel.journal,
-            )?);
+            kernel.swap_file = Some(kernel::create_swap_file(&self.args.directory, area_bytes, &mut kernel.journal)?);
         }
         let mut down = TakeDown::new(&mut kernel.journal);
         let device = kernel::set_up(kind, kernel.swap_file.as_deref(), area_bytes, &mut down)?;
@@ -470,9 +395,8 @@ impl Bench {
         let mut command = cgroup.command(&self.program);
         command.args(load_args);
         let timeout = Duration::from_secs(self.args.timeout);
-        let ended = supervise(&mut command, timeout, |pid| {
-            watch_pool(&mut watch, device.pool, pool_before, pid, &cgroup)
-        })?;
+        let ended =
+            supervise(&mut command, timeout, |pid| watch_pool(&mut watch, device.pool, pool_before, pid, &cgroup))?;
 
         let mut outcome = ended.outcome();
         if ended.status.signal() == Some(9) && cgroup.oom_kills() > 0 {
@@ -484,16 +408,8 @@ impl Bench {
         Ok((outcome, watch))
     }
 
-    fn run_under_uswap(
-        &mut self,
-        backend: Backend,
-        load_args: &[String],
-    ) -> Result<Outcome, Unavailable> {
-        let name = |what: &str| {
-            self.args
-                .directory
-                .join(format!("uswap-bench-{}.{what}", std::process::id()))
-        };
+    fn run_under_uswap(&mut self, backend: Backend, load_args: &[String]) -> Result<Outcome, Unavailable> {
+        let name = |what: &str| self.args.directory.join(format!("uswap-bench-{}.{what}", std::process::id()));
         let (stats, area) = (TemporaryFile(name("stats")), TemporaryFile(name("area")));
         let mut command = Command::new(&self.program);
         if backend != Backend::Ram {
@@ -502,32 +418,24 @@ impl Bench {
                 _ => (self.memory_bytes, 0),
             };
             command.args(["run", "-q", "-m", &format!("{}K", memory >> 10)]);
-            command
-                .args(["--zpool-percent", &zpool_percent.to_string(), "--stats"])
-                .arg(&stats.0);
+            command.args(["--zpool-percent", &zpool_percent.to_string(), "--stats"]).arg(&stats.0);
             // The pool's back end has an area too, as zswap has; its data is meant to stay in the pool.
             let size_mib = (self.args.size >> 20) + 64;
-            command
-                .arg("--swap")
-                .arg(format!("file:{},size={size_mib}M", area.0.display()));
+            command.arg("--swap").arg(format!("file:{},size={size_mib}M", area.0.display()));
             command.arg("--").arg(&self.program);
         }
         command.args(load_args);
         let mut resident = Vec::new();
         let timeout = Duration::from_secs(self.args.timeout);
-        let ended = supervise(&mut command, timeout, |pid| {
-            resident.extend(resident_below(pid))
-        })?;
+        let ended = supervise(&mut command, timeout, |pid| resident.extend(resident_below(pid)))?;
         if ended.status.code() == Some(i32::from(failure::OURS)) {
             return Err(Unavailable(ended.last_words()));
         }
         let mut outcome = ended.outcome();
         if let Outcome::Done(run) = &mut outcome {
             let stats = fs::read_to_string(&stats.0).ok();
-            let stats: Option<serde_json::Value> =
-                stats.and_then(|text| serde_json::from_str(&text).ok());
-            run.uswap_area_pages_written =
-                stats.and_then(|stats| stats["vmstat"]["area_pages_written"].as_u64());
+            let stats: Option<serde_json::Value> = stats.and_then(|text| serde_json::from_str(&text).ok());
+            run.uswap_area_pages_written = stats.and_then(|stats| stats["vmstat"]["area_pages_written"].as_u64());
             run.resident_bytes = Spread::of(resident.iter().map(|&bytes: &u64| bytes as f64));
         }
         Ok(outcome)
@@ -557,11 +465,7 @@ fn open_kernel_side() -> Result<KernelSide, Unavailable> {
             "kernel swap is on already ({device}) and would be measured along; turn it off with: swapoff -a"
         )));
     }
-    Ok(KernelSide {
-        journal,
-        hierarchy: Hierarchy::find()?,
-        swap_file: None,
-    })
+    Ok(KernelSide { journal, hierarchy: Hierarchy::find()?, swap_file: None })
 }
 
 fn kernel_swap(backend: Backend) -> Option<KernelSwap> {
@@ -575,11 +479,7 @@ fn kernel_swap(backend: Backend) -> Option<KernelSwap> {
 
 /// Each listed value once, in the order of the tables.
 fn in_order<T: ValueEnum + Copy + PartialEq>(listed: &[T]) -> Vec<T> {
-    T::value_variants()
-        .iter()
-        .copied()
-        .filter(|value| listed.contains(value))
-        .collect()
+    T::value_variants().iter().copied().filter(|value| listed.contains(value)).collect()
 }
 
 /// Looks at the pool and remembers its peak. If the cgroup is charged for clearly more than what the
@@ -592,10 +492,7 @@ fn watch_pool(watch: &mut PoolWatch, pool: Pool, before: u64, pid: u32, cgroup: 
         return;
     }
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    if let (Some(usage), Some(resident)) = (
-        cgroup.usage_bytes(),
-        kernel::parse_meminfo(&status, "RssAnon:"),
-    ) {
+    if let (Some(usage), Some(resident)) = (cgroup.usage_bytes(), kernel::parse_meminfo(&status, "RssAnon:")) {
         watch.peak_bytes = bytes;
         watch.charged = bytes > 0 && usage > resident + bytes / 2;
     }
@@ -648,21 +545,13 @@ impl Ended {
             None => {}
         }
         if let Some(signal) = self.status.signal() {
-            return Outcome::Failed(
-                format!("ended by signal {signal} {}", self.last_words())
-                    .trim_end()
-                    .to_owned(),
-            );
+            return Outcome::Failed(format!("ended by signal {signal} {}", self.last_words()).trim_end().to_owned());
         }
         if self.status.code() == Some(i32::from(EXIT_WRONG_DATA)) {
             return Outcome::Failed(format!("WRONG DATA: {}", self.last_words()));
         }
         if !self.status.success() {
-            return Outcome::Failed(format!(
-                "exit status {}: {}",
-                self.status.code().unwrap_or(-1),
-                self.last_words()
-            ));
+            return Outcome::Failed(format!("exit status {}: {}", self.status.code().unwrap_or(-1), self.last_words()));
         }
         match serde_json::from_str::<LoadReport>(self.stdout.trim()) {
             Ok(load) => Outcome::Done(Box::new(Run {
@@ -677,33 +566,17 @@ impl Ended {
 
     /// The last line it wrote to stderr, without our own name in front.
     fn last_words(&self) -> String {
-        let line = self
-            .stderr
-            .lines()
-            .rfind(|line| !line.trim().is_empty())
-            .unwrap_or("nothing on stderr")
-            .trim();
+        let line = self.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing on stderr").trim();
         line.strip_prefix("uswap: ").unwrap_or(line).to_owned()
     }
 }
 
 /// Runs `command` to its end, looking at it now and then. It is in a process group of its own: Ctrl-C
 /// reaches only us, and we end it before we clean up.
-fn supervise(
-    command: &mut Command,
-    timeout: Duration,
-    mut look: impl FnMut(u32),
-) -> Result<Ended, Unavailable> {
-    command
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+fn supervise(command: &mut Command, timeout: Duration, mut look: impl FnMut(u32)) -> Result<Ended, Unavailable> {
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| {
-        Unavailable(format!(
-            "cannot start '{}': {error}",
-            Path::new(command.get_program()).display()
-        ))
+        Unavailable(format!("cannot start '{}': {error}", Path::new(command.get_program()).display()))
     })?;
     let stdout = read_in_background(child.stdout.take());
     let stderr = read_in_background(child.stderr.take());
@@ -711,9 +584,8 @@ fn supervise(
     let mut last_look = start;
     let mut stopped = None;
     let status = loop {
-        if let Some(status) = child
-            .try_wait()
-            .map_err(|error| Unavailable(format!("cannot wait for a run: {error}")))?
+        if let Some(status) =
+            child.try_wait().map_err(|error| Unavailable(format!("cannot wait for a run: {error}")))?
         {
             break status;
         }
@@ -736,20 +608,12 @@ fn supervise(
         std::thread::sleep(Duration::from_millis(10));
     };
     let text = |reader: JoinHandle<String>| reader.join().unwrap_or_default();
-    Ok(Ended {
-        status,
-        stdout: text(stdout),
-        stderr: text(stderr),
-        stopped,
-    })
+    Ok(Ended { status, stdout: text(stdout), stderr: text(stderr), stopped })
 }
 
 /// Kills the child and whatever it has started.
 fn end_group(child: &mut Child) {
-    if let Some(pid) = i32::try_from(child.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
     }
     let _ = child.kill();
@@ -766,22 +630,12 @@ fn read_in_background(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<St
 }
 
 fn this_machine() -> Machine {
-    let read = |path: &str| {
-        fs::read_to_string(path)
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
-    let cpu = read("/proc/cpuinfo").lines().find_map(|line| {
-        line.strip_prefix("model name")?
-            .split_once(':')
-            .map(|(_, name)| name.trim().to_owned())
-    });
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let cpu = read("/proc/cpuinfo")
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim().to_owned()));
     let huge = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let chosen = huge
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'))
-        .map(|(chosen, _)| chosen.to_owned());
+    let chosen = huge.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen.to_owned());
     Machine {
         kernel: read("/proc/sys/kernel/osrelease"),
         cpu: cpu.unwrap_or_else(|| "unknown CPU".to_owned()),
@@ -814,18 +668,12 @@ mod tests {
 
     #[test]
     fn a_run_without_a_report_says_why_in_one_line() {
-        assert_eq!(
-            reason(ended(9, "", "").outcome()),
-            "ended by signal 9 nothing on stderr"
-        );
+        assert_eq!(reason(ended(9, "", "").outcome()), "ended by signal 9 nothing on stderr");
         assert_eq!(
             reason(ended(3 << 8, "", "noise\nuswap: bench-load: wrong data: x\n").outcome()),
             "WRONG DATA: bench-load: wrong data: x"
         );
-        assert_eq!(
-            reason(ended(127 << 8, "", "sh: not found").outcome()),
-            "exit status 127: sh: not found"
-        );
+        assert_eq!(reason(ended(127 << 8, "", "sh: not found").outcome()), "exit status 127: sh: not found");
         assert!(reason(ended(0, "{}", "").outcome()).starts_with("its report cannot be read"));
     }
 
@@ -842,9 +690,6 @@ mod tests {
 
     #[test]
     fn lists_come_in_the_order_of_the_tables() {
-        assert_eq!(
-            in_order(&[Backend::UswapPool, Backend::Zram, Backend::Zram]),
-            [Backend::Zram, Backend::UswapPool]
-        );
+        assert_eq!(in_order(&[Backend::UswapPool, Backend::Zram, Backend::Zram]), [Backend::Zram, Backend::UswapPool]);
     }
 }

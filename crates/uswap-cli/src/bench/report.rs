@@ -76,18 +76,11 @@ pub struct Spread {
 impl Spread {
     /// `None` if there are no figures.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut sorted: Vec<f64> = figures
-            .into_iter()
-            .filter(|figure| figure.is_finite())
-            .collect();
+        let mut sorted: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        };
+        let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
         Some(Spread { median, min, max })
     }
 
@@ -95,12 +88,7 @@ impl Spread {
         match spread {
             None => "-".to_owned(),
             Some(Spread { median, min, max }) => {
-                format!(
-                    "{}{suffix} ({}..{})",
-                    figure(median),
-                    figure(min),
-                    figure(max)
-                )
+                format!("{}{suffix} ({}..{})", figure(median), figure(min), figure(max))
             }
         }
     }
@@ -135,8 +123,7 @@ pub struct Run {
 impl Run {
     /// User and system time per access, all threads of the process together.
     fn cpu_us_per_access(&self) -> f64 {
-        (self.load.cpu_user_seconds + self.load.cpu_system_seconds) * 1e6
-            / self.load.accesses as f64
+        (self.load.cpu_user_seconds + self.load.cpu_system_seconds) * 1e6 / self.load.accesses as f64
     }
 }
 
@@ -287,9 +274,7 @@ pub enum Style {
 impl Report {
     /// Whether any run has a result.
     pub fn has_results(&self) -> bool {
-        self.series
-            .iter()
-            .any(|series| series.rounds.iter().any(Option::is_some))
+        self.series.iter().any(|series| series.rounds.iter().any(Option::is_some))
     }
 
     /// One JSON object for machines.
@@ -319,11 +304,7 @@ impl Report {
                 });
             }
         }
-        let oom_kills = self
-            .oom_kills
-            .iter()
-            .map(|&(backend, count)| JsonOomKills { backend, count })
-            .collect();
+        let oom_kills = self.oom_kills.iter().map(|&(backend, count)| JsonOomKills { backend, count }).collect();
         let report = JsonReport {
             machine: &self.machine,
             settings: &self.settings,
@@ -343,12 +324,8 @@ impl Report {
             let _ = writeln!(text, "{line}");
         }
         let tables: [(&str, Figure); 3] = [
-            ("Time per access, us: median (min..max)", |run| {
-                run.load.us_per_access
-            }),
-            ("99th percentile of single accesses, us", |run| {
-                run.load.p99_us
-            }),
+            ("Time per access, us: median (min..max)", |run| run.load.us_per_access),
+            ("99th percentile of single accesses, us", |run| run.load.p99_us),
             ("CPU per access, user + system, us", Run::cpu_us_per_access),
         ];
         for (title, of) in tables {
@@ -360,11 +337,7 @@ impl Report {
             text.push('\n');
         }
         for note in notes {
-            let _ = writeln!(
-                text,
-                "{}{note}",
-                if style == Style::Markdown { "- " } else { "" }
-            );
+            let _ = writeln!(text, "{}{note}", if style == Style::Markdown { "- " } else { "" });
         }
         text
     }
@@ -375,39 +348,19 @@ impl Report {
         let workloads = unique(self.series.iter().map(|series| series.workload));
         let compared: Vec<(Backend, Backend)> = backends
             .iter()
-            .filter_map(|&kernel| {
-                Some((
-                    kernel,
-                    kernel
-                        .counterpart()
-                        .filter(|ours| backends.contains(ours))?,
-                ))
-            })
+            .filter_map(|&kernel| Some((kernel, kernel.counterpart().filter(|ours| backends.contains(ours))?)))
             .collect();
 
         let mut header = vec!["pattern".to_owned()];
         header.extend(backends.iter().map(|backend| backend.title().to_owned()));
-        header.extend(
-            compared
-                .iter()
-                .map(|(kernel, ours)| format!("{} / {}", kernel.name(), ours.name())),
-        );
+        header.extend(compared.iter().map(|(kernel, ours)| format!("{} / {}", kernel.name(), ours.name())));
         let mut rows = vec![header];
         for workload in workloads {
             let find = |backend| self.find(workload, backend);
             let mut row = vec![workload.name().to_owned()];
-            row.extend(
-                backends
-                    .iter()
-                    .map(|&backend| Spread::cell(find(backend).and_then(|s| s.spread(of)), "")),
-            );
+            row.extend(backends.iter().map(|&backend| Spread::cell(find(backend).and_then(|s| s.spread(of)), "")));
             row.extend(compared.iter().map(|&(kernel, ours)| {
-                Spread::cell(
-                    find(kernel)
-                        .zip(find(ours))
-                        .and_then(|(kernel, ours)| ratio(kernel, ours, of)),
-                    "x",
-                )
+                Spread::cell(find(kernel).zip(find(ours)).and_then(|(kernel, ours)| ratio(kernel, ours, of)), "x")
             }));
             rows.push(row);
         }
@@ -415,9 +368,7 @@ impl Report {
     }
 
     fn find(&self, workload: Workload, backend: Backend) -> Option<&Series> {
-        self.series
-            .iter()
-            .find(|series| series.workload == workload && series.backend == backend)
+        self.series.iter().find(|series| series.workload == workload && series.backend == backend)
     }
 
     fn counterpart_of(&self, kernel: &Series) -> Option<&Series> {
@@ -451,9 +402,7 @@ impl Report {
             ),
         ];
         let backends = unique(self.series.iter().map(|series| series.backend));
-        let measured_kernel = backends
-            .iter()
-            .any(|backend| backend.counterpart().is_some());
+        let measured_kernel = backends.iter().any(|backend| backend.counterpart().is_some());
         if let Some(version) = settings.cgroup_version.filter(|_| measured_kernel) {
             let zswap = match settings.zswap_compressor {
                 Some(compressor) if backends.contains(&Backend::Zswap) => {
@@ -487,10 +436,7 @@ impl Report {
             });
         }
         if backends.contains(&Backend::UswapFile) {
-            lines.push(format!(
-                "uswap-file has {} and no compressed pool.",
-                mib(settings.memory_bytes)
-            ));
+            lines.push(format!("uswap-file has {} and no compressed pool.", mib(settings.memory_bytes)));
         }
         lines
     }
@@ -498,10 +444,7 @@ impl Report {
     /// How well uswap kept to its limit, and whether its pool was large enough to measure only the pool.
     fn residence_note(&self, backend: Backend, limit: u64) -> Option<String> {
         let runs = || {
-            let of_backend = self
-                .series
-                .iter()
-                .filter(|series| series.backend == backend);
+            let of_backend = self.series.iter().filter(|series| series.backend == backend);
             of_backend.flat_map(|series| series.rounds.iter().flatten())
         };
         let peak = Spread::of(runs().filter_map(|run| Some(run.resident_bytes?.max)))?;
@@ -513,15 +456,9 @@ impl Report {
             mib(limit),
             mib(peak.max as u64)
         );
-        let written = runs()
-            .filter_map(|run| run.uswap_area_pages_written)
-            .max()
-            .unwrap_or(0);
+        let written = runs().filter_map(|run| run.uswap_area_pages_written).max().unwrap_or(0);
         if backend == Backend::UswapPool && written > 0 {
-            let _ = write!(
-                note,
-                "; its pool overflowed: up to {written} pages a run went to the file"
-            );
+            let _ = write!(note, "; its pool overflowed: up to {written} pages a run went to the file");
         }
         Some(note)
     }
@@ -540,11 +477,7 @@ impl Report {
             notes.extend(self.residence_note(backend, limit));
         }
         for &(backend, count) in self.oom_kills.iter().filter(|(_, count)| *count > 0) {
-            let times = if count == 1 {
-                "once".to_owned()
-            } else {
-                format!("{count} times")
-            };
+            let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
             notes.push(format!(
                 "{}: the kernel killed the program {times} for lack of memory, with swap free; those runs were repeated",
                 backend.name()
@@ -565,11 +498,7 @@ impl Report {
 
 /// Kernel over ours, round by round.
 fn ratio(kernel: &Series, ours: &Series, of: impl Fn(&Run) -> f64) -> Option<Spread> {
-    let both = kernel
-        .rounds
-        .iter()
-        .zip(&ours.rounds)
-        .filter_map(|(kernel, ours)| kernel.as_ref().zip(ours.as_ref()));
+    let both = kernel.rounds.iter().zip(&ours.rounds).filter_map(|(kernel, ours)| kernel.as_ref().zip(ours.as_ref()));
     Spread::of(both.map(|(kernel, ours)| of(kernel) / of(ours)))
 }
 
@@ -591,13 +520,7 @@ fn mib(bytes: u64) -> String {
 fn print_table(rows: &[Vec<String>], style: Style) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
-        .map(|column| {
-            rows.iter()
-                .filter_map(|row| row.get(column))
-                .map(String::len)
-                .max()
-                .unwrap_or(0)
-        })
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
@@ -605,13 +528,11 @@ fn print_table(rows: &[Vec<String>], style: Style) -> String {
             .iter()
             .zip(&widths)
             .enumerate()
-            .map(|(column, (cell, &width))| {
-                if column == 0 {
-                    format!("{cell:width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            })
+            .map(
+                |(column, (cell, &width))| {
+                    if column == 0 { format!("{cell:width$}") } else { format!("{cell:>width$}") }
+                },
+            )
             .collect();
         match style {
             Style::Plain => {
@@ -620,9 +541,8 @@ fn print_table(rows: &[Vec<String>], style: Style) -> String {
             Style::Markdown => {
                 let _ = writeln!(text, "| {} |", cells.join(" | "));
                 if index == 0 {
-                    let rule: Vec<String> = (0..columns)
-                        .map(|c| if c == 0 { "---" } else { "---:" }.to_owned())
-                        .collect();
+                    let rule: Vec<String> =
+                        (0..columns).map(|c| if c == 0 { "---" } else { "---:" }.to_owned()).collect();
                     let _ = writeln!(text, "| {} |", rule.join(" | "));
                 }
             }
@@ -651,20 +571,11 @@ mod tests {
             major_faults: 0,
             minor_faults: 0,
         };
-        Some(Run {
-            load,
-            pool_peak_bytes: None,
-            uswap_area_pages_written: None,
-            resident_bytes: None,
-        })
+        Some(Run { load, pool_peak_bytes: None, uswap_area_pages_written: None, resident_bytes: None })
     }
 
     fn series(backend: Backend, rounds: Vec<Option<Run>>) -> Series {
-        Series {
-            workload: Workload::SeqRead,
-            backend,
-            rounds,
-        }
+        Series { workload: Workload::SeqRead, backend, rounds }
     }
 
     fn report() -> Report {
@@ -692,10 +603,7 @@ mod tests {
                 series(Backend::Zram, vec![run(12.0), run(10.0), run(50.0)]),
                 series(Backend::UswapPool, vec![run(4.0), run(5.0), run(10.0)]),
             ],
-            skipped: vec![Skipped {
-                backend: Backend::Zswap,
-                reason: "this kernel has no zswap".to_owned(),
-            }],
+            skipped: vec![Skipped { backend: Backend::Zswap, reason: "this kernel has no zswap".to_owned() }],
             failures: Vec::new(),
             oom_kills: vec![(Backend::Zram, 2), (Backend::SwapFile, 0)],
         }
@@ -703,57 +611,23 @@ mod tests {
 
     #[test]
     fn the_median_of_an_even_count_lies_between_the_middle_two() {
-        assert_eq!(
-            Spread::of([3.0, 1.0, 2.0]),
-            Some(Spread {
-                median: 2.0,
-                min: 1.0,
-                max: 3.0
-            })
-        );
-        assert_eq!(
-            Spread::of([4.0, 1.0, 2.0, 3.0]),
-            Some(Spread {
-                median: 2.5,
-                min: 1.0,
-                max: 4.0
-            })
-        );
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
         assert_eq!(Spread::of([]), None);
-        assert_eq!(
-            Spread::of([f64::NAN, f64::INFINITY, 1.0]),
-            Some(Spread {
-                median: 1.0,
-                min: 1.0,
-                max: 1.0
-            })
-        );
+        assert_eq!(Spread::of([f64::NAN, f64::INFINITY, 1.0]), Some(Spread { median: 1.0, min: 1.0, max: 1.0 }));
     }
 
     #[test]
     fn a_ratio_pairs_runs_of_the_same_round() {
         let kernel = series(Backend::Zram, vec![run(12.0), None, run(50.0), run(8.0)]);
-        let ours = series(
-            Backend::UswapPool,
-            vec![run(4.0), run(1.0), run(10.0), None],
-        );
+        let ours = series(Backend::UswapPool, vec![run(4.0), run(1.0), run(10.0), None]);
         let ratio = ratio(&kernel, &ours, |run| run.load.us_per_access).unwrap();
-        assert_eq!(
-            ratio,
-            Spread {
-                median: 4.0,
-                min: 3.0,
-                max: 5.0
-            }
-        );
+        assert_eq!(ratio, Spread { median: 4.0, min: 3.0, max: 5.0 });
     }
 
     #[test]
     fn figures_have_three_digits() {
-        let shown: Vec<String> = [0.1234, 9.994, 9.996, 12.34, 99.96, 12345.6]
-            .into_iter()
-            .map(figure)
-            .collect();
+        let shown: Vec<String> = [0.1234, 9.994, 9.996, 12.34, 99.96, 12345.6].into_iter().map(figure).collect();
         assert_eq!(shown, ["0.12", "9.99", "10.0", "12.3", "100", "12346"]);
     }
 
@@ -761,21 +635,10 @@ mod tests {
     fn the_markdown_table_has_times_ratios_and_notes() {
         let text = report().to_text(Style::Markdown);
         assert!(text.contains("| pattern  |"), "{text}");
-        assert!(
-            text.contains(
-                "| seq-read | 12.0 (10.0..50.0) | 5.00 (4.00..10.0) | 3.00x (2.00..5.00) |"
-            ),
-            "{text}"
-        );
+        assert!(text.contains("| seq-read | 12.0 (10.0..50.0) | 5.00 (4.00..10.0) | 3.00x (2.00..5.00) |"), "{text}");
         assert!(text.contains("outside of the cgroup's limit"), "{text}");
-        assert!(
-            text.contains("- zswap left out: this kernel has no zswap"),
-            "{text}"
-        );
-        assert!(
-            text.contains("zram: the kernel killed the program 2 times"),
-            "{text}"
-        );
+        assert!(text.contains("- zswap left out: this kernel has no zswap"), "{text}");
+        assert!(text.contains("zram: the kernel killed the program 2 times"), "{text}");
         assert!(!text.contains("swap-file"), "{text}");
     }
 
@@ -783,11 +646,7 @@ mod tests {
     fn a_missing_result_leaves_a_dash() {
         let mut report = report();
         report.series[1].rounds = vec![None, None, None];
-        assert!(
-            report.to_text(Style::Plain).contains(" -   "),
-            "{}",
-            report.to_text(Style::Plain)
-        );
+        assert!(report.to_text(Style::Plain).contains(" -   "), "{}", report.to_text(Style::Plain));
     }
 
     #[test]

@@ -146,10 +146,7 @@ pub struct WrongData {
 pub fn load_main(args: LoadArgs) -> ExitCode {
     match run(&args) {
         Ok(report) => {
-            println!(
-                "{}",
-                serde_json::to_string(&report).expect("plain numbers become JSON")
-            );
+            println!("{}", serde_json::to_string(&report).expect("plain numbers become JSON"));
             ExitCode::SUCCESS
         }
         Err(wrong) => {
@@ -171,42 +168,23 @@ fn run(args: &LoadArgs) -> Result<LoadReport, WrongData> {
     let accesses = args.workload.measured_accesses(part_pages);
 
     let mut memory = Memory::reserve(pages);
-    let mut samples: Vec<Samples> = (0..threads)
-        .map(|_| Samples::with_room_for(accesses))
-        .collect();
+    let mut samples: Vec<Samples> = (0..threads).map(|_| Samples::with_room_for(accesses)).collect();
 
     let before_fill = Instant::now();
     let usage_before_fill = ProcessUsage::now();
-    memory.fill(if args.workload == Workload::Fill {
-        Some(&mut samples[0])
-    } else {
-        None
-    });
+    memory.fill(if args.workload == Workload::Fill { Some(&mut samples[0]) } else { None });
     let fill_seconds = before_fill.elapsed().as_secs_f64();
     let fill_usage = ProcessUsage::now().since(&usage_before_fill);
 
     let measured = if args.workload == Workload::Fill {
-        Measured {
-            seconds: fill_seconds,
-            usage: fill_usage,
-            accesses_per_thread: pages,
-            accesses: pages,
-        }
+        Measured { seconds: fill_seconds, usage: fill_usage, accesses_per_thread: pages, accesses: pages }
     } else {
         let (seconds, usage) = measure(args, &mut memory, part_pages, &mut samples)?;
-        Measured {
-            seconds,
-            usage,
-            accesses_per_thread: accesses,
-            accesses: accesses * threads,
-        }
+        Measured { seconds, usage, accesses_per_thread: accesses, accesses: accesses * threads }
     };
     memory.check_all()?;
 
-    let mut nanos: Vec<u32> = samples
-        .into_iter()
-        .flat_map(|samples| samples.nanos)
-        .collect();
+    let mut nanos: Vec<u32> = samples.into_iter().flat_map(|samples| samples.nanos).collect();
     nanos.sort_unstable();
     Ok(LoadReport {
         workload: args.workload,
@@ -244,24 +222,11 @@ fn measure(
     let mut parts = memory.parts(part_pages);
     if let [part] = parts.as_mut_slice() {
         let mut chance = Chance::new(args.seed);
-        part.run(
-            workload,
-            workload.warm_up_accesses(part_pages),
-            &mut chance,
-            None,
-        )?;
+        part.run(workload, workload.warm_up_accesses(part_pages), &mut chance, None)?;
         let usage = ProcessUsage::now();
         let start = Instant::now();
-        part.run(
-            workload,
-            workload.measured_accesses(part_pages),
-            &mut chance,
-            Some(&mut samples[0]),
-        )?;
-        return Ok((
-            start.elapsed().as_secs_f64(),
-            ProcessUsage::now().since(&usage),
-        ));
+        part.run(workload, workload.measured_accesses(part_pages), &mut chance, Some(&mut samples[0]))?;
+        return Ok((start.elapsed().as_secs_f64(), ProcessUsage::now().since(&usage)));
     }
 
     let warm = Barrier::new(parts.len() + 1);
@@ -276,21 +241,11 @@ fn measure(
                 scope.spawn(move || {
                     let mut chance = Chance::new(args.seed ^ mix(index as u64 + 1));
                     // A wrong word is reported after the barriers: the others wait there.
-                    let warmed = part.run(
-                        workload,
-                        workload.warm_up_accesses(part_pages),
-                        &mut chance,
-                        None,
-                    );
+                    let warmed = part.run(workload, workload.warm_up_accesses(part_pages), &mut chance, None);
                     warm.wait();
                     go.wait();
                     warmed?;
-                    part.run(
-                        workload,
-                        workload.measured_accesses(part_pages),
-                        &mut chance,
-                        Some(samples),
-                    )
+                    part.run(workload, workload.measured_accesses(part_pages), &mut chance, Some(samples))
                 })
             })
             .collect();
@@ -302,10 +257,7 @@ fn measure(
         for worker in workers {
             outcome = outcome.and(worker.join().expect("a load thread does not panic"));
         }
-        let (seconds, usage) = (
-            start.elapsed().as_secs_f64(),
-            ProcessUsage::now().since(&usage),
-        );
+        let (seconds, usage) = (start.elapsed().as_secs_f64(), ProcessUsage::now().since(&usage));
         outcome.map(|()| (seconds, usage))
     })
 }
@@ -329,12 +281,7 @@ impl Memory {
         let words: Vec<u64> = Vec::with_capacity((page_count + 1) * PAGE_WORDS);
         let misaligned = words.as_ptr().addr() % PAGE_BYTES;
         let first_word = (PAGE_BYTES - misaligned) % PAGE_BYTES / size_of::<u64>();
-        Memory {
-            words,
-            first_word,
-            pages,
-            generations: vec![0; page_count],
-        }
+        Memory { words, first_word, pages, generations: vec![0; page_count] }
     }
 
     /// Stores the first content of every page, in address order.
@@ -362,11 +309,7 @@ impl Memory {
             .chunks_mut(part_len)
             .zip(self.generations.chunks_mut(part_len))
             .enumerate()
-            .map(|(index, (pages, generations))| Part {
-                first_page: index as u64 * part_pages,
-                pages,
-                generations,
-            })
+            .map(|(index, (pages, generations))| Part { first_page: index as u64 * part_pages, pages, generations })
             .collect()
     }
 
@@ -377,12 +320,7 @@ impl Memory {
             let mut expected = page_content(page);
             expected[0] = tag(page, generation);
             if let Some(word) = (0..PAGE_WORDS).find(|&word| content[word] != expected[word]) {
-                return Err(WrongData {
-                    page,
-                    word,
-                    expected: expected[word],
-                    found: content[word],
-                });
+                return Err(WrongData { page, word, expected: expected[word], found: content[word] });
             }
         }
         Ok(())
@@ -439,16 +377,7 @@ impl Part<'_> {
 }
 
 fn check(page: u64, word: usize, found: u64, expected: u64) -> Result<(), WrongData> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(WrongData {
-            page,
-            word,
-            expected,
-            found,
-        })
-    }
+    if found == expected { Ok(()) } else { Err(WrongData { page, word, expected, found }) }
 }
 
 /// Word 0 of `page` after it was written to `generation` times.
@@ -530,19 +459,9 @@ impl Order {
     fn new(workload: Workload, pages: u64) -> Order {
         match workload {
             Workload::Fill | Workload::SeqWrite => Order::Sequential { pages, write: true },
-            Workload::SeqRead => Order::Sequential {
-                pages,
-                write: false,
-            },
-            Workload::Stride => Order::Stride {
-                pages,
-                next: 0,
-                start: 0,
-            },
-            Workload::RandomRead => Order::Random {
-                pages,
-                write: false,
-            },
+            Workload::SeqRead => Order::Sequential { pages, write: false },
+            Workload::Stride => Order::Stride { pages, next: 0, start: 0 },
+            Workload::RandomRead => Order::Random { pages, write: false },
             Workload::RandomWrite => Order::Random { pages, write: true },
             Workload::Zipf => Order::Zipf(Zipf::new(pages)),
         }
@@ -578,19 +497,10 @@ struct Zipf {
 
 impl Zipf {
     fn new(pages: u64) -> Zipf {
-        let zeta = |n: u64| {
-            (1..=n)
-                .map(|rank| (rank as f64).powf(-ZIPF_THETA))
-                .sum::<f64>()
-        };
+        let zeta = |n: u64| (1..=n).map(|rank| (rank as f64).powf(-ZIPF_THETA)).sum::<f64>();
         let zeta_all = zeta(pages);
         let eta = (1.0 - (2.0 / pages as f64).powf(1.0 - ZIPF_THETA)) / (1.0 - zeta(2) / zeta_all);
-        Zipf {
-            pages,
-            zeta: zeta_all,
-            alpha: 1.0 / (1.0 - ZIPF_THETA),
-            eta,
-        }
+        Zipf { pages, zeta: zeta_all, alpha: 1.0 / (1.0 - ZIPF_THETA), eta }
     }
 
     fn next(&self, chance: &mut Chance) -> u64 {
@@ -634,8 +544,7 @@ impl Samples {
 
     fn add(&mut self, start: Instant) {
         if self.nanos.len() < self.nanos.capacity() {
-            self.nanos
-                .push(u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX));
+            self.nanos.push(u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX));
         }
     }
 }
@@ -643,9 +552,7 @@ impl Samples {
 /// The smallest value that at least `fraction` of the sorted `nanos` do not exceed.
 fn percentile_us(nanos: &[u32], fraction: f64) -> f64 {
     let rank = (nanos.len() as f64 * fraction).ceil() as usize;
-    nanos
-        .get(rank.saturating_sub(1))
-        .map_or(0.0, |&nanos| f64::from(nanos) / 1000.0)
+    nanos.get(rank.saturating_sub(1)).map_or(0.0, |&nanos| f64::from(nanos) / 1000.0)
 }
 
 #[cfg(test)]
@@ -691,9 +598,8 @@ mod tests {
 
     #[test]
     fn every_write_gives_a_page_a_new_tag() {
-        let mut tags: Vec<u64> = (0..64)
-            .flat_map(|page| (0..64).map(move |generation| tag(page, generation)))
-            .collect();
+        let mut tags: Vec<u64> =
+            (0..64).flat_map(|page| (0..64).map(move |generation| tag(page, generation))).collect();
         tags.sort_unstable();
         tags.dedup();
         assert_eq!(tags.len(), 64 * 64);
@@ -714,20 +620,10 @@ mod tests {
     fn each_workload_runs_and_leaves_what_it_should() {
         for &workload in Workload::value_variants() {
             for threads in [1, 3] {
-                let report = run(&LoadArgs {
-                    workload,
-                    size: 1 << 20,
-                    threads,
-                    seed: 5,
-                })
-                .unwrap();
+                let report = run(&LoadArgs { workload, size: 1 << 20, threads, seed: 5 }).unwrap();
                 assert_eq!(report.workload, workload);
                 assert!(report.accesses >= 250, "{report:?}");
-                assert!(
-                    report.seconds > 0.0
-                        && report.max_us >= report.p99_us
-                        && report.p99_us >= report.p50_us
-                );
+                assert!(report.seconds > 0.0 && report.max_us >= report.p99_us && report.p99_us >= report.p50_us);
                 let line = serde_json::to_string(&report).unwrap();
                 let back: LoadReport = serde_json::from_str(&line).unwrap();
                 assert_eq!(back.accesses, report.accesses);
@@ -763,15 +659,9 @@ mod tests {
         for workload in [Workload::SeqRead, Workload::SeqWrite, Workload::Stride] {
             for pages in [3, 7, 14, 100, 131] {
                 let mut order = Order::new(workload, pages);
-                let mut seen: Vec<u64> = (0..pages)
-                    .map(|step| order.next(step, &mut Chance::new(0)).0)
-                    .collect();
+                let mut seen: Vec<u64> = (0..pages).map(|step| order.next(step, &mut Chance::new(0)).0).collect();
                 seen.sort_unstable();
-                assert_eq!(
-                    seen,
-                    (0..pages).collect::<Vec<_>>(),
-                    "{workload:?} of {pages}"
-                );
+                assert_eq!(seen, (0..pages).collect::<Vec<_>>(), "{workload:?} of {pages}");
             }
         }
     }

@@ -51,11 +51,7 @@ impl Anchor {
                 drop(tell);
                 launch::hold_until_told(c"uswap-anchor", library, told, LINGER)
             }
-            Side::Parent(pid) => Ok(Anchor {
-                path: format!("/proc/{pid}/fd/{number}"),
-                pid,
-                tell,
-            }),
+            Side::Parent(pid) => Ok(Anchor { path: format!("/proc/{pid}/fd/{number}"), pid, tell }),
         }
     }
 

@@ -54,14 +54,9 @@ mod tests {
     use super::*;
 
     fn environment(inherited: &[(&str, &str)]) -> Vec<String> {
-        let inherited = inherited
-            .iter()
-            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let inherited = inherited.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let strings = for_program(inherited, "/proc/9/fd/4", "name", &Token([0xab; 16]));
-        strings
-            .into_iter()
-            .map(|s| s.into_string().unwrap())
-            .collect()
+        strings.into_iter().map(|s| s.into_string().unwrap()).collect()
     }
 
     #[test]
@@ -74,11 +69,7 @@ mod tests {
 
     #[test]
     fn a_nested_run_drops_the_outer_agent() {
-        let outer = [
-            ("LD_PRELOAD", "/proc/1/fd/7:libx.so"),
-            ("USWAP_SOCKET", "outer"),
-            ("USWAP_TOKEN", "00"),
-        ];
+        let outer = [("LD_PRELOAD", "/proc/1/fd/7:libx.so"), ("USWAP_SOCKET", "outer"), ("USWAP_TOKEN", "00")];
         let got = environment(&outer);
         assert_eq!(got.len(), 3);
         assert_eq!(got[0], "LD_PRELOAD=/proc/9/fd/4:libx.so");

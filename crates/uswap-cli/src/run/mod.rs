@@ -50,10 +50,7 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let budget_bytes = options.budget_bytes()?;
     let fault_injection = fault_plan(options)?;
     if options.swap.len() > AREAS_MAX {
-        return Err(Failure::ours(format!(
-            "{} swap areas are more than {AREAS_MAX}",
-            options.swap.len()
-        )));
+        return Err(Failure::ours(format!("{} swap areas are more than {AREAS_MAX}", options.swap.len())));
     }
     let runnable = program::find(&options.command)?;
     let substrate = substrate::find()?;
@@ -101,25 +98,18 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
         token,
         anchor,
     };
-    let mut supervisor = Supervisor::new(shared, listener, signals, options.quiet)
-        .map_err(internal("the supervisor"))?;
+    let mut supervisor =
+        Supervisor::new(shared, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
     if options.verbose {
         describe(&supervisor, &runnable);
     }
-    let environment = environment::for_program(
-        std::env::vars_os(),
-        &supervisor.shared().anchor.path,
-        &socket_name,
-        &token,
-    );
+    let environment =
+        environment::for_program(std::env::vars_os(), &supervisor.shared().anchor.path, &socket_name, &token);
     let started = Instant::now();
-    let main =
-        launch::spawn(&runnable.with_environment(environment), &mask).map_err(
-            |error| match error {
-                SpawnError::Fork(error) => internal("a process")(error),
-                SpawnError::Exec(error) => runnable.failure(&error),
-            },
-        )?;
+    let main = launch::spawn(&runnable.with_environment(environment), &mask).map_err(|error| match error {
+        SpawnError::Fork(error) => internal("a process")(error),
+        SpawnError::Exec(error) => runnable.failure(&error),
+    })?;
     // The program has its own; here they would only keep pipes open.
     inherited.close();
     let _ = launch::null_stdio(false);
@@ -132,19 +122,9 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
     supervisor.finish();
     let shared = supervisor.shared();
     if let (Some(file), Some(path)) = (&stats_file, &options.stats) {
-        let json = stats::json(
-            &shared.group,
-            &supervisor.peaks,
-            &shared.areas,
-            ending.status(),
-            wall_seconds,
-        );
+        let json = stats::json(&shared.group, &supervisor.peaks, &shared.areas, ending.status(), wall_seconds);
         if let Err(error) = stats::write(file, &json) {
-            say(format_args!(
-                "cannot write '{}': {}",
-                path.display(),
-                reason(&error)
-            ));
+            say(format_args!("cannot write '{}': {}", path.display(), reason(&error)));
         }
     }
     supervisor.tell(stats::summary(&shared.group, &supervisor.peaks));
@@ -179,9 +159,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
 fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
     match &options.fault_injection {
         None => Ok(FaultPlan::default()),
-        Some(text) => text
-            .parse()
-            .map_err(|error| Failure::ours(format!("--fault-injection: {error}"))),
+        Some(text) => text.parse().map_err(|error| Failure::ours(format!("--fault-injection: {error}"))),
     }
 }
 
@@ -193,13 +171,7 @@ fn open_stats(path: &std::path::Path) -> Result<File, Failure> {
         .create(true)
         .truncate(false)
         .open(path)
-        .map_err(|error| {
-            Failure::ours(format!(
-                "cannot write '{}': {}",
-                path.display(),
-                reason(&error)
-            ))
-        })
+        .map_err(|error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error))))
 }
 
 /// Four times the memory, and for small budgets at least 4 GiB: children of a fork need room of their own. The file is
@@ -220,10 +192,7 @@ fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, 
                 directory.display()
             ));
         }
-        areas.push(swap_area::temporary(
-            &directory,
-            default_swap_bytes(budget_bytes, &directory),
-        )?);
+        areas.push(swap_area::temporary(&directory, default_swap_bytes(budget_bytes, &directory))?);
     }
     for spec in &options.swap {
         areas.push(swap_area::named(spec)?);
@@ -245,23 +214,13 @@ fn socket_name() -> io::Result<String> {
 /// Done after the program was started: it gets the limits that we were started with.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ = rustix::process::setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            ..limit
-        },
-    );
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn describe(supervisor: &Supervisor, runnable: &Runnable) {
     let shared = supervisor.shared();
     let config = shared.group.config();
-    let way = if shared.device.is_some() {
-        "/dev/userfaultfd"
-    } else {
-        "userfaultfd(2)"
-    };
+    let way = if shared.device.is_some() { "/dev/userfaultfd" } else { "userfaultfd(2)" };
     say(format_args!(
         "running '{}' in {}, compressed pool up to {} %, by {way}",
         runnable.file().display(),
@@ -274,11 +233,7 @@ fn describe(supervisor: &Supervisor, runnable: &Runnable) {
             area.path.display(),
             size::chosen(area.config.slots * 4096),
             area.config.priority,
-            if area.config.direct {
-                "direct I/O"
-            } else {
-                "buffered I/O"
-            },
+            if area.config.direct { "direct I/O" } else { "buffered I/O" },
         ));
     }
 }

@@ -100,24 +100,18 @@ impl RunOptions {
         match self.memory_bytes {
             Some(bytes) if bytes < MEMORY_BYTES_MIN => {
                 let asked = size::chosen(bytes);
-                Err(Failure::ours(format!(
-                    "a memory budget of {asked} is below the minimum of {minimum}"
-                )))
+                Err(Failure::ours(format!("a memory budget of {asked} is below the minimum of {minimum}")))
             }
             Some(bytes) => Ok(bytes / 4096 * 4096),
             None => match memory_limit::find() {
-                Some(limit) if limit.bytes / 2 >= MEMORY_BYTES_MIN => {
-                    Ok(limit.bytes / 2 / 4096 * 4096)
-                }
+                Some(limit) if limit.bytes / 2 >= MEMORY_BYTES_MIN => Ok(limit.bytes / 2 / 4096 * 4096),
                 Some(limit) => {
                     let half = size::chosen(limit.bytes / 2);
                     Err(Failure::ours(format!(
                         "half of the memory there is ({half}) is below the minimum of {minimum}: give --memory"
                     )))
                 }
-                None => Err(Failure::ours(
-                    "cannot find out how much memory there is: give --memory",
-                )),
+                None => Err(Failure::ours("cannot find out how much memory there is: give --memory")),
             },
         }
     }

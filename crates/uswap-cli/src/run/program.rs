@@ -33,35 +33,24 @@ impl Runnable {
 
     /// Ready to be started.
     pub fn with_environment(&self, environment: Vec<CString>) -> launch::Program {
-        let c_string =
-            |text: &OsStr| CString::new(text.as_bytes()).expect("arguments have no null bytes");
+        let c_string = |text: &OsStr| CString::new(text.as_bytes()).expect("arguments have no null bytes");
         launch::Program {
             file: c_string(self.file.as_os_str()),
-            arguments: self
-                .arguments
-                .iter()
-                .map(|argument| c_string(argument))
-                .collect(),
+            arguments: self.arguments.iter().map(|argument| c_string(argument)).collect(),
             environment,
         }
     }
 
     /// For what execve(2) has against it.
     pub fn failure(&self, error: &io::Error) -> Failure {
-        Failure::not_executable(format!(
-            "cannot run '{}': {}",
-            self.file.display(),
-            reason(error)
-        ))
+        Failure::not_executable(format!("cannot run '{}': {}", self.file.display(), reason(error)))
     }
 }
 
 /// Finds and checks a command.
 pub fn find(command: &[OsString]) -> Result<Runnable, Failure> {
     let Some(name) = command.first() else {
-        return Err(Failure::ours(
-            "no command given: uswap run [OPTIONS] [--] COMMAND [ARG...]",
-        ));
+        return Err(Failure::ours("no command given: uswap run [OPTIONS] [--] COMMAND [ARG...]"));
     };
     let file = search(name, std::env::var_os("PATH").as_deref())?;
     let runs_by_shell = check(&file, 0)? == RunBy::Shell;
@@ -73,17 +62,13 @@ pub fn find(command: &[OsString]) -> Result<Runnable, Failure> {
     check(Path::new(SHELL), 0)?;
     arguments[0] = file.into();
     arguments.insert(0, SHELL.into());
-    Ok(Runnable {
-        file: SHELL.into(),
-        arguments,
-    })
+    Ok(Runnable { file: SHELL.into(), arguments })
 }
 
 fn search(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = Path::new(name).display();
     let not_found = || Failure::not_found(format!("command not found: '{shown}'"));
-    let not_executable =
-        |why: &str| Failure::not_executable(format!("cannot run '{shown}': {why}"));
+    let not_executable = |why: &str| Failure::not_executable(format!("cannot run '{shown}': {why}"));
     if name.is_empty() {
         return Err(not_found());
     }
@@ -98,11 +83,7 @@ fn search(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let mut found_but = None;
     for directory in std::env::split_paths(path.unwrap_or(OsStr::new(DEFAULT_PATH))) {
         // An empty entry is the current directory.
-        let file = if directory.as_os_str().is_empty() {
-            Path::new(".").join(name)
-        } else {
-            directory.join(name)
-        };
+        let file = if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
         match usable(&file) {
             Usable::Yes => return Ok(file),
             Usable::Missing => {}
@@ -121,13 +102,9 @@ enum Usable {
 fn usable(file: &Path) -> Usable {
     match std::fs::metadata(file) {
         Ok(metadata) if metadata.is_dir() => Usable::No("it is a directory"),
-        Ok(_) if rustix::fs::access(file, Access::EXEC_OK).is_err() => {
-            Usable::No("it is not executable")
-        }
+        Ok(_) if rustix::fs::access(file, Access::EXEC_OK).is_err() => Usable::No("it is not executable"),
         Ok(_) => Usable::Yes,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Usable::No("Permission denied")
-        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Usable::No("Permission denied"),
         Err(_) => Usable::Missing,
     }
 }
@@ -147,18 +124,13 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
         // Executable but not readable: whatever it is, it will show.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(RunBy::Itself),
         Err(error) => {
-            return Err(Failure::not_executable(format!(
-                "cannot run '{shown}': {}",
-                reason(&error)
-            )));
+            return Err(Failure::not_executable(format!("cannot run '{shown}': {}", reason(&error))));
         }
     };
     match program {
         Program::Script { interpreter, .. } => {
             if depth >= SCRIPTS_MAX {
-                return Err(Failure::not_executable(format!(
-                    "cannot run '{shown}': too many levels of scripts"
-                )));
+                return Err(Failure::not_executable(format!("cannot run '{shown}': too many levels of scripts")));
             }
             match usable(&interpreter) {
                 Usable::Yes => check(&interpreter, depth + 1).map(|_| RunBy::Itself),
@@ -168,26 +140,17 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
                 ))),
             }
         }
-        Program::Dynamic {
-            interpreter,
-            class,
-            machine,
-        } => {
+        Program::Dynamic { interpreter, class, machine } => {
             if class != Class::Bits64 || machine != MACHINE_X86_64 {
                 return Err(cannot_manage("it is not a 64-bit x86-64 program"));
             }
             let loader = interpreter.file_name().unwrap_or_default().as_bytes();
             if !loader.starts_with(b"ld-linux") {
-                let why = format!(
-                    "its loader '{}' is not glibc's, which the agent needs",
-                    interpreter.display()
-                );
+                let why = format!("its loader '{}' is not glibc's, which the agent needs", interpreter.display());
                 return Err(cannot_manage(&why));
             }
             match privileges(file) {
-                Some(why) => Err(cannot_manage(&format!(
-                    "it is {why}, so the loader ignores preloaded libraries"
-                ))),
+                Some(why) => Err(cannot_manage(&format!("it is {why}, so the loader ignores preloaded libraries"))),
                 None => Ok(RunBy::Itself),
             }
         }
@@ -195,13 +158,9 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
             if class != Class::Bits64 || machine != MACHINE_X86_64 {
                 return Err(cannot_manage("it is not a 64-bit x86-64 program"));
             }
-            Err(cannot_manage(
-                "it is statically linked, so no library can be preloaded",
-            ))
+            Err(cannot_manage("it is statically linked, so no library can be preloaded"))
         }
-        Program::NotExecutable => Err(Failure::not_executable(format!(
-            "cannot run '{shown}': it is not executable"
-        ))),
+        Program::NotExecutable => Err(Failure::not_executable(format!("cannot run '{shown}': it is not executable"))),
         Program::Unknown => Ok(RunBy::Shell),
     }
 }
@@ -210,8 +169,7 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
 /// change the user, the group or the capabilities.
 fn privileges(file: &Path) -> Option<&'static str> {
     let metadata = std::fs::metadata(file).ok()?;
-    let no_suid = rustix::fs::statvfs(file)
-        .is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    let no_suid = rustix::fs::statvfs(file).is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
     if no_suid || rustix::thread::no_new_privs().unwrap_or(false) {
         return None;
     }
@@ -240,8 +198,7 @@ mod tests {
 
     impl Directory {
         fn new(name: &str) -> Directory {
-            let path =
-                std::env::temp_dir().join(format!("uswap-program-{name}-{}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("uswap-program-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             Directory(path)
         }
@@ -288,17 +245,9 @@ mod tests {
         assert_eq!(find(&[]).unwrap_err().status(), 125);
         // In PATH, a file that may not be executed is passed over, and remembered.
         let path = OsString::from(format!("{}:/bin", directory.0.display()));
-        assert_eq!(
-            search(OsStr::new("plain"), Some(&path))
-                .unwrap_err()
-                .status(),
-            126
-        );
+        assert_eq!(search(OsStr::new("plain"), Some(&path)).unwrap_err().status(), 126);
         directory.file("sh", b"", 0o644);
-        assert_eq!(
-            search(OsStr::new("sh"), Some(&path)).unwrap(),
-            Path::new("/bin/sh")
-        );
+        assert_eq!(search(OsStr::new("sh"), Some(&path)).unwrap(), Path::new("/bin/sh"));
     }
 
     #[test]
@@ -308,15 +257,9 @@ mod tests {
         assert_eq!(find(&command(&[good.as_os_str()])).unwrap().file(), good);
         let lost = directory.file("lost", b"#!/no/such/interpreter\n", 0o755);
         let (status, text) = failure(&lost);
-        assert!(
-            status == 126 && text.contains("/no/such/interpreter"),
-            "{text}"
-        );
-        let circle = directory.file(
-            "circle",
-            format!("#!{}\n", directory.0.join("circle").display()).as_bytes(),
-            0o755,
-        );
+        assert!(status == 126 && text.contains("/no/such/interpreter"), "{text}");
+        let circle =
+            directory.file("circle", format!("#!{}\n", directory.0.join("circle").display()).as_bytes(), 0o755);
         assert_eq!(failure(&circle).0, 126);
     }
 
@@ -326,9 +269,6 @@ mod tests {
         let text = directory.file("text", b"exit 0\n", 0o755);
         let runnable = find(&command(&[text.as_os_str(), OsStr::new("x")])).unwrap();
         assert_eq!(runnable.file(), Path::new("/bin/sh"));
-        assert_eq!(
-            runnable.arguments,
-            [OsStr::new("/bin/sh"), text.as_os_str(), OsStr::new("x")]
-        );
+        assert_eq!(runnable.arguments, [OsStr::new("/bin/sh"), text.as_os_str(), OsStr::new("x")]);
     }
 }

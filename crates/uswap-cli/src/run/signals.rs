@@ -45,20 +45,10 @@ mod tests {
 
     #[test]
     fn only_what_was_meant_for_us_is_forwarded() {
-        let sent = |signal, from_kernel| SignalInfo {
-            signal,
-            from_kernel,
-            sender_pid: 5,
-        };
+        let sent = |signal, from_kernel| SignalInfo { signal, from_kernel, sender_pid: 5 };
         assert!(is_to_be_forwarded(&sent(libc::SIGTERM, false), false));
-        assert!(
-            !is_to_be_forwarded(&sent(libc::SIGINT, true), false),
-            "a key"
-        );
-        assert!(
-            !is_to_be_forwarded(&sent(libc::SIGUSR1, false), true),
-            "kill 0"
-        );
+        assert!(!is_to_be_forwarded(&sent(libc::SIGINT, true), false), "a key");
+        assert!(!is_to_be_forwarded(&sent(libc::SIGUSR1, false), true), "kill 0");
         assert!(!is_to_be_forwarded(&sent(libc::SIGCHLD, false), false));
     }
 }

@@ -70,9 +70,7 @@ pub fn summary(group: &Group, peaks: &Peaks) -> String {
     let failures = group.count(Counter::ChecksumFailures);
     let lost = group.count(Counter::PoisonedPages);
     let mut parts = vec![peak];
-    let out = group.count(Counter::Pswpout)
-        + group.count(Counter::SwpoutZero)
-        + group.count(Counter::CleanDropped);
+    let out = group.count(Counter::Pswpout) + group.count(Counter::SwpoutZero) + group.count(Counter::CleanDropped);
     if out == 0 {
         parts.push("nothing swapped".to_owned());
     } else {
@@ -108,21 +106,11 @@ fn percentiles(histogram: &Histogram) -> Value {
 }
 
 /// The object that `--stats` writes.
-pub fn json(
-    group: &Group,
-    peaks: &Peaks,
-    areas: &[OpenArea],
-    exit_status: i32,
-    wall_seconds: f64,
-) -> Value {
-    let vmstat: Map<String, Value> = Counter::ALL
-        .iter()
-        .map(|c| (c.name().to_owned(), Value::from(group.count(*c))))
-        .collect();
-    let latency: Map<String, Value> = LatencyKind::ALL
-        .iter()
-        .map(|kind| (kind.name().to_owned(), percentiles(&group.latency(*kind))))
-        .collect();
+pub fn json(group: &Group, peaks: &Peaks, areas: &[OpenArea], exit_status: i32, wall_seconds: f64) -> Value {
+    let vmstat: Map<String, Value> =
+        Counter::ALL.iter().map(|c| (c.name().to_owned(), Value::from(group.count(*c)))).collect();
+    let latency: Map<String, Value> =
+        LatencyKind::ALL.iter().map(|kind| (kind.name().to_owned(), percentiles(&group.latency(*kind)))).collect();
     let areas: Vec<AreaStats> = areas
         .iter()
         .zip(peaks.area_used_slots)
@@ -155,13 +143,7 @@ pub fn json(
 pub fn write(mut file: &File, stats: &Value) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(stats).expect("a tree of numbers and strings");
     text.push('\n');
-    file.set_len(0).or_else(|error| {
-        if file.metadata()?.is_file() {
-            Err(error)
-        } else {
-            Ok(())
-        }
-    })?;
+    file.set_len(0).or_else(|error| if file.metadata()?.is_file() { Err(error) } else { Ok(()) })?;
     file.write_all(text.as_bytes())
 }
 
@@ -173,12 +155,7 @@ mod tests {
     use uswap_engine::group::GroupConfig;
 
     fn group() -> Group {
-        Group::create(&GroupConfig {
-            memory_limit_bytes: 150 << 20,
-            ..GroupConfig::default()
-        })
-        .unwrap()
-        .0
+        Group::create(&GroupConfig { memory_limit_bytes: 150 << 20, ..GroupConfig::default() }).unwrap().0
     }
 
     #[test]
@@ -204,18 +181,9 @@ mod tests {
     #[test]
     fn the_file_has_the_keys_that_stay() {
         let group = group();
-        group
-            .process(group.allot(1).unwrap())
-            .tally
-            .latency(LatencyKind::Zswap)
-            .record(2000);
+        group.process(group.allot(1).unwrap()).tally.latency(LatencyKind::Zswap).record(2000);
         let stats = json(&group, &Peaks::default(), &[], 3, 1.5);
-        let keys: Vec<&str> = stats
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
+        let keys: Vec<&str> = stats.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected = [
             "memory_limit_bytes",
             "peak_resident_bytes",

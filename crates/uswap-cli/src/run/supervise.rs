@@ -124,16 +124,10 @@ enum Source {
 
 impl Supervisor {
     /// Ready to serve; nothing has been started.
-    pub fn new(
-        shared: Shared,
-        listener: OwnedFd,
-        signals: SignalFd,
-        quiet: bool,
-    ) -> io::Result<Supervisor> {
+    pub fn new(shared: Shared, listener: OwnedFd, signals: SignalFd, quiet: bool) -> io::Result<Supervisor> {
         use rustix::pipe::PipeFlags;
         // Not blocking: an agent in the middle of a fault must not wait for a terminal that is stopped.
-        let (messages, messages_write) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (messages, messages_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Supervisor {
             shared,
             listener,
@@ -192,20 +186,12 @@ impl Supervisor {
 
     /// Children of ours that are neither members nor the anchor.
     fn unknown_children(&self) -> usize {
-        let unknown =
-            |pid: u32| pid != self.shared.anchor.pid && !self.members.iter().any(|m| m.pid == pid);
+        let unknown = |pid: u32| pid != self.shared.anchor.pid && !self.members.iter().any(|m| m.pid == pid);
         let me = std::process::id();
         match fs::read_to_string("/proc/thread-self/children") {
-            Ok(list) => list
-                .split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .filter(|pid| unknown(*pid))
-                .count(),
+            Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| unknown(*pid)).count(),
             // A kernel without CONFIG_PROC_CHILDREN.
-            Err(_) => parents_of_all_processes()
-                .iter()
-                .filter(|(pid, of)| *of == me && unknown(*pid))
-                .count(),
+            Err(_) => parents_of_all_processes().iter().filter(|(pid, of)| *of == me && unknown(*pid)).count(),
         }
     }
 
@@ -233,34 +219,22 @@ impl Supervisor {
     fn turn(&mut self, at_most: Duration) {
         let mut ready = Vec::new();
         {
-            let mut sources = vec![
-                (Source::Signals, self.signals.as_fd()),
-                (Source::Messages, self.messages.as_fd()),
-            ];
+            let mut sources = vec![(Source::Signals, self.signals.as_fd()), (Source::Messages, self.messages.as_fd())];
             if self.listening {
                 sources.push((Source::Listener, self.listener.as_fd()));
             }
-            sources.extend(
-                self.strangers
-                    .iter()
-                    .map(|(id, fd)| (Source::Stranger(*id), fd.as_fd())),
-            );
+            sources.extend(self.strangers.iter().map(|(id, fd)| (Source::Stranger(*id), fd.as_fd())));
             for member in &self.members {
                 if let Some(connection) = &member.connection {
                     sources.push((Source::Connection(member.id), connection.as_fd()));
                 }
                 sources.push((Source::Process(member.id), member.pidfd.as_fd()));
             }
-            let mut polled: Vec<PollFd<'_>> = sources
-                .iter()
-                .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-                .collect();
+            let mut polled: Vec<PollFd<'_>> =
+                sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
             let timeout = Timespec::try_from(at_most.min(SAMPLE_EVERY)).ok();
             if rustix::event::poll(&mut polled, timeout.as_ref()).is_ok() {
-                let with_events = polled
-                    .iter()
-                    .zip(&sources)
-                    .filter(|(fd, _)| !fd.revents().is_empty());
+                let with_events = polled.iter().zip(&sources).filter(|(fd, _)| !fd.revents().is_empty());
                 ready.extend(with_events.map(|(_, (source, _))| *source));
             }
         }
@@ -291,8 +265,7 @@ impl Supervisor {
                 continue;
             }
             let from_tree = info.sender_pid != 0
-                && (Some(info.sender_pid) == self.main
-                    || self.members.iter().any(|m| m.pid == info.sender_pid));
+                && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
             if let Some(main) = self.main
                 && signals::is_to_be_forwarded(&info, from_tree)
             {
@@ -345,10 +318,7 @@ impl Supervisor {
     fn accept(&mut self) {
         use rustix::net::SocketFlags;
         loop {
-            match rustix::net::accept_with(
-                &self.listener,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            ) {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(connection) => {
                     let id = self.new_id();
                     self.strangers.push((id, connection));
@@ -366,11 +336,7 @@ impl Supervisor {
 
     /// A stranger says hello, or goes away.
     fn greet(&mut self, id: u64) {
-        let Some(at) = self
-            .strangers
-            .iter()
-            .position(|(stranger, _)| *stranger == id)
-        else {
+        let Some(at) = self.strangers.iter().position(|(stranger, _)| *stranger == id) else {
             return;
         };
         let message = match protocol::receive(&self.strangers[at].1) {
@@ -387,10 +353,7 @@ impl Supervisor {
                     return refuse(Refusal::WrongToken);
                 }
                 match self.admit(id, kind, &connection) {
-                    Ok(member) => self.members.push(Member {
-                        connection: Some(connection),
-                        ..member
-                    }),
+                    Ok(member) => self.members.push(Member { connection: Some(connection), ..member }),
                     Err(refusal) => refuse(refusal),
                 }
             }
@@ -401,11 +364,10 @@ impl Supervisor {
 
     /// Gives a process its slot and its descriptors.
     fn admit(&mut self, id: u64, kind: Kind, connection: &OwnedFd) -> Result<Member, Refusal> {
-        let (pid, pidfd) =
-            launch::peer_process(connection.as_fd()).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => Refusal::Invisible,
-                _ => Refusal::Resources,
-            })?;
+        let (pid, pidfd) = launch::peer_process(connection.as_fd()).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Refusal::Invisible,
+            _ => Refusal::Resources,
+        })?;
         if pid == 0 {
             return Err(Refusal::Invisible);
         }
@@ -450,14 +412,7 @@ impl Supervisor {
         };
         // When it does not arrive, the process is gone; its pidfd will say so.
         let _ = protocol::send(connection, &welcome, &fds);
-        Ok(Member {
-            id,
-            pid,
-            index: Some(index),
-            pidfd,
-            connection: None,
-            uffds: Vec::new(),
-        })
+        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new() })
     }
 
     /// A member has sent something, or its program image is gone.
@@ -529,10 +484,7 @@ impl Supervisor {
             .filter(|(_, forks)| *forks > 0)
             .collect();
         let before = std::mem::replace(&mut self.late_forks, late);
-        let suspects: Vec<(u32, u32)> = before
-            .into_iter()
-            .filter(|(i, n)| self.late_forks.get(i) == Some(n))
-            .collect();
+        let suspects: Vec<(u32, u32)> = before.into_iter().filter(|(i, n)| self.late_forks.get(i) == Some(n)).collect();
         if suspects.is_empty() {
             return;
         }
@@ -545,15 +497,9 @@ impl Supervisor {
             };
             let unknown = |pid: u32| {
                 pid != self.shared.anchor.pid
-                    && !self
-                        .members
-                        .iter()
-                        .any(|member| member.pid == pid && member.index.is_some())
+                    && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
             };
-            let possible = processes
-                .iter()
-                .filter(|(pid, of)| *of == parent && unknown(*pid))
-                .count();
+            let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
             slot.forks_in_flight_are(forks, possible as u32);
         }
         self.sweep();

@@ -146,7 +146,11 @@ impl Core {
     /// Ends an isolation. Returns the pages that a thread touched meanwhile: serve each as a fault.
     #[must_use]
     pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> u16 {
-        assert_eq!(outcome.moved ^ outcome.missing ^ outcome.refused, isolation.mask, "an isolation ends for each page");
+        assert_eq!(
+            outcome.moved ^ outcome.missing ^ outcome.refused,
+            isolation.mask,
+            "an isolation ends for each page"
+        );
         let block = self.pages.block_mut(isolation.first).expect("a block stays adopted while it is isolated");
         block.isolating = false;
         let mut wanted = core::mem::take(&mut block.wanted);

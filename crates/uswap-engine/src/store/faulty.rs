@@ -82,20 +82,13 @@ pub struct FaultPlan {
 impl FaultPlan {
     /// A plan by which each transfer of the kind fails.
     pub fn always(kind: FaultKind) -> FaultPlan {
-        FaultPlan {
-            kind: kind as u32,
-            every: 1,
-            ..FaultPlan::default()
-        }
+        FaultPlan { kind: kind as u32, every: 1, ..FaultPlan::default() }
     }
 
     /// In which way transfers fail.
     pub fn kind(&self) -> FaultKind {
         let kinds = FaultKind::NAMES.map(|(_, kind)| kind);
-        kinds
-            .into_iter()
-            .find(|kind| *kind as u32 == self.kind)
-            .unwrap_or(FaultKind::None)
+        kinds.into_iter().find(|kind| *kind as u32 == self.kind).unwrap_or(FaultKind::None)
     }
 
     /// Whether transfer `number` fails; the first is 1.
@@ -112,9 +105,7 @@ impl FaultPlan {
 #[non_exhaustive]
 pub enum FaultPlanError {
     /// There is no such kind.
-    #[error(
-        "unknown fault '{0}': use none, eio-read, eio-write, enospc, short-read, short-write or flip-bit"
-    )]
+    #[error("unknown fault '{0}': use none, eio-read, eio-write, enospc, short-read, short-write or flip-bit")]
     UnknownKind(String),
     /// There is no such option.
     #[error("unknown fault option '{0}': use every=, after=, until= or seed=")]
@@ -159,13 +150,9 @@ impl FromStr for FaultPlan {
         }
         let mut plan = FaultPlan::always(kind);
         for assignment in options.into_iter().flat_map(|options| options.split(',')) {
-            let (option, value) = assignment
-                .split_once('=')
-                .ok_or_else(|| FaultPlanError::UnknownOption(assignment.to_owned()))?;
-            let not_a_number = || FaultPlanError::NotANumber {
-                option: option.to_owned(),
-                value: value.to_owned(),
-            };
+            let (option, value) =
+                assignment.split_once('=').ok_or_else(|| FaultPlanError::UnknownOption(assignment.to_owned()))?;
+            let not_a_number = || FaultPlanError::NotANumber { option: option.to_owned(), value: value.to_owned() };
             let number: u64 = value.parse().map_err(|_| not_a_number())?;
             let small = || u32::try_from(number).map_err(|_| not_a_number());
             match option {
@@ -180,10 +167,7 @@ impl FromStr for FaultPlan {
             return Err(FaultPlanError::EveryZero);
         }
         if plan.until != 0 && plan.until <= plan.after {
-            return Err(FaultPlanError::Empty {
-                after: plan.after,
-                until: plan.until,
-            });
+            return Err(FaultPlanError::Empty { after: plan.after, until: plan.until });
         }
         Ok(plan)
     }
@@ -197,12 +181,7 @@ impl fmt::Display for FaultPlan {
             return f.write_str(kind.name());
         }
         let (every, after, until) = (self.every.max(1), self.after, self.until);
-        write!(
-            f,
-            "{}:every={every},after={after},until={until},seed={}",
-            kind.name(),
-            self.seed
-        )
+        write!(f, "{}:every={every},after={after},until={until},seed={}", kind.name(), self.seed)
     }
 }
 
@@ -217,12 +196,7 @@ pub struct FaultyStore<S> {
 impl<S: Store> FaultyStore<S> {
     /// Fails some of the transfers of `store`.
     pub fn new(store: S, plan: FaultPlan) -> FaultyStore<S> {
-        FaultyStore {
-            store,
-            plan,
-            reads: AtomicU64::new(0),
-            writes: AtomicU64::new(0),
-        }
+        FaultyStore { store, plan, reads: AtomicU64::new(0), writes: AtomicU64::new(0) }
     }
 
     /// Passes on what the plan does not pick, and gives what it picks to `fail`, with its number.
@@ -279,10 +253,7 @@ fn mix(seed: u64, number: u64) -> u64 {
 impl<S: Store> Store for FaultyStore<S> {
     fn read(&self, ring: &mut Ring, batch: &mut [PageIo]) {
         let kind = self.plan.kind();
-        if !matches!(
-            kind,
-            FaultKind::ReadEio | FaultKind::ShortRead | FaultKind::FlipBit
-        ) {
+        if !matches!(kind, FaultKind::ReadEio | FaultKind::ShortRead | FaultKind::FlipBit) {
             return self.store.read(ring, batch);
         }
         let ring = std::cell::RefCell::new(ring);
@@ -308,10 +279,7 @@ impl<S: Store> Store for FaultyStore<S> {
 
     fn write(&self, ring: &mut Ring, batch: &mut [PageIo]) {
         let kind = self.plan.kind();
-        if !matches!(
-            kind,
-            FaultKind::WriteEio | FaultKind::Enospc | FaultKind::ShortWrite
-        ) {
+        if !matches!(kind, FaultKind::WriteEio | FaultKind::Enospc | FaultKind::ShortWrite) {
             return self.store.write(ring, batch);
         }
         let ring = std::cell::RefCell::new(ring);
@@ -348,20 +316,12 @@ mod tests {
     ];
 
     fn is_for_reads(kind: FaultKind) -> bool {
-        matches!(
-            kind,
-            FaultKind::ReadEio | FaultKind::ShortRead | FaultKind::FlipBit
-        )
+        matches!(kind, FaultKind::ReadEio | FaultKind::ShortRead | FaultKind::FlipBit)
     }
 
     /// What a run of transfers through a plan came to: the numbers of those that failed, and their outcome.
     /// A flipped bit counts as a failure with the outcome `Done`.
-    fn failures(
-        plan: &str,
-        transfers: usize,
-        pages_each: u32,
-        batch_len: usize,
-    ) -> Vec<(usize, IoOutcome)> {
+    fn failures(plan: &str, transfers: usize, pages_each: u32, batch_len: usize) -> Vec<(usize, IoOutcome)> {
         let plan: FaultPlan = plan.parse().unwrap();
         let mut ring = Ring::new_or_synchronous(8);
         let slots = transfers as u64 * u64::from(pages_each) + 1;
@@ -369,9 +329,8 @@ mod tests {
         let per = pages_each as usize;
         let fill = |page: usize| page as u8 % 100 + 1;
         let mut written = Pages::each(transfers * per, fill);
-        let mut ios: Vec<PageIo> = (0..transfers)
-            .map(|i| written.io(1 + (i * per) as u64, i * per, pages_each))
-            .collect();
+        let mut ios: Vec<PageIo> =
+            (0..transfers).map(|i| written.io(1 + (i * per) as u64, i * per, pages_each)).collect();
         let write_faults = !is_for_reads(plan.kind()) && plan.kind() != FaultKind::None;
         let mut failed = Vec::new();
         for batch in ios.chunks_mut(batch_len) {
@@ -384,32 +343,20 @@ mod tests {
             }
         }
         let mut read = Pages::filled(transfers * per, 0xEE);
-        let mut ios: Vec<PageIo> = (0..transfers)
-            .map(|i| read.io(1 + (i * per) as u64, i * per, pages_each))
-            .collect();
+        let mut ios: Vec<PageIo> = (0..transfers).map(|i| read.io(1 + (i * per) as u64, i * per, pages_each)).collect();
         for batch in ios.chunks_mut(batch_len) {
             store.read(&mut ring, batch);
         }
         for (i, io) in ios.iter().enumerate() {
-            let good_pages = (i * per..(i + 1) * per)
-                .take_while(|&page| read.is(page, fill(page)))
-                .count();
+            let good_pages = (i * per..(i + 1) * per).take_while(|&page| read.is(page, fill(page))).count();
             let write_failed = failed.iter().find(|(number, _)| *number == i + 1);
             if let Some(&(_, outcome)) = write_failed {
                 // Nothing was written, or the first half.
-                let expected = if outcome == IoOutcome::Failed(StoreError::Short) {
-                    per / 2
-                } else {
-                    0
-                };
+                let expected = if outcome == IoOutcome::Failed(StoreError::Short) { per / 2 } else { 0 };
                 assert_eq!(good_pages, expected);
                 assert!((i * per + good_pages..(i + 1) * per).all(|page| read.is(page, 0)));
             } else if io.outcome() != IoOutcome::Done {
-                let expected = if plan.kind() == FaultKind::ShortRead {
-                    per / 2
-                } else {
-                    0
-                };
+                let expected = if plan.kind() == FaultKind::ShortRead { per / 2 } else { 0 };
                 assert_eq!(good_pages, expected);
                 assert!((i * per + good_pages..(i + 1) * per).all(|page| read.is(page, GARBAGE)));
                 failed.push((i + 1, io.outcome()));
@@ -418,9 +365,7 @@ mod tests {
                 let wrong_bits: u32 = (i * per..(i + 1) * per)
                     .map(|page| {
                         let bytes = read.page(page).iter();
-                        bytes
-                            .map(|byte| (byte ^ fill(page)).count_ones())
-                            .sum::<u32>()
+                        bytes.map(|byte| (byte ^ fill(page)).count_ones()).sum::<u32>()
                     })
                     .sum();
                 assert_eq!(wrong_bits, 1);
@@ -461,19 +406,8 @@ mod tests {
 
     #[test]
     fn every_picks_each_nth() {
-        for kind in [
-            "eio-read",
-            "eio-write",
-            "enospc",
-            "short-read",
-            "short-write",
-            "flip-bit",
-        ] {
-            assert_eq!(
-                numbers(&format!("{kind}:every=7")),
-                [7, 14, 21, 28],
-                "{kind}"
-            );
+        for kind in ["eio-read", "eio-write", "enospc", "short-read", "short-write", "flip-bit"] {
+            assert_eq!(numbers(&format!("{kind}:every=7")), [7, 14, 21, 28], "{kind}");
         }
     }
 
@@ -527,27 +461,12 @@ mod tests {
     #[test]
     fn plans_are_read_from_text() {
         let plan: FaultPlan = "eio-read:every=10,after=5".parse().unwrap();
-        assert_eq!(
-            plan,
-            FaultPlan {
-                kind: 1,
-                every: 10,
-                after: 5,
-                until: 0,
-                seed: 0
-            }
-        );
-        let plan: FaultPlan = "flip-bit:seed=18446744073709551615,until=4"
-            .parse()
-            .unwrap();
+        assert_eq!(plan, FaultPlan { kind: 1, every: 10, after: 5, until: 0, seed: 0 });
+        let plan: FaultPlan = "flip-bit:seed=18446744073709551615,until=4".parse().unwrap();
         assert_eq!((plan.kind(), plan.seed), (FaultKind::FlipBit, u64::MAX));
         assert_eq!("none".parse(), Ok(FaultPlan::default()));
         for kind in ALL {
-            let plan = FaultPlan {
-                after: 3,
-                seed: 9,
-                ..FaultPlan::always(kind)
-            };
+            let plan = FaultPlan { after: 3, seed: 9, ..FaultPlan::always(kind) };
             assert_eq!(plan.to_string().parse(), Ok(plan));
             assert_eq!(plan.kind(), kind);
         }
@@ -576,10 +495,7 @@ mod tests {
 
     #[test]
     fn unknown_bits_in_shared_memory_are_no_plan() {
-        let plan = FaultPlan {
-            kind: 77,
-            ..FaultPlan::default()
-        };
+        let plan = FaultPlan { kind: 77, ..FaultPlan::default() };
         assert_eq!(plan.kind(), FaultKind::None);
         assert_eq!(plan.to_string(), "none");
     }

@@ -96,21 +96,13 @@ impl FileStore {
     /// An area of `slots` slots in `fd`, which is open for reading and writing and at least that long. Discarded slots
     /// are punched out of the file if `punch_holes`.
     pub fn new(fd: OwnedFd, slots: u64, punch_holes: bool) -> FileStore {
-        FileStore {
-            fd,
-            slots,
-            punch_holes,
-        }
+        FileStore { fd, slots, punch_holes }
     }
 
     fn transfer(&self, queue: &mut impl Queue, direction: Direction, batch: &mut [PageIo]) {
         for io in batch.iter() {
             self.check_slots(io.slot, io.pages);
-            assert_eq!(
-                io.outcome,
-                IoOutcome::Pending,
-                "a transfer is handed in once"
-            );
+            assert_eq!(io.outcome, IoOutcome::Pending, "a transfer is handed in once");
         }
         let mut next = 0;
         let mut in_flight = 0;
@@ -136,13 +128,7 @@ impl FileStore {
     }
 
     /// Queues what is left of a transfer.
-    fn push(
-        &self,
-        queue: &mut impl Queue,
-        direction: Direction,
-        batch: &mut [PageIo],
-        index: usize,
-    ) {
+    fn push(&self, queue: &mut impl Queue, direction: Direction, batch: &mut [PageIo], index: usize) {
         let io = &batch[index];
         let offset = io.slot * SLOT_BYTES as u64 + io.done_bytes as u64;
         // SAFETY: `done_bytes` is less than the transfer's bytes while it is pending.
@@ -151,17 +137,8 @@ impl FileStore {
         let bytes = (io.bytes() - io.done_bytes).min(REQUEST_BYTES_MAX) as u32;
         // SAFETY: the memory belongs to the transfer until `read` or `write` returns, by the promise of `PageIo::new`;
         // and `transfer`, which is the only way there, returns only when nothing is in flight.
-        unsafe {
-            queue.push(
-                direction,
-                self.fd.as_fd(),
-                offset,
-                memory,
-                bytes,
-                index as u64,
-            )
-        }
-        .expect("no more is pushed than the ring has room for");
+        unsafe { queue.push(direction, self.fd.as_fd(), offset, memory, bytes, index as u64) }
+            .expect("no more is pushed than the ring has room for");
     }
 
     fn check_slots(&self, slot: u64, pages: u32) {
@@ -328,9 +305,7 @@ mod tests {
                 bytes: bytes as usize,
                 user_data,
             });
-            self.in_flight_most = self
-                .in_flight_most
-                .max(self.queued.len() + self.completed.len());
+            self.in_flight_most = self.in_flight_most.max(self.queued.len() + self.completed.len());
             Ok(())
         }
         fn submit_and_wait(&mut self, completions: usize) -> io::Result<()> {
@@ -342,36 +317,23 @@ mod tests {
                 let result = match act {
                     Act::Fail(error) => Err(error),
                     Act::Whole | Act::AtMost(_) => {
-                        let most = if let Act::AtMost(bytes) = act {
-                            bytes
-                        } else {
-                            usize::MAX
-                        };
+                        let most = if let Act::AtMost(bytes) = act { bytes } else { usize::MAX };
                         let bytes = request.bytes.min(most);
                         // SAFETY: `transfer` promised the memory until the completion is popped.
                         let done = unsafe {
                             match request.direction {
-                                Direction::Read => libc::pread(
-                                    request.fd,
-                                    request.memory.cast(),
-                                    bytes,
-                                    request.offset as i64,
-                                ),
-                                Direction::Write => libc::pwrite(
-                                    request.fd,
-                                    request.memory.cast(),
-                                    bytes,
-                                    request.offset as i64,
-                                ),
+                                Direction::Read => {
+                                    libc::pread(request.fd, request.memory.cast(), bytes, request.offset as i64)
+                                }
+                                Direction::Write => {
+                                    libc::pwrite(request.fd, request.memory.cast(), bytes, request.offset as i64)
+                                }
                             }
                         };
                         Ok(usize::try_from(done).unwrap())
                     }
                 };
-                self.completed.push(Completion {
-                    user_data: request.user_data,
-                    result,
-                });
+                self.completed.push(Completion { user_data: request.user_data, result });
             }
             assert!(self.completed.len() >= completions, "would wait for ever");
             Ok(())
@@ -387,16 +349,12 @@ mod tests {
     fn write_and_read(write: &mut Script, read: &mut Script) {
         let store = memory_store(MANY as u64 * 3 + 1);
         let mut pages = Pages::each(MANY * 3, |i| i as u8 + 1);
-        let mut batch: Vec<PageIo> = (0..MANY)
-            .map(|i| pages.io(1 + i as u64 * 3, i * 3, 3))
-            .collect();
+        let mut batch: Vec<PageIo> = (0..MANY).map(|i| pages.io(1 + i as u64 * 3, i * 3, 3)).collect();
         store.transfer(write, Direction::Write, &mut batch);
         assert!(batch.iter().all(|io| io.outcome() == IoOutcome::Done));
 
         let mut back = Pages::filled(MANY * 3, 0);
-        let mut batch: Vec<PageIo> = (0..MANY)
-            .map(|i| back.io(1 + i as u64 * 3, i * 3, 3))
-            .collect();
+        let mut batch: Vec<PageIo> = (0..MANY).map(|i| back.io(1 + i as u64 * 3, i * 3, 3)).collect();
         store.transfer(read, Direction::Read, &mut batch);
         assert!(batch.iter().all(|io| io.outcome() == IoOutcome::Done));
         for i in 0..MANY * 3 {
@@ -445,9 +403,7 @@ mod tests {
         let acts = [libc::EINTR, libc::EAGAIN, libc::ENOMEM].map(Act::Fail);
         let mut write = Script::new(&acts);
         let mut read = Script::new(&acts);
-        write
-            .ring_errors
-            .extend([libc::EINTR, libc::EAGAIN, libc::EBUSY]);
+        write.ring_errors.extend([libc::EINTR, libc::EAGAIN, libc::EBUSY]);
         write_and_read(&mut write, &mut read);
         assert_eq!((write.pushes, read.pushes), (MANY + 3, MANY + 3));
     }
@@ -456,18 +412,12 @@ mod tests {
     fn trying_again_has_an_end() {
         let mut script = Script::new(&[]);
         script.after = Act::Fail(libc::EAGAIN);
-        assert_eq!(
-            outcome_of(&mut script, Direction::Read),
-            IoOutcome::Failed(StoreError::Io(libc::EAGAIN))
-        );
+        assert_eq!(outcome_of(&mut script, Direction::Read), IoOutcome::Failed(StoreError::Io(libc::EAGAIN)));
         assert_eq!(script.pushes, RETRIES_MAX as usize + 1);
         // Counts that never complete a page are no progress.
         let mut script = Script::new(&[]);
         script.after = Act::AtMost(100);
-        assert_eq!(
-            outcome_of(&mut script, Direction::Write),
-            IoOutcome::Failed(StoreError::Short)
-        );
+        assert_eq!(outcome_of(&mut script, Direction::Write), IoOutcome::Failed(StoreError::Short));
     }
 
     #[test]
@@ -483,10 +433,7 @@ mod tests {
         }
         // An error after a part was written fails the whole.
         let mut script = Script::new(&[Act::AtMost(4096), Act::Fail(libc::ENOSPC)]);
-        assert_eq!(
-            outcome_of(&mut script, Direction::Write),
-            IoOutcome::Failed(StoreError::NoSpace)
-        );
+        assert_eq!(outcome_of(&mut script, Direction::Write), IoOutcome::Failed(StoreError::NoSpace));
     }
 
     #[test]
@@ -568,25 +515,15 @@ mod tests {
     }
 
     fn carries_pages_both_ways(mut ring: Ring) {
-        let path = std::env::temp_dir().join(format!(
-            "uswap-file-store-{}-{}",
-            std::process::id(),
-            ring.is_synchronous()
-        ));
-        let file = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
+        let path =
+            std::env::temp_dir().join(format!("uswap-file-store-{}-{}", std::process::id(), ring.is_synchronous()));
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         file.set_len(301 * SLOT_BYTES as u64).unwrap();
         let store = FileStore::new(file.into(), 301, true);
         for round in 0..5u8 {
             let mut pages = Pages::each(300, |i| (i as u8).wrapping_mul(3).wrapping_add(round));
-            let mut batch: Vec<PageIo> = (0..100)
-                .map(|i| pages.io(1 + i as u64 * 3, i * 3, 3))
-                .collect();
+            let mut batch: Vec<PageIo> = (0..100).map(|i| pages.io(1 + i as u64 * 3, i * 3, 3)).collect();
             store.write(&mut ring, &mut batch);
             assert!(batch.iter().all(|io| io.outcome() == IoOutcome::Done));
 

@@ -74,14 +74,7 @@ impl PageIo {
     /// changes them. The address is a multiple of 4096 if the area was opened with `O_DIRECT`.
     pub unsafe fn new(slot: u64, address: *mut u8, pages: u32) -> PageIo {
         assert!(pages > 0, "a transfer has at least one page");
-        PageIo {
-            slot,
-            address,
-            pages,
-            outcome: IoOutcome::Pending,
-            done_bytes: 0,
-            retries: 0,
-        }
+        PageIo { slot, address, pages, outcome: IoOutcome::Pending, done_bytes: 0, retries: 0 }
     }
 
     /// The first slot.
@@ -197,17 +190,9 @@ pub(crate) mod tests {
 
     #[test]
     fn errors_are_one_line() {
-        for error in [
-            StoreError::Io(libc::EIO),
-            StoreError::NoSpace,
-            StoreError::Short,
-        ] {
+        for error in [StoreError::Io(libc::EIO), StoreError::NoSpace, StoreError::Short] {
             assert!(!error.to_string().contains('\n'));
         }
-        assert!(
-            StoreError::Io(libc::EIO)
-                .to_string()
-                .contains("Input/output error")
-        );
+        assert!(StoreError::Io(libc::EIO).to_string().contains("Input/output error"));
     }
 }

@@ -13,9 +13,7 @@ fn in_raw_thread<F: FnMut() + Send>(mut f: F) {
         unsafe { (*arg.cast::<F>())() }
     }
     let arg = (&raw mut f).cast();
-    spawn(c"raw test", STACK, FileTable::Share, main::<F>, arg)
-        .unwrap()
-        .join();
+    spawn(c"raw test", STACK, FileTable::Share, main::<F>, arg).unwrap().join();
 }
 
 fn set_errno(value: i32) {
@@ -36,10 +34,7 @@ fn a_raw_thread_runs_allocates_and_locks() {
             shared.lock().unwrap().push(Box::new(i));
         }
     });
-    assert_eq!(
-        shared.lock().unwrap().iter().map(|b| **b).sum::<i32>(),
-        499_500
-    );
+    assert_eq!(shared.lock().unwrap().iter().map(|b| **b).sum::<i32>(), 499_500);
 }
 
 #[test]
@@ -117,14 +112,8 @@ fn the_thread_id_is_known_to_both_sides() {
         seen.1.wait_while(0);
     }
     let mut seen = Seen(AtomicU32::new(0), SharedWord::new(0));
-    let thread = spawn(
-        c"a name of more than fifteen bytes",
-        STACK,
-        FileTable::Share,
-        main,
-        (&raw mut seen).cast(),
-    )
-    .unwrap();
+    let thread =
+        spawn(c"a name of more than fifteen bytes", STACK, FileTable::Share, main, (&raw mut seen).cast()).unwrap();
     assert!(thread.is_running());
     let tid = thread.tid();
     seen.1.store_and_wake(1);
@@ -156,18 +145,8 @@ fn a_raw_thread_gets_a_file_table_of_its_own() {
         assert!(new.as_raw_fd() > 2);
         assert!(rustix::io::write(rustix::stdio::stdout(), b"nowhere").is_ok());
     }
-    let mut shared = Shared {
-        fd,
-        step: SharedWord::new(0),
-    };
-    let thread = spawn(
-        c"files",
-        STACK,
-        FileTable::Share,
-        main,
-        (&raw mut shared).cast(),
-    )
-    .unwrap();
+    let mut shared = Shared { fd, step: SharedWord::new(0) };
+    let thread = spawn(c"files", STACK, FileTable::Share, main, (&raw mut shared).cast()).unwrap();
     shared.step.wait_while(0);
     // Closing here does not close there, and the other way round: this pipe is not held open by the
     // raw thread, so its end is seen.
