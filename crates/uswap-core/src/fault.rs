@@ -14,6 +14,7 @@ pub const MAX_WINDOW: usize = BLOCK_PAGES;
 pub const MOVE_PAGES_MIN: usize = 4;
 
 /// What to do about a fault.
+#[expect(clippy::large_enum_variant, reason = "lives on the stack of one handler; nothing may be allocated there")]
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub enum FaultPlan {

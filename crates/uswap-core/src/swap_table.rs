@@ -86,7 +86,7 @@ impl SwapTable {
     pub fn insert(&mut self, location: Location, hash: u128) -> EntryId {
         let id = self.free.pop().unwrap_or_else(|| {
             let id = EntryId(self.entries);
-            if id.0 as usize % CHUNK == 0 {
+            if (id.0 as usize).is_multiple_of(CHUNK) {
                 self.chunks.push(Box::new([FREE; CHUNK]));
             }
             self.entries += 1;

@@ -50,7 +50,7 @@ pub struct PageRange {
 impl PageRange {
     /// The pages of the bytes `start..end`; both are multiples of [`PAGE_SIZE`].
     pub fn of_bytes(start: usize, end: usize) -> Self {
-        debug_assert!(start % PAGE_SIZE == 0 && end % PAGE_SIZE == 0 && start <= end);
+        debug_assert!(start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE) && start <= end);
         Self { start: PageNumber::containing(start), pages: ((end - start) / PAGE_SIZE) as u64 }
     }
 

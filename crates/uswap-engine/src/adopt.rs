@@ -134,7 +134,7 @@ impl Adopter {
                 if ranges > 0 {
                     filled_up_to = Some(chunk_end);
                 }
-                if !filled_up_to.is_some_and(|filled| at < filled + FRONT) {
+                if filled_up_to.is_none_or(|filled| at >= filled + FRONT) {
                     found += self.take_run(engine, run.take())?;
                 } else {
                     let (run_start, _) = run.unwrap_or((at, at));

@@ -101,10 +101,9 @@ impl Ledger {
     /// Holder: needs `entry` no more. Nothing happens when others may hold it too.
     pub fn give_up(&self, entry: EntryId) {
         let header = self.header();
-        if header.registered.load(Acquire) == 1 && header.pending.load(Acquire) == 0 {
-            if let Some((word, bit)) = self.place(entry) {
-                word.fetch_and(!bit, AcqRel);
-            }
+        let alone = header.registered.load(Acquire) == 1 && header.pending.load(Acquire) == 0;
+        if let Some((word, bit)) = self.place(entry).filter(|_| alone) {
+            word.fetch_and(!bit, AcqRel);
         }
     }
 

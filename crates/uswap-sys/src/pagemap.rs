@@ -10,7 +10,6 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
 use crate::PAGE_SIZE;
@@ -192,9 +191,9 @@ fn mincore(start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(us
                 errno => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
-        for index in 0..pages {
+        for (index, &state) in there[..pages].iter().enumerate() {
             let page = at + index * PAGE_SIZE;
-            if there[index] & 1 == 0 {
+            if state & 1 == 0 {
                 continue;
             }
             match out[..filled].last_mut() {

@@ -33,9 +33,10 @@ pub fn open(path: &CStr) -> io::Result<OwnedFd> {
     let relative =
         path.to_bytes_with_nul().strip_prefix(b"/proc/").and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
     match relative {
-        // SAFETY: `set_root` gave the descriptor away for ever.
         Some(relative) if root >= 0 => {
-            Ok(rustix::fs::openat(unsafe { BorrowedFd::borrow_raw(root) }, relative, flags, Mode::empty())?)
+            // SAFETY: `set_root` gave the descriptor away for ever.
+            let root = unsafe { BorrowedFd::borrow_raw(root) };
+            Ok(rustix::fs::openat(root, relative, flags, Mode::empty())?)
         }
         _ => Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?),
     }

@@ -3,8 +3,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
-
 use crate::PAGE_SIZE;
 
 /// Resident pages of a process.
