@@ -1,3 +1,5 @@
+//! Tests of the group.
+
 use super::*;
 
 fn config() -> GroupConfig {

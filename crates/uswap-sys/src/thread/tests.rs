@@ -1,3 +1,5 @@
+//! Tests of raw threads: what libc and std find in one, and what is left when it ends.
+
 use super::*;
 
 use std::io::{Read, Write};
