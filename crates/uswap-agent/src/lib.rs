@@ -2,11 +2,12 @@
 //!
 //! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
-//! constructor, the fork handlers, and the wrappers of `exec`, `fork` and `pthread_create`); there they take no lock of the
-//! agent, allocate nothing, and keep errno as libc left it.
+//! constructor, the fork handlers, and the wrappers of `exec`, `fork`, `madvise` and `pthread_create`); there they take no
+//! lock of the agent, allocate nothing, and keep errno as libc left it.
 
 #![deny(unsafe_code)]
 
+mod advice;
 mod exec;
 mod forks;
 mod start;

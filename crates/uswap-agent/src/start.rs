@@ -29,6 +29,7 @@ extern "C" fn constructor() {
         uswap_engine::engine::kill_self()
     }));
     note_private_memory();
+    crate::advice::prepare();
     crate::exec::prepare();
     crate::forks::hook();
     if let Err(error) = thread::prepare().and_then(|()| start_monitor(monitor_of_program)) {

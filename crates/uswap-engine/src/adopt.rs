@@ -14,6 +14,7 @@ use uswap_sys::pagemap::PresentRange;
 use uswap_sys::private_memory;
 
 use crate::engine::{Engine, advise};
+use crate::fork_advice::{self, Kept, Mapping};
 
 const CHUNK: usize = LEAF_PAGES * PAGE_SIZE;
 /// Memory adopted ahead of what a program has filled. Its first touches are served by handlers, so that a program that
@@ -35,6 +36,10 @@ pub(crate) struct Adopter {
     /// Ranges that were adopted and whose populated pages are to be looked up.
     unlooked: VecDeque<(usize, usize)>,
     registered: usize,
+    /// Memory that the program itself keeps from its children.
+    pub kept: Kept,
+    /// What the kernel said about it when this walk first asked.
+    mappings: Option<Vec<Mapping>>,
 }
 
 /// Whether a walk also looks at memory that is adopted already.
@@ -59,6 +64,8 @@ impl Adopter {
             fresh: Vec::with_capacity(1024),
             unlooked: VecDeque::with_capacity(1024),
             registered: 0,
+            kept: Kept::default(),
+            mappings: None,
         }
     }
 
@@ -67,6 +74,7 @@ impl Adopter {
     pub fn adopt_more(&mut self, engine: &Engine, want: u64, look: Look) -> io::Result<u64> {
         let mut maps = std::mem::take(&mut self.maps);
         maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
+        self.mappings = None;
         let mut found = 0;
         let start = self.cursor;
         // From where the last walk ended to the end, then from the beginning to there.
@@ -153,13 +161,40 @@ impl Adopter {
     /// Registers a run; returns how many pages it has, populated or not.
     fn take_run(&mut self, engine: &Engine, run: Option<(usize, usize)>) -> io::Result<u64> {
         let Some((start, end)) = run else { return Ok(0) };
-        if self.registered >= REGISTERED_MAX || !engine.register(start, end) {
+        if self.registered >= REGISTERED_MAX {
+            return Ok(0);
+        }
+        self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
+        if !engine.register(start, end) {
             return Ok(0);
         }
         self.registered += 1;
         self.fresh.push((start, end));
         self.unlooked.push_back((start, end));
         Ok(((end - start) / PAGE_SIZE) as u64)
+    }
+
+    /// Memory that is not adopted carries the program's own advice: it is asked for before it is covered by the engine's.
+    fn learn_what_is_kept(&mut self, engine: &Engine, range: PageRange) -> io::Result<()> {
+        if !fork_advice::is_used() {
+            return Ok(());
+        }
+        if self.mappings.is_none() {
+            // In this order: what is posted from here on is newer than the flags.
+            self.kept.catch_up();
+            self.mappings = Some(fork_advice::mappings()?);
+        }
+        let mut at = range.start;
+        while at < range.end() {
+            let next = engine.core().pages().next_adopted_range(at).filter(|adopted| adopted.start < range.end());
+            let gap_end = next.map_or(range.end(), |adopted| adopted.start);
+            if at < gap_end {
+                let gap = PageRange { start: at, pages: gap_end.0 - at.0 };
+                self.kept.learn(gap, self.mappings.as_deref().unwrap_or_default());
+            }
+            at = next.map_or(range.end(), PageRange::end);
+        }
+        Ok(())
     }
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know.
@@ -194,7 +229,11 @@ impl Adopter {
                 if !vma.is_anonymous_private() {
                     let (from, to) = (vma.start.max(start), vma.end.min(end));
                     let _ = engine.uffd.unregister(from, to - from);
-                    engine.core().unmapped(PageRange::of_bytes(from, to));
+                    let range = PageRange::of_bytes(from, to);
+                    engine.core().unmapped(range);
+                    for part in self.kept.outside(range) {
+                        advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
+                    }
                 }
             }
         }
@@ -211,18 +250,17 @@ impl Adopter {
         for range in ranges {
             let (mut at, end) = (range.start.address(), range.end().address());
             for vma in maps::vmas(&maps).filter(Vma::is_anonymous_private) {
-                let (from, to) = (vma.start.max(at), vma.end.min(end));
-                if from >= to {
-                    continue;
+                // What the program kept from this child may have made room for memory of this engine.
+                while let Some((from, to)) = private_memory::next_gap(vma.start.max(at), vma.end.min(end)) {
+                    engine.core().unmapped(PageRange::of_bytes(at, from));
+                    if engine.uffd.register(from, to - from).is_ok() {
+                        let _ = advise(from, to - from, rustix::mm::Advice::LinuxDontFork);
+                        self.registered += 1;
+                    } else {
+                        engine.forget_unless_swapped(PageRange::of_bytes(from, to));
+                    }
+                    at = to;
                 }
-                engine.core().unmapped(PageRange::of_bytes(at, from));
-                if engine.uffd.register(from, to - from).is_ok() {
-                    let _ = advise(from, to - from, rustix::mm::Advice::LinuxDontFork);
-                    self.registered += 1;
-                } else {
-                    engine.forget_unless_swapped(PageRange::of_bytes(from, to));
-                }
-                at = to;
             }
             if at < end {
                 engine.core().unmapped(PageRange::of_bytes(at, end));
@@ -270,14 +308,32 @@ impl Engine {
         core.unmapped(range);
     }
 
-    /// Gives or takes the permission to fork adopted memory.
-    pub(crate) fn advise_adopted(&self, advice: rustix::mm::Advice) {
+    /// Before a fork: the child gets adopted memory, but for what the program keeps from it.
+    pub(crate) fn let_adopted_fork(&self, kept: &Kept) {
+        self.for_adopted(|range| {
+            for part in kept.outside(range) {
+                advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
+            }
+        });
+    }
+
+    /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory.
+    pub(crate) fn keep_adopted_from_forks(&self) {
+        self.for_adopted(|range| advise_for_fork(range, rustix::mm::Advice::LinuxDontFork));
+    }
+
+    fn for_adopted(&self, visit: impl Fn(PageRange)) {
         let mut from = PageNumber(0);
         loop {
             let next = self.core().pages().next_adopted_range(from);
             let Some(range) = next else { return };
-            let _ = advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
+            visit(range);
             from = range.end();
         }
     }
+}
+
+/// A range that is not mapped any more needs no advice.
+fn advise_for_fork(range: PageRange, advice: rustix::mm::Advice) {
+    let _ = advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
 }

@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::Watermarks;
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::futex::Word;
@@ -32,6 +32,7 @@ use uswap_sys::uffd::{Message, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker, kill_self};
+use crate::fork_advice;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
@@ -352,7 +353,10 @@ impl Engine {
             }
             Note::Removed(range) => core.removed(range),
             Note::Unmapped(range) => core.unmapped(range),
-            Note::Remapped { from, to, pages } => core.remapped(from, to, pages),
+            Note::Remapped { from, to, pages } => {
+                core.remapped(from, to, pages);
+                fork_advice::moved(from, to, pages);
+            }
         }
     }
 
@@ -392,10 +396,11 @@ impl Monitor {
             // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
             engine.fatal(format_args!("uswap: no memory to follow a fork: {error}"));
         }
-        engine.advise_adopted(Advice::LinuxDoFork);
+        self.adopter.kept.catch_up();
+        engine.let_adopted_fork(&self.adopter.kept);
         engine.phase.store_and_wake(FROZEN);
         let forked = self.answer_fork();
-        engine.advise_adopted(Advice::LinuxDontFork);
+        engine.keep_adopted_from_forks();
         {
             let _gate = engine.gate.write().expect("no thread panics with this lock");
             engine.apply_notes();
@@ -473,7 +478,7 @@ impl Monitor {
         for note in window.notes() {
             engine.apply_note(*note);
         }
-        if let Err(error) = self.adopter.take_over(engine) {
+        if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {error}"));
         }
         engine.take_and_release(&mut self.worker);
@@ -483,6 +488,7 @@ impl Monitor {
 /// Child, before anything is mapped: the parent's frame area was not copied, and what is mapped in its place from here on
 /// belongs to whoever maps it. Returns whether the parent was swapping.
 pub fn child_begins() -> bool {
+    fork_advice::child_begins();
     // SAFETY: a copy of the parent's engine; its threads do not run here.
     let Some(old) = (unsafe { ENGINE.load(Acquire).as_ref() }) else { return false };
     for (start, end) in [(old.frames.start(), old.frames.end()), old.trash_range] {
@@ -520,6 +526,16 @@ impl Engine {
             ancestor.ledger.fork_begins();
         }
         self.member.slot().fork_begins();
+        Ok(())
+    }
+
+    /// In a forked child: memory that the program wanted to be wiped is empty, whatever it was in the parent.
+    fn wipe(&self) -> io::Result<()> {
+        if fork_advice::wipes() {
+            for mapping in fork_advice::mappings()?.iter().filter(|mapping| mapping.wiped) {
+                self.core().removed(mapping.range);
+            }
+        }
         Ok(())
     }
 

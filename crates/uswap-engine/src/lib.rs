@@ -7,7 +7,8 @@
 //! - [`swapin`], [`swapout`]: the two ways of a page;
 //! - [`adopt`]: which of the program's memory is managed;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
-//! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it;
+//! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
+//!   keeps from its children;
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
 
@@ -18,6 +19,7 @@ pub mod areas;
 pub mod compress;
 pub mod engine;
 pub mod fork;
+pub mod fork_advice;
 pub mod group;
 pub mod handler;
 pub mod ledger;

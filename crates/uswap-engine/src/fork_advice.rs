@@ -1,0 +1,384 @@
+//! The program's own madvise for fork: what it keeps from its children.
+//!
+//! Adopted memory always carries MADV_DONTFORK outside of a fork window ([`fork`](crate::fork)), so the kernel no longer
+//! tells which part of it the program wants to keep to itself. The wrapper of madvise posts what the program says, in
+//! order, into a fixed table that needs no lock and no allocation; the monitor reads it before it adopts memory and before
+//! it lets a child come into being. Memory that is not adopted yet carries the program's own flags alone: those are read
+//! from the kernel when it is adopted.
+//!
+//! MADV_WIPEONFORK is never changed by the engine, so the child reads it from the kernel. It is enough to know that the
+//! program ever used it.
+
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
+
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
+
+/// What was said about a range of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// MADV_DONTFORK.
+    DontFork,
+    /// MADV_DOFORK.
+    DoFork,
+    /// MADV_WIPEONFORK.
+    WipeOnFork,
+}
+
+const DONT_FORK: u8 = 0;
+const DO_FORK: u8 = 1;
+/// mremap: advice goes with the memory.
+const MOVED: u8 = 2;
+
+/// Advice that can wait for the monitor.
+const PLACES: usize = 512;
+
+struct Place {
+    /// The number of the posting that it holds, plus one.
+    posted: AtomicUsize,
+    kind: AtomicU8,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    to: AtomicUsize,
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place {
+            posted: AtomicUsize::new(0),
+            kind: AtomicU8::new(0),
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            to: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Postings from any thread to the monitor, oldest first.
+struct Postings {
+    places: [Place; PLACES],
+    /// Postings that have been given a place.
+    given: AtomicUsize,
+    /// Postings that have been taken out.
+    taken: AtomicUsize,
+}
+
+struct Posting {
+    kind: u8,
+    start: usize,
+    len: usize,
+    to: usize,
+}
+
+impl Postings {
+    const fn new() -> Postings {
+        Postings { places: [const { Place::new() }; PLACES], given: AtomicUsize::new(0), taken: AtomicUsize::new(0) }
+    }
+
+    /// `false` when there is no room.
+    fn post(&self, posting: &Posting) -> bool {
+        let mut number = self.given.load(Relaxed);
+        loop {
+            if number.wrapping_sub(self.taken.load(Acquire)) >= PLACES {
+                return false;
+            }
+            match self.given.compare_exchange_weak(number, number.wrapping_add(1), AcqRel, Relaxed) {
+                Ok(_) => break,
+                Err(now) => number = now,
+            }
+        }
+        let place = &self.places[number % PLACES];
+        place.kind.store(posting.kind, Relaxed);
+        place.start.store(posting.start, Relaxed);
+        place.len.store(posting.len, Relaxed);
+        place.to.store(posting.to, Relaxed);
+        place.posted.store(number.wrapping_add(1), Release);
+        true
+    }
+
+    /// The oldest, if it is written already. One thread only.
+    fn take(&self) -> Option<Posting> {
+        let number = self.taken.load(Relaxed);
+        let place = &self.places[number % PLACES];
+        if number == self.given.load(Acquire) || place.posted.load(Acquire) != number.wrapping_add(1) {
+            return None;
+        }
+        let posting = Posting {
+            kind: place.kind.load(Relaxed),
+            start: place.start.load(Relaxed),
+            len: place.len.load(Relaxed),
+            to: place.to.load(Relaxed),
+        };
+        self.taken.store(number.wrapping_add(1), Release);
+        Some(posting)
+    }
+
+    /// Drops everything, also what its thread has not finished writing: that thread does not live here.
+    fn clear(&self) {
+        self.taken.store(self.given.load(Relaxed), Release);
+    }
+}
+
+static POSTINGS: Postings = Postings::new();
+/// The program has used MADV_DONTFORK.
+static KEEPS: AtomicBool = AtomicBool::new(false);
+/// The program has used MADV_WIPEONFORK.
+static WIPES: AtomicBool = AtomicBool::new(false);
+
+/// Any thread, after the kernel has taken the advice. Takes no lock and allocates nothing. `false` when the monitor has to
+/// read first: try again.
+#[must_use]
+pub fn post(advice: Advice, start: usize, len: usize) -> bool {
+    let kind = match advice {
+        Advice::WipeOnFork => {
+            WIPES.store(true, Release);
+            return true;
+        }
+        Advice::DontFork => {
+            KEEPS.store(true, Release);
+            DONT_FORK
+        }
+        Advice::DoFork if !is_used() => return true,
+        Advice::DoFork => DO_FORK,
+    };
+    let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) else {
+        return true;
+    };
+    POSTINGS.post(&Posting { kind, start, len, to: 0 })
+}
+
+/// A handler: adopted memory was moved by mremap.
+pub(crate) fn moved(from: PageNumber, to: PageNumber, pages: u64) {
+    if is_used() {
+        let len = pages as usize * PAGE_SIZE;
+        // Without room the child gets memory that it was not to have; its content is as the parent's.
+        let _ = POSTINGS.post(&Posting { kind: MOVED, start: from.address(), len, to: to.address() });
+    }
+}
+
+/// Whether the program ever kept memory from its children.
+pub(crate) fn is_used() -> bool {
+    KEEPS.load(Acquire)
+}
+
+/// Whether the program ever asked for memory to be wiped in its children.
+pub(crate) fn wipes() -> bool {
+    WIPES.load(Acquire)
+}
+
+/// The only thread of a forked child: what was kept from it is not there.
+pub(crate) fn child_begins() {
+    POSTINGS.clear();
+}
+
+/// What the program keeps from its children. The monitor has it.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// In order, apart from each other.
+    ranges: Vec<PageRange>,
+}
+
+impl Kept {
+    /// Takes in what has been posted.
+    pub fn catch_up(&mut self) {
+        while let Some(Posting { kind, start, len, to }) = POSTINGS.take() {
+            let range = PageRange::of_bytes(start, start.saturating_add(len));
+            match kind {
+                DONT_FORK => self.insert(range),
+                DO_FORK => self.remove(range),
+                _ => self.moved(range, PageNumber::containing(to)),
+            }
+        }
+    }
+
+    fn moved(&mut self, range: PageRange, to: PageNumber) {
+        let moved: Vec<PageRange> = self
+            .inside(range)
+            .map(|part| PageRange { start: PageNumber(part.start.0 - range.start.0 + to.0), pages: part.pages })
+            .collect();
+        self.remove(PageRange { start: to, pages: range.pages });
+        for part in moved {
+            self.insert(part);
+        }
+    }
+
+    pub fn insert(&mut self, range: PageRange) {
+        let (mut start, mut end) = (range.start.0, range.end().0);
+        self.ranges.retain(|old| {
+            let apart = old.end().0 < start || old.start.0 > end;
+            if !apart {
+                start = start.min(old.start.0);
+                end = end.max(old.end().0);
+            }
+            apart
+        });
+        let at = self.ranges.partition_point(|old| old.start.0 < start);
+        self.ranges.insert(at, PageRange { start: PageNumber(start), pages: end - start });
+    }
+
+    pub fn remove(&mut self, range: PageRange) {
+        let mut left = Vec::with_capacity(self.ranges.len() + 1);
+        for old in &self.ranges {
+            for (start, end) in
+                [(old.start.0, old.end().0.min(range.start.0)), (old.start.0.max(range.end().0), old.end().0)]
+            {
+                if start < end {
+                    left.push(PageRange { start: PageNumber(start), pages: end - start });
+                }
+            }
+        }
+        self.ranges = left;
+    }
+
+    /// The kernel's flags of `range`, which is not adopted, are the program's.
+    pub fn learn(&mut self, range: PageRange, mappings: &[Mapping]) {
+        self.remove(range);
+        for mapping in mappings.iter().filter(|mapping| mapping.kept) {
+            let (start, end) = (mapping.range.start.max(range.start), mapping.range.end().min(range.end()));
+            if start < end {
+                self.insert(PageRange { start, pages: end.0 - start.0 });
+            }
+        }
+    }
+
+    /// The parts of `range` that are not kept.
+    pub fn outside(&self, range: PageRange) -> Vec<PageRange> {
+        let mut left = Vec::new();
+        let mut at = range.start;
+        for kept in self.inside(range) {
+            if at < kept.start {
+                left.push(PageRange { start: at, pages: kept.start.0 - at.0 });
+            }
+            at = kept.end();
+        }
+        if at < range.end() {
+            left.push(PageRange { start: at, pages: range.end().0 - at.0 });
+        }
+        left
+    }
+
+    /// The kept parts of `range`.
+    pub fn inside(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        self.ranges.iter().filter_map(move |kept| {
+            let (start, end) = (kept.start.0.max(range.start.0), kept.end().0.min(range.end().0));
+            (start < end).then(|| PageRange { start: PageNumber(start), pages: end - start })
+        })
+    }
+}
+
+/// Flags of mappings that have to do with fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub range: PageRange,
+    /// MADV_DONTFORK.
+    pub kept: bool,
+    /// MADV_WIPEONFORK.
+    pub wiped: bool,
+}
+
+/// Reads the flags of this process's mappings. Slow: the kernel looks at every page.
+pub(crate) fn mappings() -> io::Result<Vec<Mapping>> {
+    let mut text = Vec::new();
+    std::fs::File::from(uswap_sys::proc::open(c"/proc/thread-self/smaps")?).read_to_end(&mut text)?;
+    Ok(parse(&text))
+}
+
+fn parse(smaps: &[u8]) -> Vec<Mapping> {
+    let mut found = Vec::new();
+    let mut range = None;
+    for line in smaps.split(|&byte| byte == b'\n') {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            let has = |flag: &[u8]| flags.split(|&byte| byte == b' ').any(|word| word == flag);
+            let (kept, wiped) = (has(b"dc"), has(b"wf"));
+            if let (Some(range), true) = (range.take(), kept || wiped) {
+                found.push(Mapping { range, kept, wiped });
+            }
+        } else if line.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
+            range = addresses(line);
+        }
+    }
+    found
+}
+
+fn addresses(line: &[u8]) -> Option<PageRange> {
+    let text = str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+    let (start, end) = text.split_once('-')?;
+    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    (start < end).then(|| PageRange::of_bytes(start, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, pages: u64) -> PageRange {
+        PageRange { start: PageNumber(start), pages }
+    }
+
+    #[test]
+    fn postings_keep_their_order_and_say_when_they_are_full() {
+        let postings = Postings::new();
+        for round in 0..3 {
+            for start in 0..PLACES {
+                assert!(postings.post(&Posting { kind: DONT_FORK, start: start + round, len: 1, to: 0 }));
+            }
+            assert!(!postings.post(&Posting { kind: DONT_FORK, start: 0, len: 1, to: 0 }));
+            for start in 0..PLACES {
+                assert_eq!(postings.take().map(|posting| posting.start), Some(start + round));
+            }
+            assert!(postings.take().is_none());
+        }
+        assert!(postings.post(&Posting { kind: DONT_FORK, start: 0, len: 1, to: 0 }));
+        postings.clear();
+        assert!(postings.take().is_none());
+    }
+
+    #[test]
+    fn a_posting_that_is_not_written_yet_is_waited_for() {
+        let postings = Postings::new();
+        postings.given.store(1, Relaxed);
+        assert!(postings.take().is_none());
+    }
+
+    #[test]
+    fn kept_ranges_merge_and_split() {
+        let mut kept = Kept::default();
+        kept.insert(range(10, 10));
+        kept.insert(range(30, 10));
+        assert_eq!(kept.ranges, [range(10, 10), range(30, 10)]);
+        kept.insert(range(20, 10));
+        assert_eq!(kept.ranges, [range(10, 30)]);
+        kept.remove(range(15, 5));
+        assert_eq!(kept.ranges, [range(10, 5), range(20, 20)]);
+        assert_eq!(kept.inside(range(12, 10)).collect::<Vec<_>>(), [range(12, 3), range(20, 2)]);
+        assert_eq!(kept.outside(range(12, 40)), [range(15, 5), range(40, 12)]);
+        kept.learn(range(0, 25), &[Mapping { range: range(5, 5), kept: true, wiped: false }]);
+        assert_eq!(kept.ranges, [range(5, 5), range(25, 15)]);
+        kept.remove(range(0, 100));
+        assert_eq!(kept.ranges, []);
+    }
+
+    #[test]
+    fn advice_moves_with_its_memory() {
+        let mut kept = Kept::default();
+        kept.insert(range(10, 10));
+        kept.insert(range(100, 50));
+        kept.moved(range(15, 10), PageNumber(120));
+        // What was at the target is gone; the old place stays until its unmapping.
+        assert_eq!(kept.ranges, [range(10, 10), range(100, 25), range(130, 20)]);
+    }
+
+    #[test]
+    fn flags_of_mappings_are_read() {
+        let smaps = b"7f0000000000-7f0000003000 rw-p 00000000 00:00 0 \nSize: 12 kB\nVmFlags: rd wr mr mw me dc ac \n\
+            7f0000003000-7f0000004000 rw-p 00000000 00:00 0 [heap]\nVmFlags: rd wr mr mw me ac sd \n\
+            7f0000005000-7f0000006000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n";
+        assert_eq!(
+            parse(smaps),
+            [
+                Mapping { range: range(0x7f0000000, 3), kept: true, wiped: false },
+                Mapping { range: range(0x7f0000005, 1), kept: false, wiped: true },
+            ]
+        );
+    }
+}
