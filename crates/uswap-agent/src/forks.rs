@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 use uswap_engine::monitor::ENGINE;
 use uswap_engine::protocol::Kind;
 use uswap_sys::futex::RawLock;
+use uswap_sys::report;
 
 use crate::start::{POST, RENDEZVOUS};
 
@@ -65,7 +66,7 @@ unsafe extern "C" fn child() {
     POST.fork.child_begins();
     let swapped = uswap_engine::fork::child_begins();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
-        uswap_sys::report::stderr_line(format_args!("uswap: cannot follow a fork: {error}"));
+        report::stderr_line(format_args!("uswap: cannot follow a fork: {}", report::Reason(&error)));
         POST.inert.store(true, Release);
         if swapped {
             uswap_engine::engine::kill_self();

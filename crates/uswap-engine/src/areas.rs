@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::slots::Refused;
 use uswap_core::{AreaId, Core};
+use uswap_sys::report::Reason;
 
 use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter};
 use crate::member::Member;
@@ -101,10 +102,13 @@ impl Areas {
         Err(NoRoom)
     }
 
-    /// Gives clusters that became empty back to the group.
-    pub fn release_empty_clusters(&self, core: &mut Core, member: &Member) {
+    /// Gives clusters that became empty back to the group. No lock is held while the file system frees them.
+    pub fn release_empty_clusters(&self, core: &Mutex<Core>, member: &Member) {
         for area in &self.areas {
-            while let Some(cluster) = core.slots_mut(area.id).take_empty_cluster() {
+            loop {
+                let taken =
+                    core.lock().expect("no thread panics with this lock").slots_mut(area.id).take_empty_cluster();
+                let Some(cluster) = taken else { break };
                 if member.group.config().areas[area.id.0 as usize].punch_holes {
                     // Slot 0 is the header; the last cluster may be short.
                     let first = (u64::from(cluster) * CLUSTER_SLOTS).max(1);
@@ -128,6 +132,15 @@ impl Areas {
     pub fn is_half_full(&self, id: AreaId, member: &Member) -> bool {
         let area = self.get(id);
         member.group.clusters_taken(id.0 as usize) * CLUSTER_SLOTS * 2 > area.slots
+    }
+}
+
+/// Words for a failed write, without asking libc for them.
+fn reason(error: StoreError) -> String {
+    match error {
+        StoreError::Io(number) => Reason(&io::Error::from_raw_os_error(number)).to_string(),
+        StoreError::NoSpace => "no space left".into(),
+        StoreError::Short => "it is shorter than it was".into(),
     }
 }
 
@@ -166,8 +179,9 @@ impl Area {
                 let errors = self.write_errors.fetch_add(1, Relaxed) + 1;
                 if errors == 1 {
                     member.alarm(format_args!(
-                        "uswap: cannot write to swap area {}: {error}; the page stays in memory",
-                        self.id.0
+                        "uswap: cannot write to swap area {}: {}; the page stays in memory",
+                        self.id.0,
+                        reason(error)
                     ));
                 }
                 if errors == WRITE_ERRORS_MAX {

@@ -6,8 +6,9 @@
 //! 2. `gate`: read while pages are moved; written while messages of the userfaultfd are read and events applied. So an
 //!    event is never applied between the moment a thread asks the books about a page and the moment it moves it, and no
 //!    thread sees a fault before the events that came first.
-//! 3. `core`: the books. Never held across a system call, a copy or a compression.
-//! 4. `pool`, `heirs`, `trash`: leaves; nothing is taken inside them.
+//! 3. `heirs` or `trash`.
+//! 4. `core`: the books. Not held across I/O, a copy or a compression.
+//! 5. `pool`: a leaf.
 
 #![allow(unsafe_code)]
 

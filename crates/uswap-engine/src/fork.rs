@@ -22,6 +22,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use uswap_sys::report::Reason;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::Watermarks;
@@ -394,7 +395,7 @@ impl Monitor {
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
             // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
-            engine.fatal(format_args!("uswap: no memory to follow a fork: {error}"));
+            engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
         self.adopter.kept.catch_up();
         engine.let_adopted_fork(&self.adopter.kept);
@@ -471,7 +472,10 @@ impl Monitor {
         let engine = match self.start_child_engine(inheritance) {
             Ok(engine) => engine,
             Err(error) => {
-                uswap_sys::report::stderr_line(format_args!("uswap: a forked child cannot swap: {error:?}"));
+                uswap_sys::report::stderr_line(format_args!(
+                    "uswap: a forked child cannot swap: {}",
+                    crate::monitor::Explain(&error)
+                ));
                 kill_self()
             }
         };
@@ -479,7 +483,7 @@ impl Monitor {
             engine.apply_note(*note);
         }
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
-            engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {error}"));
+            engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
         engine.take_and_release(&mut self.worker);
     }

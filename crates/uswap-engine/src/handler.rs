@@ -1,6 +1,7 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
 use std::time::Instant;
+use uswap_sys::report::Reason;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
@@ -48,7 +49,7 @@ impl Engine {
         let _ = thread::pin_to_cpu(cpu);
         let mut worker = match Worker::new(self.member.group.config().compressor) {
             Ok(worker) => worker,
-            Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {error}")),
+            Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
         };
         self.handlers.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         loop {
@@ -57,7 +58,7 @@ impl Engine {
                 PollFd::new(&self.member.client, PollFlags::RDHUP),
             ];
             if let Err(error) = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)) {
-                self.fatal(format_args!("uswap: userfaultfd cannot be polled: {error}"));
+                self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())));
             }
             if fds[1].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
                 // The tree ends with its supervisor. The monitor looks too, but may be busy.
@@ -102,7 +103,7 @@ impl Engine {
         let gate = self.gate.write().expect("no thread panics with this lock");
         let count = match self.uffd.read(&mut messages) {
             Ok(count) => count,
-            Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {error}")),
+            Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
         };
         let since = Instant::now();
         for message in &messages[..count] {

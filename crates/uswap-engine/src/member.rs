@@ -28,6 +28,16 @@ pub enum JoinError {
     Io(io::Error),
 }
 
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hello(HelloError::Refused(refusal)) => f.write_str(refusal.text()),
+            Self::Hello(HelloError::NoAnswer) => f.write_str("no answer from the supervisor"),
+            Self::Hello(HelloError::Io(error)) | Self::Io(error) => uswap_sys::report::Reason(error).fmt(f),
+        }
+    }
+}
+
 impl JoinError {
     /// Whether the supervisor has ended. A process in another network namespace cannot see its socket either, so a
     /// refused connection alone says nothing there; such a process runs unmanaged.

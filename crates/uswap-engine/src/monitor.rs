@@ -6,6 +6,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
+use uswap_sys::report::Reason;
+use uswap_sys::uffd::UffdUnavailable;
 
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::{PAGE_SIZE, PageRange};
@@ -206,7 +208,11 @@ impl Monitor {
         let usage = self.usage();
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
-        let headroom = marks.high.saturating_sub(usage.mine);
+        let mut headroom = marks.high.saturating_sub(usage.mine);
+        if usage.processes > 1 {
+            // The others may be faster.
+            headroom = headroom.min((usage.limit - usage.limit / 64).saturating_sub(usage.total).max(usage.limit / 32));
+        }
         Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(1, SLEEP_MAX_MS))
     }
 
@@ -236,7 +242,7 @@ impl Monitor {
         }
         let start = Instant::now();
         if let Err(error) = self.adopter.adopt_more(engine, want, look) {
-            engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
+            engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
         }
         self.adopt_again = Instant::now() + (start.elapsed() * ADOPT_COST).max(ADOPT_EVERY);
     }
@@ -267,7 +273,9 @@ impl Monitor {
                     Ok(Some(found)) if found > 0 => fruitless = 0,
                     Ok(_) => {}
                     Err(error) => {
-                        engine.member.say(format_args!("uswap: cannot look at the program's memory: {error}"));
+                        engine
+                            .member
+                            .say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
                     }
                 }
             }
@@ -436,7 +444,7 @@ fn start_handlers(engine: &'static Engine) {
         let start = Box::into_raw(Box::new(HandlerStart { engine, cpu }));
         match thread::spawn(c"uswap-fault", STACK_BYTES, FileTable::Share, handler_main, start.cast()) {
             Ok(_thread) => started += 1,
-            Err(error) => engine.member.alarm(format_args!("uswap: cannot start a fault handler: {error}")),
+            Err(error) => engine.member.alarm(format_args!("uswap: cannot start a fault handler: {}", Reason(&error))),
         }
     }
     if started == 0 {
@@ -445,13 +453,15 @@ fn start_handlers(engine: &'static Engine) {
 }
 
 /// One line for a start that failed.
-struct Explain<'a>(&'a StartError);
+pub(crate) struct Explain<'a>(pub &'a StartError);
 
 impl std::fmt::Display for Explain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            StartError::Uffd(error) => write!(f, "no userfaultfd: {error}"),
-            StartError::Io(error) => error.fmt(f),
+            StartError::Uffd(UffdUnavailable::Io(error)) => write!(f, "no userfaultfd: {}", Reason(error)),
+            StartError::Uffd(UffdUnavailable::NoPermission) => f.write_str("no permission for userfaultfd"),
+            StartError::Uffd(_) => f.write_str("userfaultfd lacks what is needed"),
+            StartError::Io(error) => Reason(error).fmt(f),
         }
     }
 }
@@ -465,10 +475,10 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: crate::protocol:
     }
     let joined = Member::join(rendezvous, kind);
     let monitor = match joined {
-        Ok(member) => Monitor::new(post, member).map_err(|error| error.to_string()),
+        Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
         // The tree ends with its supervisor, also a process that was just about to join.
         Err(error) if error.means_no_supervisor() => crate::engine::kill_self(),
-        Err(error) => Err(format!("{error:?}")),
+        Err(error) => Err(error.to_string()),
     };
     match monitor {
         Ok(mut monitor) => {

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
+use uswap_sys::report::Reason;
 
 use uswap_core::reclaim::IsolationOutcome;
 use uswap_core::{
@@ -224,7 +225,7 @@ impl Engine {
         let mut ranges = [PresentRange::default(); BLOCK_PAGES];
         let count = match self.pagemap.present(start, start + BLOCK_BYTES, &mut ranges) {
             Ok((count, _)) => count,
-            Err(error) => self.fatal(format_args!("uswap: cannot look at the frames: {error}")),
+            Err(error) => self.fatal(format_args!("uswap: cannot look at the frames: {}", Reason(&error))),
         };
         ranges[..count].iter().fold(0, |mask, range| {
             let (from, to) = ((range.start - start) / PAGE_SIZE, (range.end - start) / PAGE_SIZE);
@@ -286,8 +287,8 @@ impl Engine {
             }
         }
         core.take_released(&mut worker.released);
-        self.areas.release_empty_clusters(&mut core, &self.member);
         drop(core);
+        self.areas.release_empty_clusters(&self.core, &self.member);
         self.release(&mut worker.released);
         worker.stores = stores;
         while let Some(page) = worker.wanted.pop() {

@@ -39,6 +39,27 @@ pub fn stderr_line(args: fmt::Arguments<'_>) {
     }
 }
 
+/// What went wrong, for a thread of the agent: std asks libc for the words, and libc allocates to find them.
+pub struct Reason<'a>(pub &'a std::io::Error);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self.0.raw_os_error() {
+            Some(libc::EPERM) => "operation not permitted",
+            Some(libc::EACCES) => "permission denied",
+            Some(libc::ENOENT) => "no such file",
+            Some(libc::ENOMEM) => "out of memory",
+            Some(libc::EMFILE | libc::ENFILE) => "too many open files",
+            Some(libc::ECONNREFUSED) => "connection refused",
+            Some(libc::EIO) => "I/O error",
+            Some(libc::ENOSPC) => "no space left",
+            Some(number) => return write!(f, "error {number}"),
+            None => return write!(f, "{:?}", self.0.kind()),
+        };
+        f.write_str(words)
+    }
+}
+
 /// `say!(fd, "...", ...)` writes one formatted line to a descriptor without allocating.
 #[macro_export]
 macro_rules! say {
