@@ -8,10 +8,17 @@ use std::time::Instant;
 use crate::run::{build_uswap, cargo, root, step, target};
 use crate::summary::Summary;
 
-/// Runs of each program under uswap in CI; a soak takes ten.
-const CI_REPEAT: &str = "2";
-/// Kills in CI; a soak takes 200.
-const CI_KILLS: &str = "60";
+/// How much the end-to-end tests do.
+struct Length<'a> {
+    /// Real programs at full size.
+    full: bool,
+    /// Runs of each program under uswap.
+    runs: &'a str,
+    kills: &'a str,
+}
+
+/// CI; a soak takes ten runs and 200 kills.
+const CI: Length = Length { full: false, runs: "2", kills: "60" };
 
 /// Format, lints, licences, unit tests, end-to-end tests. All of it runs, also after a failure, so that one run
 /// tells everything.
@@ -28,7 +35,7 @@ pub fn all() -> Result<(), String> {
         &mut cargo(&["test", "--workspace", "--exclude", "uswap-e2e", "--no-fail-fast"]),
         &mut summary,
     ));
-    note(end_to_end_tests(None, CI_REPEAT, CI_KILLS, &mut summary));
+    note(end_to_end_tests(None, CI, &mut summary));
     finish(begun, &summary, &failures)
 }
 
@@ -36,7 +43,7 @@ pub fn all() -> Result<(), String> {
 pub fn end_to_end(filter: Option<&str>) -> Result<(), String> {
     let begun = Instant::now();
     let mut summary = Summary::default();
-    let outcome = end_to_end_tests(filter, CI_REPEAT, CI_KILLS, &mut summary);
+    let outcome = end_to_end_tests(filter, CI, &mut summary);
     finish(begun, &summary, &Vec::from_iter(outcome.err()))
 }
 
@@ -44,7 +51,7 @@ pub fn end_to_end(filter: Option<&str>) -> Result<(), String> {
 pub fn soak(runs: &str) -> Result<(), String> {
     let begun = Instant::now();
     let mut summary = Summary::default();
-    let outcome = end_to_end_tests(None, runs, "200", &mut summary);
+    let outcome = end_to_end_tests(None, Length { full: true, runs, kills: "200" }, &mut summary);
     finish(begun, &summary, &Vec::from_iter(outcome.err()))
 }
 
@@ -71,7 +78,7 @@ fn licences() -> Result<(), String> {
     Ok(())
 }
 
-fn end_to_end_tests(filter: Option<&str>, repeat: &str, kills: &str, summary: &mut Summary) -> Result<(), String> {
+fn end_to_end_tests(filter: Option<&str>, length: Length, summary: &mut Summary) -> Result<(), String> {
     let binary = match std::env::var_os("USWAP_BIN") {
         Some(given) => PathBuf::from(given),
         None => build_uswap()?,
@@ -83,7 +90,11 @@ fn end_to_end_tests(filter: Option<&str>, repeat: &str, kills: &str, summary: &m
     // Heavy programs one at a time; lines that show progress are not held back.
     command.args(["--test-threads=1", "--nocapture"]).args(filter);
     command.env("USWAP_BIN", binary).env("USWAP_E2E_SKIPPED", &skipped);
-    for (name, value) in [("USWAP_E2E_REPEAT", repeat), ("USWAP_E2E_KILLS", kills)] {
+    for (name, value) in [
+        ("USWAP_E2E_REPEAT", length.runs),
+        ("USWAP_E2E_KILLS", length.kills),
+        ("USWAP_E2E_FULL", if length.full { "1" } else { "0" }),
+    ] {
         if std::env::var_os(name).is_none() {
             command.env(name, value);
         }

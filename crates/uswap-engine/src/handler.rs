@@ -130,11 +130,12 @@ impl Engine {
     pub(crate) fn apply(&self, event: Message) {
         let mut core = self.core();
         match event {
-            Message::Remap { from, to, len } => core.remapped(
-                PageNumber::containing(from),
-                PageNumber::containing(to),
-                (len / uswap_core::PAGE_SIZE) as u64,
-            ),
+            Message::Remap { from, to, len } => {
+                let pages = (len / uswap_core::PAGE_SIZE) as u64;
+                let (from, to) = (PageNumber::containing(from), PageNumber::containing(to));
+                core.remapped(from, to, pages);
+                crate::fork_advice::moved(from, to, pages);
+            }
             Message::Remove { start, end } => core.removed(PageRange::of_bytes(start, end)),
             Message::Unmap { start, end } => core.unmapped(PageRange::of_bytes(start, end)),
             Message::Fault { .. } => unreachable!("faults are served, not applied"),

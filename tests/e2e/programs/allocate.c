@@ -1,8 +1,12 @@
-/* Threads that allocate, resize and free, each block checked whole whenever it is met again. Takes any malloc. */
+/* Threads that allocate, resize and free, each block checked whole whenever it is met again. Takes any malloc.
+ *
+ *     allocate SLOTS        slots of each of the four threads, 120000 take about 340 MiB
+ */
 #include "check.h"
 #include <pthread.h>
 
-enum { THREADS = 4, SLOTS = 120000, STEPS = 500000 };
+enum { THREADS = 4 };
+static unsigned slots_count;
 struct slot {
 	unsigned char *p;
 	uint32_t n, tag;
@@ -25,11 +29,11 @@ static void check_block(const struct slot *slot, uint32_t n)
 static void *run(void *argument)
 {
 	uint64_t me = (uint64_t)(uintptr_t)argument, r = me * 7919 + 1, sum = 0;
-	struct slot *slots = calloc(SLOTS, sizeof *slots);
+	struct slot *slots = calloc(slots_count, sizeof *slots);
 	MUST(slots);
-	for (int step = 0; step < STEPS; step++) {
+	for (int step = 0; step < (int)slots_count * 4; step++) {
 		r = mix(r + 1);
-		struct slot *slot = &slots[r % SLOTS];
+		struct slot *slot = &slots[r % slots_count];
 		uint32_t n = 1 + ((r >> 24) % 100 ? (r >> 32) % 900 : (r >> 32) % 70000);
 		unsigned what = r >> 20 & 15;
 		if (slot->p)
@@ -56,7 +60,7 @@ static void *run(void *argument)
 		}
 		sum = sum * 31 + slot->n + slot->tag;
 	}
-	for (int k = 0; k < SLOTS; k++) {
+	for (int k = 0; k < (int)slots_count; k++) {
 		check_block(&slots[k], slots[k].n);
 		free(slots[k].p);
 	}
@@ -65,8 +69,9 @@ static void *run(void *argument)
 	return NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	MUST(argc == 2 && (slots_count = (unsigned)atoi(argv[1])) > 0);
 	pthread_t threads[THREADS];
 	uint64_t sum = 0;
 	for (uint64_t k = 0; k < THREADS; k++)

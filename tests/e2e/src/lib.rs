@@ -11,6 +11,7 @@
 //! | `USWAP_BIN` | the `uswap` to test | built by `cargo build --release -p uswap-cli` |
 //! | `USWAP_E2E_REPEAT` | runs of each program under uswap | 2 (a full run: 10) |
 //! | `USWAP_E2E_KILLS` | kills in `kill.rs` | 60 (a full run: 200) |
+//! | `USWAP_E2E_FULL` | real programs at full size, as in a full run | unset: some seconds each |
 //! | `USWAP_E2E_SEED` | seed of everything random | from the clock, printed |
 //! | `USWAP_E2E_TIME_LIMIT` | seconds that one run of a program may take at most | as each test says |
 //! | `USWAP_E2E_TMP` | where temporary directories are made | the system's |
@@ -34,7 +35,7 @@ pub use compare::{Share, compare, record};
 pub use launch::{Budget, Finished, Launch, Running};
 pub use need::{is_root, need, skip};
 pub use random::Random;
-pub use settings::{bare_only, kills, repeat, seed, uswap_binary};
+pub use settings::{bare_only, kills, repeat, seed, sized, uswap_binary};
 pub use stats::Stats;
 pub use temp::TempDir;
 pub use tree::{ProcessMemory, Sample, Samples, is_alive, kill_process, member_of, name_of, tool};

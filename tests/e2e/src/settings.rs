@@ -26,6 +26,11 @@ pub fn kills() -> u32 {
     number("USWAP_E2E_KILLS", 60) as u32
 }
 
+/// `full` in a full run, otherwise `small`: a size with which one run under uswap takes some seconds.
+pub fn sized<T>(small: T, full: T) -> T {
+    if is_set("USWAP_E2E_FULL") { full } else { small }
+}
+
 /// The most that one run of a program may take, where the environment bounds it.
 pub(crate) fn time_limit() -> Option<Duration> {
     match number("USWAP_E2E_TIME_LIMIT", 0) {

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use uswap_e2e::{
-    Budget, Launch, MIB, Random, Running, Share, TempDir, c_program, compare, is_root, need, repeat, script, tool,
+    Budget, Launch, MIB, Random, Running, Share, TempDir, c_program, compare, is_root, need, repeat, script, sized,
+    tool,
 };
 
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
@@ -23,7 +24,7 @@ fn cpython_objects_and_a_forking_pool() {
     let python = String::from_utf8(answer.stdout).expect("a path");
     let program = Launch::new(&test, python.trim())
         .arg(script("objects.py"))
-        .arg("8")
+        .arg(sized("3", "8"))
         .env("PYTHONHASHSEED", "0")
         .time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, _| {});
@@ -36,21 +37,21 @@ fn sqlite_in_memory_database() {
     };
     let test = TempDir::new("sqlite");
     let statements = test.join("statements.sql");
-    std::fs::write(
-        &statements,
+    let rows = sized(300_000, 1_200_000);
+    let text = format!(
         ".bail on\n\
          PRAGMA cache_size=-2000000; PRAGMA temp_store=MEMORY;\n\
          CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT, c INT);\n\
-         WITH RECURSIVE x(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM x WHERE i<1200000)\n\
+         WITH RECURSIVE x(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM x WHERE i<{rows})\n\
          INSERT INTO t SELECT i, printf('row %d %x', i*7919%1000003, i*2654435761), i*48271%2147483647 FROM x;\n\
          CREATE INDEX tb ON t(b); CREATE INDEX tc ON t(c);\n\
          UPDATE t SET c=c+1 WHERE c%97=0;\n\
          DELETE FROM t WHERE a%13=0;\n\
          PRAGMA integrity_check;\n\
          SELECT count(*), sum(c), sum(length(b)) FROM t;\n\
-         SELECT sum(a*(rank%1000)) FROM (SELECT a, row_number() OVER (ORDER BY b, a) AS rank FROM t);\n",
-    )
-    .expect("a writable directory");
+         SELECT sum(a*(rank%1000)) FROM (SELECT a, row_number() OVER (ORDER BY b, a) AS rank FROM t);\n"
+    );
+    std::fs::write(&statements, text).expect("a writable directory");
     let program = Launch::new(&test, sqlite).arg(":memory:").stdin(&statements).time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, finished| {
         assert!(finished.text().starts_with("ok\n"), "integrity_check\n{finished}");
@@ -58,15 +59,15 @@ fn sqlite_in_memory_database() {
 }
 
 #[test]
-fn gnu_sort_of_500_mb() {
+fn gnu_sort() {
     let Some(sort) = need("sort", "coreutils") else {
         return;
     };
     let test = TempDir::new("sort");
     let program = Launch::new(&test, sort)
-        .args(["-S", "1200M", "--parallel=2", "-k1,1", "input", "-o", "output"])
+        .args(["-S", sized("300M", "1200M"), "--parallel=2", "-k1,1", "input", "-o", "output"])
         .time_limit(FIVE_MINUTES);
-    write_lines(&program.work().join("input"), 500_000_000);
+    write_lines(&program.work().join("input"), sized(100_000_000, 500_000_000));
     let (output, expected) = (program.work().join("output"), program.work().join("expected"));
     compare(&program, Share::Half, |recorded, finished| {
         if recorded.is_none() {
@@ -127,8 +128,19 @@ fn stress_ng_verifies_all_methods() {
     };
     let test = TempDir::new("stress-ng");
     let program = Launch::new(&test, stress)
-        .args(["--vm", "2", "--vm-bytes", "160M", "--vm-method", "all", "--vm-keep", "--verify", "--seed", "7"])
-        .args(["--oomable", "--timeout", "20"])
+        .args([
+            "--vm",
+            "2",
+            "--vm-bytes",
+            sized("96M", "160M"),
+            "--vm-method",
+            "all",
+            "--vm-keep",
+            "--verify",
+            "--seed",
+            "7",
+        ])
+        .args(["--oomable", "--timeout", sized("8", "20")])
         .time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, finished| {
         let said = format!("{}{}", finished.text(), finished.stderr);
@@ -151,8 +163,11 @@ fn memtester_finds_no_fault() {
     if is_root() {
         program = program.arg(setpriv).args(["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
     }
-    let program =
-        program.arg(memtester).args(["160M", "1"]).env("MEMTESTER_TEST_MASK", "0x3ff").time_limit(FIVE_MINUTES);
+    let program = program
+        .arg(memtester)
+        .args([sized("40M", "160M"), "1"])
+        .env("MEMTESTER_TEST_MASK", "0x3ff")
+        .time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, finished| {
         let said = finished.text();
         assert!(said.contains("Done.") && !said.contains("FAILURE"), "{finished}");
@@ -205,7 +220,7 @@ fn write_prose(path: &Path, bytes: u64) {
 #[test]
 fn allocating_threads_under_glibc_malloc() {
     let test = TempDir::new("malloc");
-    let program = Launch::new(&test, c_program("allocate"));
+    let program = Launch::new(&test, c_program("allocate")).arg(sized("30000", "120000"));
     compare(&program, Share::Half, |_, _| {});
 }
 
@@ -220,7 +235,7 @@ fn allocating_threads_under_preloaded_jemalloc() {
         return;
     };
     let test = TempDir::new("jemalloc");
-    let program = Launch::new(&test, c_program("allocate")).env("LD_PRELOAD", library);
+    let program = Launch::new(&test, c_program("allocate")).arg(sized("30000", "120000")).env("LD_PRELOAD", library);
     compare(&program, Share::Half, |_, _| {});
 }
 
@@ -229,7 +244,7 @@ fn copy_on_write_through_three_generations() {
     let test = TempDir::new("generations");
     let program = Launch::new(&test, c_program("processes"))
         .arg("fork-generations")
-        .env("USWAP_E2E_GENERATIONS_MIB", "200")
+        .env("USWAP_E2E_GENERATIONS_MIB", sized("64", "200"))
         .time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, _| {});
 }
@@ -237,7 +252,9 @@ fn copy_on_write_through_three_generations() {
 // --- redis ---
 
 /// Keys as redis-benchmark names them, so that it overwrites ours.
-const KEYS: u64 = 1_400_000;
+fn keys() -> u64 {
+    sized(350_000, 1_400_000)
+}
 
 struct Redis {
     server: Running,
@@ -300,7 +317,7 @@ impl Redis {
 fn write_commands(path: &Path) {
     let mut random = Random::new(11);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).expect("a writable directory"));
-    for number in 0..KEYS {
+    for number in 0..keys() {
         let (a, b) = (random.word(), random.word());
         let value = format!("{a:016x}{b:016x}{a:016x}{number:016}{b:016x}{:016x}", a ^ b).repeat(2);
         write!(file, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${}\r\n{value}\r\n", value.len())
@@ -315,18 +332,18 @@ fn play_redis(test: &TempDir, commands: &Path, server: Running, socket: PathBuf)
     let input = File::open(commands).expect("the commands");
     let loaded = tool(Command::new("redis-cli").arg("-s").arg(&redis.socket).arg("--pipe").stdin(input));
     let loaded = String::from_utf8_lossy(&loaded.stdout).into_owned();
-    redis.must(loaded.contains(&format!("errors: 0, replies: {KEYS}")), &format!("redis-cli --pipe says {loaded}"));
+    redis.must(loaded.contains(&format!("errors: 0, replies: {}", keys())), &format!("redis-cli --pipe says {loaded}"));
     let used: u64 = redis.info("memory", "used_memory").parse().expect("a number");
-    assert!(used >= 400 * MIB, "only {} MiB loaded", used / MIB);
+    assert!(used >= sized(100, 400) * MIB, "only {} MiB loaded", used / MIB);
     let digest = redis.digest();
 
     // Overwrite while the snapshot is written.
     redis.ask(&["bgsave"]);
     let benchmark = tool(Command::new("redis-benchmark").arg("-s").arg(&redis.socket).args([
         "-n",
-        "300000",
+        sized("100000", "300000"),
         "-r",
-        &KEYS.to_string(),
+        &keys().to_string(),
         "-d",
         "192",
         "-c",
@@ -344,7 +361,7 @@ fn play_redis(test: &TempDir, commands: &Path, server: Running, socket: PathBuf)
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(redis.info("persistence", "rdb_last_bgsave_status"), "ok");
-    assert_eq!(redis.ask(&["dbsize"]), KEYS.to_string());
+    assert_eq!(redis.ask(&["dbsize"]), keys().to_string());
 
     // The snapshot is what the data was when the child was forked.
     let snapshot = test.join("work/snapshot.rdb");
