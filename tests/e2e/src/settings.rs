@@ -18,7 +18,7 @@ fn is_set(name: &str) -> bool {
 
 /// Runs of each program under uswap.
 pub fn repeat() -> u32 {
-    number("USWAP_E2E_REPEAT", 2) as u32
+    number("USWAP_E2E_REPEAT", 1) as u32
 }
 
 /// Kills in the tests that kill.
