@@ -26,9 +26,13 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// Pages that a fast program fills in a millisecond: 4 GiB/s, to be there in time even when the machine is busy.
 const PAGES_PER_MS: u64 = 1024;
 const SLEEP_MAX_MS: u64 = 100;
+/// After a reclaim that found nothing.
+const FRUITLESS_SLEEP_MS: u64 = 5;
 /// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
 /// this time is much less than what is adopted ahead.
 const ADOPT_EVERY: Duration = Duration::from_millis(4);
+/// How often all adopted memory is looked at anew, when nothing else is left to reclaim.
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// Looking takes at most one part in this many of the monitor's time.
 const ADOPT_COST: u32 = 8;
 /// How often slow figures are taken anew.
@@ -127,6 +131,9 @@ pub(crate) struct Monitor {
     supervisor_looked: Instant,
     published: Instant,
     adopt_again: Instant,
+    looked_at_all: Instant,
+    /// Nothing more could be reclaimed the last time.
+    fruitless: bool,
     said_cannot_swap: bool,
 }
 
@@ -146,6 +153,8 @@ impl Monitor {
             supervisor_looked: Instant::now(),
             published: Instant::now(),
             adopt_again: Instant::now(),
+            looked_at_all: Instant::now(),
+            fruitless: false,
             said_cannot_swap: false,
         })
     }
@@ -213,7 +222,8 @@ impl Monitor {
             // The others may be faster.
             headroom = headroom.min((usage.limit - usage.limit / 64).saturating_sub(usage.total).max(usage.limit / 32));
         }
-        Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(1, SLEEP_MAX_MS))
+        let least = if std::mem::take(&mut self.fruitless) { FRUITLESS_SLEEP_MS } else { 1 };
+        Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS))
     }
 
     fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
@@ -259,6 +269,7 @@ impl Monitor {
     /// Reclaims until this process uses at most `target` pages.
     pub(crate) fn reclaim_to(&mut self, engine: &Engine, target: u64, marks: impl Fn(&Usage) -> Watermarks) {
         let mut fruitless = 0;
+        self.fruitless = false;
         loop {
             let usage = self.usage();
             self.set_meter(&usage, &marks(&usage));
@@ -267,7 +278,12 @@ impl Monitor {
             }
             let need = usage.mine - target;
             let short = (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16;
-            self.adopt(u64::MAX, if fruitless > 1 { Look::All } else { Look::New });
+            // Looking at everything takes long and keeps handlers waiting.
+            let all = fruitless > 1 && self.looked_at_all.elapsed() > LOOK_AT_ALL_EVERY;
+            if all {
+                self.looked_at_all = Instant::now();
+            }
+            self.adopt(u64::MAX, if all { Look::All } else { Look::New });
             if short {
                 match self.adopter.look_up(engine) {
                     Ok(Some(found)) if found > 0 => fruitless = 0,
@@ -288,6 +304,7 @@ impl Monitor {
             }
             fruitless += 1;
             if fruitless > 3 || engine.is_hopeless() {
+                self.fruitless = true;
                 return;
             }
         }
