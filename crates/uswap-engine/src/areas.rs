@@ -83,6 +83,11 @@ impl Areas {
         self.areas.iter().any(Area::is_open)
     }
 
+    /// Whether the user has been told that an area cannot be written to, and that pages stay in memory because of it.
+    pub fn have_complained(&self) -> bool {
+        self.areas.iter().any(|area| area.said_no_space.load(Relaxed) || area.write_errors.load(Relaxed) > 0)
+    }
+
     /// A run of up to `max` free slots of the best area that has some.
     pub fn alloc(&self, core: &mut Core, member: &Member, max: u32) -> Result<(AreaId, u64, u32), NoRoom> {
         for area in self.areas.iter().filter(|area| area.is_open()) {
