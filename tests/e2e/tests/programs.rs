@@ -24,7 +24,7 @@ fn cpython_objects_and_a_forking_pool() {
     let python = String::from_utf8(answer.stdout).expect("a path");
     let program = Launch::new(&test, python.trim())
         .arg(script("objects.py"))
-        .arg(sized("3", "8"))
+        .arg(sized("4", "8"))
         .env("PYTHONHASHSEED", "0")
         .time_limit(FIVE_MINUTES);
     compare(&program, Share::Half, |_, _| {});
@@ -37,7 +37,7 @@ fn sqlite_in_memory_database() {
     };
     let test = TempDir::new("sqlite");
     let statements = test.join("statements.sql");
-    let rows = sized(300_000, 1_200_000);
+    let rows = sized(600_000, 1_200_000);
     let text = format!(
         ".bail on\n\
          PRAGMA cache_size=-2000000; PRAGMA temp_store=MEMORY;\n\
@@ -65,9 +65,9 @@ fn gnu_sort() {
     };
     let test = TempDir::new("sort");
     let program = Launch::new(&test, sort)
-        .args(["-S", sized("300M", "1200M"), "--parallel=2", "-k1,1", "input", "-o", "output"])
+        .args(["-S", sized("500M", "1200M"), "--parallel=2", "-k1,1", "input", "-o", "output"])
         .time_limit(FIVE_MINUTES);
-    write_lines(&program.work().join("input"), sized(100_000_000, 500_000_000));
+    write_lines(&program.work().join("input"), sized(200_000_000, 500_000_000));
     let (output, expected) = (program.work().join("output"), program.work().join("expected"));
     compare(&program, Share::Half, |recorded, finished| {
         if recorded.is_none() {
@@ -220,7 +220,7 @@ fn write_prose(path: &Path, bytes: u64) {
 #[test]
 fn allocating_threads_under_glibc_malloc() {
     let test = TempDir::new("malloc");
-    let program = Launch::new(&test, c_program("allocate")).arg(sized("30000", "120000"));
+    let program = Launch::new(&test, c_program("allocate")).arg(sized("60000", "120000"));
     compare(&program, Share::Half, |_, _| {});
 }
 
@@ -235,7 +235,7 @@ fn allocating_threads_under_preloaded_jemalloc() {
         return;
     };
     let test = TempDir::new("jemalloc");
-    let program = Launch::new(&test, c_program("allocate")).arg(sized("30000", "120000")).env("LD_PRELOAD", library);
+    let program = Launch::new(&test, c_program("allocate")).arg(sized("60000", "120000")).env("LD_PRELOAD", library);
     compare(&program, Share::Half, |_, _| {});
 }
 
