@@ -47,6 +47,7 @@ impl Engine {
     /// The life of a handler thread.
     pub(crate) fn handler(&'static self, cpu: usize) -> ! {
         let _ = thread::pin_to_cpu(cpu);
+        thread::prefer();
         let mut worker = match Worker::new(self.member.group.config().compressor) {
             Ok(worker) => worker,
             Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),

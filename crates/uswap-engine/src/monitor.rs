@@ -176,6 +176,7 @@ impl Monitor {
 
     /// The life of the monitor.
     pub(crate) fn run(mut self) -> ! {
+        thread::prefer();
         loop {
             let posted = self.post.wake.load();
             if self.post.fork.is_requested() {
@@ -207,7 +208,7 @@ impl Monitor {
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
-        if usage.mine > marks.limit / 4 * 3 && self.ready() {
+        if usage.mine > marks.limit / 8 * 5 && self.ready() {
             self.adopt(u64::MAX, Look::New);
         }
         if usage.mine > marks.high {

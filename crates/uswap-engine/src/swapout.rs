@@ -89,7 +89,7 @@ impl Engine {
     fn give_up_for_a_while(&self) {
         let until = self.started.elapsed().as_millis() as u64 + HOPELESS_MS;
         self.meter.hopeless_until_ms.store(until, Relaxed);
-        if !self.said_full.swap(true, Relaxed) {
+        if !self.areas.have_complained() && !self.said_full.swap(true, Relaxed) {
             self.member.alarm(format_args!(
                 "uswap: swap space is full; process {} goes beyond its budget",
                 std::process::id()

@@ -582,6 +582,13 @@ fn fill_standard_descriptors() -> Result<(), Errno> {
     }
 }
 
+/// Lets the calling thread run before threads of the program, where that is permitted: they wait for it anyway, or outrun
+/// it.
+pub fn prefer() {
+    let thread = rustix::thread::gettid();
+    let _ = rustix::process::setpriority_process(Some(thread), -10);
+}
+
 /// Lets the calling thread run on one CPU only.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
