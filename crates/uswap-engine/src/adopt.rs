@@ -250,8 +250,13 @@ impl Adopter {
         for range in ranges {
             let (mut at, end) = (range.start.address(), range.end().address());
             for vma in maps::vmas(&maps).filter(Vma::is_anonymous_private) {
-                // What the program kept from this child may have made room for memory of this engine.
-                while let Some((from, to)) = private_memory::next_gap(vma.start.max(at), vma.end.min(end)) {
+                // What the program kept from this child may have made room for memory of this engine. Otherwise nothing
+                // is clipped: memory that was noted as private after it had been adopted may have content in the books.
+                let part = |from: usize, to: usize| match fork_advice::is_used() {
+                    true => private_memory::next_gap(from, to),
+                    false => (from < to).then_some((from, to)),
+                };
+                while let Some((from, to)) = part(vma.start.max(at), vma.end.min(end)) {
                     engine.core().unmapped(PageRange::of_bytes(at, from));
                     if engine.uffd.register(from, to - from).is_ok() {
                         let _ = advise(from, to - from, rustix::mm::Advice::LinuxDontFork);

@@ -17,6 +17,8 @@ use crate::store::{Store, StoreError};
 
 /// After a write failed for want of space, the area is tried again this much later.
 const NO_SPACE_PAUSE: Duration = Duration::from_millis(100);
+/// A shortage that comes back sooner than this is not told again.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// Write errors after which an area takes no more pages. Its pages are still read.
 const WRITE_ERRORS_MAX: u64 = 64;
 
@@ -33,6 +35,8 @@ pub struct Area {
     paused_until: Mutex<Option<Instant>>,
     write_errors: AtomicU64,
     said_no_space: AtomicBool,
+    /// When a write last found no space.
+    no_space_since: Mutex<Option<Instant>>,
 }
 
 /// All areas, highest priority first.
@@ -62,6 +66,7 @@ impl Areas {
                 paused_until: Mutex::new(None),
                 write_errors: AtomicU64::new(0),
                 said_no_space: AtomicBool::new(false),
+                no_space_since: Mutex::new(None),
             });
         }
         areas.sort_by_key(|area| std::cmp::Reverse(area.priority));
@@ -172,6 +177,7 @@ impl Area {
                 member.slot().tally.add(Counter::NoSpace, 1);
                 *self.paused_until.lock().expect("no thread panics with this lock") =
                     Some(Instant::now() + NO_SPACE_PAUSE);
+                *self.no_space_since.lock().expect("no thread panics with this lock") = Some(Instant::now());
                 if !self.said_no_space.swap(true, Relaxed) {
                     member.alarm(format_args!(
                         "uswap: no space left for swap area {}; pages stay in memory until there is some",
@@ -199,10 +205,13 @@ impl Area {
         }
     }
 
-    /// A write went through: earlier failures were not for ever.
+    /// A write went through. When that has lasted for a while, the next shortage is news.
     pub fn write_succeeded(&self) {
         if self.said_no_space.load(Relaxed) {
-            self.said_no_space.store(false, Relaxed);
+            let failed = *self.no_space_since.lock().expect("no thread panics with this lock");
+            if failed.is_none_or(|failed| failed.elapsed() > SAY_AGAIN) {
+                self.said_no_space.store(false, Relaxed);
+            }
         }
     }
 }
