@@ -37,7 +37,7 @@ fn sqlite_in_memory_database() {
     };
     let test = TempDir::new("sqlite");
     let statements = test.join("statements.sql");
-    let rows = sized(600_000, 1_200_000);
+    let rows = sized(300_000, 1_200_000);
     let text = format!(
         ".bail on\n\
          PRAGMA cache_size=-2000000; PRAGMA temp_store=MEMORY;\n\
