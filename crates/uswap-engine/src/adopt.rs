@@ -224,17 +224,26 @@ impl Adopter {
         let mut maps = std::mem::take(&mut self.maps);
         maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
         for (start, end) in self.fresh.drain(..) {
+            let mut at = start;
             for vma in maps::vmas(&maps).filter(|vma| vma.start < end && vma.end > start) {
-                // Memory that changed its protection stays adopted: the program may change it back.
-                if !vma.is_anonymous_private() {
-                    let (from, to) = (vma.start.max(start), vma.end.min(end));
-                    let _ = engine.uffd.unregister(from, to - from);
-                    let range = PageRange::of_bytes(from, to);
-                    engine.core().unmapped(range);
-                    for part in self.kept.outside(range) {
-                        advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
-                    }
+                let (from, to) = (vma.start.max(at), vma.end.min(end));
+                if from > at {
+                    // A hole: the books must not know what the kernel does not report.
+                    engine.core().unmapped(PageRange::of_bytes(at, from));
                 }
+                let range = PageRange::of_bytes(from, to);
+                if !vma.is_anonymous_private() {
+                    let _ = engine.uffd.unregister(from, to - from);
+                    engine.core().unmapped(range);
+                } else if engine.uffd.register(from, to - from).is_err() {
+                    // Memory that was mapped into a hole after the registration is not registered by it: a page moved out
+                    // of it would read as zeros. Registering again what is registered changes nothing.
+                    engine.forget_unless_swapped(range);
+                }
+                at = to;
+            }
+            if at < end {
+                engine.core().unmapped(PageRange::of_bytes(at, end));
             }
         }
         self.maps = maps;
