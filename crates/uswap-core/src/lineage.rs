@@ -6,11 +6,9 @@
 
 use crate::core::Core;
 use crate::entry::EntryId;
-use crate::page_table::PageState;
-use crate::reclaim::Reclaim;
 use crate::slots::Slots;
-use crate::swap_cache::{FrameUse, SwapCache};
-use crate::units::{PageNumber, PageRange};
+use crate::swap_cache::SwapCache;
+use crate::units::PageNumber;
 use crate::zswap::Zswap;
 
 impl Core {
@@ -18,15 +16,6 @@ impl Core {
     pub fn cached_page(&self) -> Option<PageNumber> {
         let frame = self.cache.iter_cached().next()?;
         Some(self.cache.frame(frame).owner.expect("a cached frame has an owner"))
-    }
-
-    /// All cached pages.
-    pub fn cached_pages(&self) -> impl Iterator<Item = PageNumber> + '_ {
-        self.cache.iter_cached().filter_map(|frame| {
-            let record = self.cache.frame(frame);
-            debug_assert!(record.state == FrameUse::Cached);
-            record.owner
-        })
     }
 
     /// Entries that a child forked at this moment inherits.
@@ -48,27 +37,5 @@ impl Core {
         self.zombies.clear();
         self.config.frame_blocks = frame_blocks;
         self.loads_in_flight = 0;
-    }
-
-    /// Pages that are adopted in the books but not mapped in this process: [`unmapped`](Self::unmapped) by name.
-    pub fn forget_unmapped(&mut self, range: PageRange) {
-        self.unmapped(range);
-    }
-
-    /// Empties the queue of reclaim and fills it anew from the page table.
-    pub fn requeue_all(&mut self) {
-        self.reclaim = Reclaim::new();
-        let mut from = PageNumber(0);
-        let end = PageNumber(u64::MAX >> 12);
-        while let Some((page, state)) = self.pages.next_with_state(from, end) {
-            from = page.plus(1);
-            if matches!(state, PageState::Resident { .. }) {
-                if let Some(block) = self.pages.block_mut(page) {
-                    block.queued = false;
-                }
-                self.note_resident(page, false);
-                from = page.block_start().plus(crate::units::BLOCK_PAGES as u64);
-            }
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Swap-out: from the swap cache to the pool, an area, or nothing.
 
 use crate::core::Core;
-use crate::entry::{AreaId, EntryId, Location};
+use crate::entry::{AreaId, Location};
 use crate::page_table::PageState;
 use crate::swap_cache::{FrameId, FrameUse};
 use crate::units::PageNumber;
@@ -117,17 +117,5 @@ impl Core {
             self.zswap.object_added(entry, handle);
         }
         self.let_go(entry);
-    }
-
-    /// The stored copy of a clean resident page is given up, to make room on its area.
-    pub fn forget_clean_copy(&mut self, page: PageNumber) -> Option<EntryId> {
-        match self.pages.get(page) {
-            Some(PageState::Resident { clean: Some(entry) }) => {
-                self.pages.set(page, PageState::Resident { clean: None });
-                self.let_go(entry);
-                Some(entry)
-            }
-            _ => None,
-        }
     }
 }
