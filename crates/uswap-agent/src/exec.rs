@@ -9,6 +9,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
+use uswap_sys::placement;
+
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Longest value of LD_PRELOAD that is handled; a longer one is left as it is.
 const PRELOAD_MAX: usize = 2048;
@@ -123,22 +125,16 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
         // SAFETY: as above.
         return unsafe { complete(own, given, &mut made, exec) };
     }
-    // SAFETY: the kernel picks an address that nothing uses. Unmapped below if exec fails.
-    let memory = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            count * 8,
-            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-            rustix::mm::MapFlags::PRIVATE,
-        )
-    };
-    let Ok(memory) = memory else { return exec(variables) };
+    // Unmapped below if exec fails.
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    let memory = placement::map(count * 8, protection, rustix::mm::MapFlags::PRIVATE, None);
+    let Ok(memory) = memory.map(|base| base.as_ptr()) else { return exec(variables) };
     // SAFETY: fresh zeroed memory for `count` pointers.
     let made = unsafe { std::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count) };
     // SAFETY: as above.
     let result = unsafe { complete(own, given, made, exec) };
     // SAFETY: mapped above, and nobody keeps a pointer into it.
-    let _ = unsafe { rustix::mm::munmap(memory, count * 8) };
+    let _ = unsafe { rustix::mm::munmap(memory.cast(), count * 8) };
     result
 }
 

@@ -28,8 +28,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::Watermarks;
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::futex::Word;
-use uswap_sys::private_memory;
 use uswap_sys::uffd::{Message, Stop, Wake};
+use uswap_sys::{placement, private_memory};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker, kill_self};
@@ -170,16 +170,8 @@ impl Window {
     }
 
     fn open(&self) -> io::Result<()> {
-        // SAFETY: the kernel picks an address that nothing uses.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                NOTES * size_of::<Note>(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-            )?
-        };
-        let base = NonNull::new(base.cast::<Note>()).expect("mmap never answers null");
+        let (bytes, protection) = (NOTES * size_of::<Note>(), ProtFlags::READ | ProtFlags::WRITE);
+        let base = placement::map(bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?.cast::<Note>();
         // The journal of an earlier fork goes; a child of that fork has its own mapping of it.
         *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
         self.count.store(0, Release);

@@ -886,9 +886,7 @@ impl Drop for Group {
 
 fn map(fd: impl AsFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
-    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0)? };
-    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned null"))
+    Ok(uswap_sys::placement::map(bytes, protection, MapFlags::SHARED, Some(fd.as_fd()))?.cast())
 }
 
 /// The numbers of the set bits, ascending.

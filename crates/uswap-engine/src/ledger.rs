@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::EntryId;
+use uswap_sys::placement;
 
 /// Holders whose lives are watched. A ledger with more is kept for ever.
 const HOLDERS_MAX: usize = 62;
@@ -46,16 +47,9 @@ impl Ledger {
     /// A ledger for the entries `held`, all below `entries`; one fork is pending.
     pub fn new(entries: u32, held: impl Iterator<Item = EntryId>) -> io::Result<Ledger> {
         let len = size_of::<Header>() + (entries as usize).div_ceil(64) * 8;
-        // SAFETY: the kernel picks an address that nothing uses.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-            )?
-        };
-        let ledger = Ledger { base: NonNull::new(base.cast()).expect("mmap never answers null"), len, entries };
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let base = placement::map(len, protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
+        let ledger = Ledger { base: base.cast(), len, entries };
         for entry in held {
             if let Some((word, bit)) = ledger.place(entry) {
                 word.fetch_or(bit, Relaxed);

@@ -277,23 +277,18 @@ impl Monitor {
             if usage.mine <= target || self.post.fork.is_requested() && fruitless > 0 {
                 return;
             }
-            let need = usage.mine - target;
-            let short = (engine.core().reclaimable_blocks() as u64) < (need / 16).min(256) + 16;
             // Looking at everything takes long and keeps handlers waiting.
             let all = fruitless > 1 && self.looked_at_all.elapsed() > LOOK_AT_ALL_EVERY;
             if all {
                 self.looked_at_all = Instant::now();
             }
             self.adopt(u64::MAX, if all { Look::All } else { Look::New });
-            if short {
-                match self.adopter.look_up(engine) {
-                    Ok(Some(found)) if found > 0 => fruitless = 0,
-                    Ok(_) => {}
-                    Err(error) => {
-                        engine
-                            .member
-                            .say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
-                    }
+            // One range at a time, so that reclaim goes on meanwhile; but soon, for nothing of it leaves before.
+            match self.adopter.look_up(engine) {
+                Ok(Some(found)) if found > 0 => fruitless = 0,
+                Ok(_) => {}
+                Err(error) => {
+                    engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
                 }
             }
             let urgent = usage.mine > marks(&usage).limit;

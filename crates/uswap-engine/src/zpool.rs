@@ -19,7 +19,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, munmap};
+use uswap_sys::placement;
 
 /// Objects start at multiples of this, and classes are multiples of it.
 const UNIT_BYTES: usize = 64;
@@ -164,28 +165,19 @@ impl Region {
     fn map(len: usize) -> io::Result<Region> {
         let mut len = len.clamp(SLAB_BYTES, REGION_BYTES_MAX) / SLAB_BYTES * SLAB_BYTES;
         loop {
-            // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-            let mapped = unsafe {
-                mmap_anonymous(
-                    std::ptr::null_mut(),
-                    len,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED | MapFlags::NORESERVE,
-                )
-            };
-            match mapped {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            match placement::map(len, protection, MapFlags::SHARED | MapFlags::NORESERVE, None) {
                 Ok(base) => {
-                    let base = NonNull::new(base.cast()).expect("mmap never returns null");
                     let region = Region { base, len };
                     // With huge pages in shared memory, the first byte of a slab would cost 2 MiB of RAM. A kernel
                     // without huge pages refuses the advice and needs none.
                     let _ = region.advise(0, len, Advice::LinuxNoHugepage);
                     return Ok(region);
                 }
-                Err(rustix::io::Errno::NOMEM) if len > SLAB_BYTES => {
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory && len > SLAB_BYTES => {
                     len = (len / 2).next_multiple_of(SLAB_BYTES);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -9,6 +9,7 @@
 //!
 //! - [`uffd`]: userfaultfd, the substrate of everything;
 //! - [`private_memory`]: what belongs to the agent and must never be swapped;
+//! - [`placement`]: where that lies, so that no program maps over it;
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc;
 //! - [`pagemap`], [`maps`], [`rss`]: what a process has in memory;
 //! - [`ring`], [`socket`], [`report`]: I/O;
@@ -28,6 +29,7 @@ pub mod interrupt;
 pub mod launch;
 pub mod maps;
 pub mod pagemap;
+pub mod placement;
 pub mod private_memory;
 pub mod proc;
 pub mod report;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use crate::PAGE_SIZE;
+use crate::{PAGE_SIZE, placement};
 
 /// Ranges the table holds. Neighbours are merged, so this is thousands of separate mappings.
 pub const CAPACITY: usize = 8192;
@@ -77,16 +77,8 @@ unsafe impl Sync for PrivateMapping {}
 /// No swap space or commit is reserved for it. Needs neither heap nor lock.
 pub fn map(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
     let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len != 0).ok_or(rustix::io::Errno::INVAL)?;
-    // SAFETY: no address is asked for, so the kernel picks one that nothing uses.
-    let base = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            len,
-            ProtFlags::empty(),
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
-    };
-    let start = base.addr();
+    let mapped = placement::map(len, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE, None)?;
+    let (start, base) = (mapped.addr().get(), mapped.as_ptr().cast());
     if !TABLE.insert(start, start + len) {
         // SAFETY: mapped above, and nobody else knows of it.
         let _ = unsafe { rustix::mm::munmap(base, len) };
@@ -101,9 +93,7 @@ pub fn map(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
         return Err(errno.into());
     }
     MAPPED_BYTES[purpose as usize].fetch_add(len, Ordering::Relaxed);
-    // SAFETY: mmap never answers with address zero unless asked for it.
-    let base = unsafe { NonNull::new_unchecked(base.cast()) };
-    Ok(PrivateMapping { base, len, purpose })
+    Ok(PrivateMapping { base: mapped, len, purpose })
 }
 
 impl PrivateMapping {

@@ -195,6 +195,26 @@ static void remap_over(void)
 	}
 }
 
+/* What the program has unmapped stays free for it, whatever is mapped meanwhile for its swap. */
+static void hole(void)
+{
+	size_t size = 64 * MiB;
+	ballast();
+	for (int round = 0; round < 4; round++) {
+		char *p = map(size), *q = map(16 * MiB);
+		fill(p, size, 30);
+		fill(q, 16 * MiB, 31);
+		MUST(munmap(p, size) == 0);
+		push_out(q, 16 * MiB, "beside the hole");
+		for (size_t at = 0; at < size; at += 16 * PAGE)
+			MUST(mmap(p + at, 16 * PAGE, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == p + at);
+		check_zero(p, size, "mapped into the hole");
+		check(q, 16 * MiB, 31, "beside the hole");
+		MUST(munmap(p, size) == 0 && munmap(q, 16 * MiB) == 0);
+	}
+}
+
 static void remap_dontunmap(void)
 {
 	char *p = swapped(SIZE, 13, "dontunmap");
@@ -651,7 +671,7 @@ int main(int argc, char **argv)
 		{ "mprotect", protect },	  { "code", code },
 		{ "mlock", lock },		  { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-dontunmap", remap_dontunmap },
-		{ "munmap", unmap },		  { "madvise", advise },
+		{ "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },
 		{ "shared", shared },		  { "io", io },

@@ -38,8 +38,8 @@ cases! { "memory":
     code_written_swapped_and_called = "code",
     mlock_brings_in_and_keeps = "mlock",
     mremap_grows_shrinks_and_moves = "mremap",
-    #[ignore = "open: wrong content was seen once, under load"]
     mremap_onto_swapped_memory = "mremap-over",
+    nothing_appears_in_a_hole_of_the_program = "hole",
     mremap_dontunmap = "mremap-dontunmap",
     munmap_and_brk = "munmap",
     madvise_dontneed_and_free = "madvise",
