@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 use uswap_engine::monitor::ENGINE;
@@ -10,6 +11,7 @@ use uswap_engine::protocol::Kind;
 use uswap_sys::futex::RawLock;
 use uswap_sys::report;
 
+use crate::libc_fork;
 use crate::start::{POST, RENDEZVOUS};
 
 /// Held by the one thread that forks, from before its preparation until it is over.
@@ -19,10 +21,44 @@ static HOLDER: AtomicU32 = AtomicU32::new(0);
 /// The holder called the wrapper below, which learns whether there is a child.
 static WRAPPED: AtomicBool = AtomicBool::new(false);
 
-/// Hooks fork. As early as possible: handlers registered first run last before, and first after a fork.
-pub(crate) fn hook() {
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+type Handler = Option<unsafe extern "C" fn()>;
+type RegisterAtFork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// Hooks fork, once; returns libc's function to do so. Handlers registered first run last before a fork, and first in the
+/// child, where nothing may touch memory before ours has run.
+pub(crate) fn hook() -> Option<RegisterAtFork> {
+    static REGISTER: OnceLock<Option<RegisterAtFork>> = OnceLock::new();
+    *REGISTER.get_or_init(|| {
+        let real = crate::start::real(c"__register_atfork");
+        // SAFETY: null, or libc's function of this signature.
+        let register = unsafe { std::mem::transmute::<*mut c_void, Option<RegisterAtFork>>(real) }?;
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        unsafe { register(Some(prepare), Some(parent), Some(child), std::ptr::null_mut()) };
+        Some(register)
+    })
+}
+
+/// As libc's, which pthread_atfork calls: ours come first, even where a library is made ready before this one.
+///
+/// # Safety
+/// As for pthread_atfork(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    library: *mut c_void,
+) -> c_int {
+    match hook() {
+        // SAFETY: the caller's promise.
+        Some(register) => unsafe { register(prepare, parent, child, library) },
+        None => libc::ENOMEM,
+    }
+}
+
+/// Whether this process takes part in a group: not before the constructor has run.
+fn is_member() -> bool {
+    RENDEZVOUS.get().is_some()
 }
 
 fn thread_id() -> u32 {
@@ -42,15 +78,21 @@ fn end(forked: bool) {
 }
 
 unsafe extern "C" fn prepare() {
+    if !is_member() {
+        return;
+    }
     if HOLDER.load(Relaxed) != thread_id() {
         take(false);
     }
     POST.fork.prepare(&POST);
-    touch_streams();
+    if !ENGINE.load(Acquire).is_null() {
+        libc_fork::touch_streams();
+        libc_fork::touch_threads();
+    }
 }
 
 unsafe extern "C" fn parent() {
-    if !WRAPPED.load(Relaxed) {
+    if is_member() && !WRAPPED.load(Relaxed) {
         // Called inside libc (daemon, forkpty): whether it made a child is not known here. If it did not, some
         // swapped content is kept longer than needed.
         end(true);
@@ -58,6 +100,9 @@ unsafe extern "C" fn parent() {
 }
 
 unsafe extern "C" fn child() {
+    if !is_member() {
+        return;
+    }
     HOLDER.store(0, Relaxed);
     FORKING.unlock();
     if POST.inert.load(Relaxed) {
@@ -85,37 +130,6 @@ extern "C" fn monitor_of_child(_: *mut u8) {
     crate::start::run_monitor(if inherits { Kind::Fork { parent, generation } } else { Kind::Exec });
 }
 
-unsafe extern "C" {
-    static _IO_list_all: *const c_void;
-    fn _IO_list_lock();
-    fn _IO_list_unlock();
-}
-
-/// libc resets the lock of every open stream in the child of a program with threads, before any handler of ours runs there.
-/// Streams lie in the program's heap: they are brought in before the fork, and reclaim rests.
-fn touch_streams() {
-    /// Offsets in `struct _IO_FILE`, which is ABI: the next stream, and the stream's lock.
-    const CHAIN: usize = 104;
-    const LOCK: usize = 136;
-    if ENGINE.load(Acquire).is_null() {
-        return;
-    }
-    // SAFETY: libc takes the same lock around its own walks, and a fork takes it after this handler has run.
-    unsafe { _IO_list_lock() };
-    // SAFETY: the list is ours to read while its lock is held; links and locks lie at these offsets.
-    unsafe {
-        let mut stream = (&raw const _IO_list_all).read_volatile().cast::<u8>();
-        while !stream.is_null() {
-            let lock = stream.add(LOCK).cast::<*const u8>().read_volatile();
-            if !lock.is_null() {
-                let _ = lock.read_volatile();
-            }
-            stream = stream.add(CHAIN).cast::<*const u8>().read_volatile();
-        }
-        _IO_list_unlock();
-    }
-}
-
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -132,7 +146,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     }
     // SAFETY: the symbol is libc's fork, which every libc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Fork>(real) };
-    if RENDEZVOUS.get().is_none() || HOLDER.load(Relaxed) == thread_id() {
+    if !is_member() || HOLDER.load(Relaxed) == thread_id() {
         // SAFETY: the caller's promise.
         return unsafe { real() };
     }

@@ -2,7 +2,7 @@
 //!
 //! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
-//! constructor, the fork handlers, and the wrappers of `exec`, `fork`, `madvise` and `pthread_create`); there they take no
+//! constructor, the fork handlers, and the wrappers of `exec`, `fork` and `madvise`); there they take no
 //! lock of the agent, allocate nothing, and keep errno as libc left it.
 
 #![deny(unsafe_code)]
@@ -10,8 +10,8 @@
 mod advice;
 mod exec;
 mod forks;
+mod libc_fork;
 mod start;
-mod threads;
 
 use uswap_sys::heap::AgentHeap;
 

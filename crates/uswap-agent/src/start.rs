@@ -31,7 +31,8 @@ extern "C" fn constructor() {
     note_private_memory();
     crate::advice::prepare();
     crate::exec::prepare();
-    crate::forks::hook();
+    crate::libc_fork::prepare();
+    let _ = crate::forks::hook();
     if let Err(error) = thread::prepare().and_then(|()| start_monitor(monitor_of_program)) {
         report::stderr_line(format_args!("uswap: cannot start in process {}: {error}", std::process::id()));
         POST.inert.store(true, std::sync::atomic::Ordering::Release);
@@ -70,13 +71,10 @@ fn variable(name: &str) -> Option<&'static [u8]> {
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
 }
 
-/// What agent threads touch beside the memory they map: this library's, libc's and the loader's own data, and the main
-/// thread's control block, which libc touches in a forked child before any handler runs.
+/// What agent threads touch beside the memory they map: this library's, libc's and the loader's own data.
 fn note_private_memory() {
     // SAFETY: the callback matches the signature, and keeps nothing.
     unsafe { libc::dl_iterate_phdr(Some(note_module), std::ptr::null_mut()) };
-    // SAFETY: pthread_self has no preconditions.
-    crate::threads::note_control_block(unsafe { libc::pthread_self() });
 }
 
 unsafe extern "C" fn note_module(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {

@@ -106,6 +106,22 @@ cases! { "threads":
     dlopen_and_dlclose = "dlopen",
 }
 
+/// Whatever runs in a forked child before the agent's own handler finds its memory: libc, which goes through all threads,
+/// and handlers of libraries that were there first.
+#[test]
+fn fork_handlers_of_a_library_that_was_first() {
+    let test = TempDir::new("early");
+    let launch = Launch::new(&test, c_program("processes"))
+        .arg("fork")
+        .env("LD_PRELOAD", c_library("early"))
+        .time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok fork\n"), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok fork\n"), "{finished}");
+    finished.assert_swapped();
+}
+
 /// `uswap run` passes on the signals that it is sent.
 #[test]
 fn signals_to_the_supervisor_reach_the_program() {

@@ -1,0 +1,29 @@
+/*
+ * A library that is there before the agent: its handler runs in a forked child before any that is registered later, and
+ * it starts a thread past everybody who might watch for new threads, as allocators do.
+ */
+#include "check.h"
+#include <dlfcn.h>
+#include <pthread.h>
+
+#define SIZE (16 * MiB)
+static char *memory;
+
+static void in_child(void) { check(memory, SIZE, 77, "handler of a library in the child"); }
+
+static void *sleeper(void *argument)
+{
+	pause();
+	return argument;
+}
+
+__attribute__((constructor)) static void construct(void)
+{
+	memory = map(SIZE);
+	fill(memory, SIZE, 77);
+	MUST(pthread_atfork(NULL, NULL, in_child) == 0);
+	int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+	pthread_t thread;
+	for (int k = 0; k < 3; k++)
+		MUST(create && create(&thread, NULL, sleeper, NULL) == 0);
+}
