@@ -5,7 +5,7 @@
 use crate::core::Core;
 use crate::page_table::PageState;
 use crate::swap_cache::FrameUse;
-use crate::units::{PageNumber, PageRange};
+use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
 impl Core {
     /// Takes `range` in: from here on its faults are answered by the books.
@@ -15,6 +15,11 @@ impl Core {
 
     /// madvise(MADV_DONTNEED, MADV_FREE): the content is given up, the memory stays.
     pub fn removed(&mut self, range: PageRange) {
+        self.pages.note_discarded(range);
+        self.discard_all(range);
+    }
+
+    fn discard_all(&mut self, range: PageRange) {
         let mut from = range.start;
         while let Some((page, state)) = self.pages.next_with_state(from, range.end()) {
             self.discard(page, state);
@@ -24,7 +29,7 @@ impl Core {
 
     /// munmap and the like: content and memory are given up.
     pub fn unmapped(&mut self, range: PageRange) {
-        self.removed(range);
+        self.discard_all(range);
         self.pages.forget_range(range);
     }
 
@@ -33,6 +38,13 @@ impl Core {
         let target = PageRange { start: to, pages };
         self.unmapped(target);
         self.pages.adopt(target);
+        for block in 0..pages.div_ceil(BLOCK_PAGES as u64) + 1 {
+            let offset = (block * BLOCK_PAGES as u64).min(pages - 1);
+            if self.pages.was_discarded(from.plus(offset)) {
+                self.pages.note_discarded(target);
+                break;
+            }
+        }
         let end = from.plus(pages);
         let mut next = from;
         while let Some((page, state)) = self.pages.next_with_state(next, end) {

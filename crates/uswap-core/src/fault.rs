@@ -46,6 +46,16 @@ pub enum FaultPlan {
     Poisoned,
 }
 
+/// What it means that a resident page is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Vanished {
+    /// The program has discarded it.
+    Discarded,
+    /// Its content is lost.
+    Lost,
+}
+
 /// Pages to bring in, all in one run of addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadPlan {
@@ -329,12 +339,18 @@ impl Core {
         matches!(self.pages.get(page), Some(PageState::Resident { .. }))
     }
 
-    /// The resident `page` has vanished.
-    pub fn lose_resident(&mut self, page: PageNumber) {
+    /// The resident `page` is not there. Where the program has discarded memory it reads as zeros from here on; elsewhere
+    /// its content is lost, and that is never answered with zeros.
+    pub fn vanished(&mut self, page: PageNumber) -> Vanished {
         if let Some(PageState::Resident { clean }) = self.pages.get(page) {
             self.drop_clean(clean);
-            self.pages.set(page, PageState::Poisoned);
         }
+        let (state, answer) = match self.pages.was_discarded(page) {
+            true => (PageState::Untouched, Vanished::Discarded),
+            false => (PageState::Poisoned, Vanished::Lost),
+        };
+        self.pages.set(page, state);
+        answer
     }
 
     fn end_load(&mut self, load: &LoadPage) {

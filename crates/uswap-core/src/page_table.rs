@@ -99,6 +99,9 @@ pub(crate) struct BlockInfo {
     pub isolating: bool,
     /// Pages that threads wait for until that is over.
     pub wanted: u16,
+    /// The program once discarded pages of it (madvise). The event comes before the kernel drops them, so a page that a
+    /// scan found there in between may vanish, and so may one that the kernel was free to drop later.
+    pub discarded: bool,
 }
 
 pub(crate) struct Leaf {
@@ -257,6 +260,25 @@ impl PageTable {
     pub(crate) fn is_isolating(&self, page: PageNumber) -> bool {
         let (leaf, index) = split(page);
         self.leaves.get(&leaf).is_some_and(|leaf| leaf.blocks[index / BLOCK_PAGES].isolating)
+    }
+
+    /// Whether pages of the block of `page` were discarded.
+    pub(crate) fn was_discarded(&self, page: PageNumber) -> bool {
+        let (leaf, index) = split(page);
+        self.leaves.get(&leaf).is_some_and(|leaf| leaf.blocks[index / BLOCK_PAGES].discarded)
+    }
+
+    /// Remembers for all blocks of `range` that pages were discarded.
+    pub(crate) fn note_discarded(&mut self, range: PageRange) {
+        let leaves = range.start.0 / LEAF_PAGES as u64..range.end().0.div_ceil(LEAF_PAGES as u64);
+        for (&leaf_index, leaf) in self.leaves.range_mut(leaves) {
+            let base = leaf_index * LEAF_PAGES as u64;
+            let first = (range.start.0.max(base) - base) as usize / BLOCK_PAGES;
+            let end = ((range.end().0 - base).min(LEAF_PAGES as u64) as usize).div_ceil(BLOCK_PAGES);
+            for block in &mut leaf.blocks[first..end] {
+                block.discarded = true;
+            }
+        }
     }
 
     /// What reclaim remembers of the block of `page`.

@@ -6,6 +6,7 @@ use uswap_sys::report::Reason;
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
 use uswap_core::fault::MOVE_PAGES_MIN;
+use uswap_core::fault::Vanished;
 use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
 use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
 use uswap_sys::{private_memory, thread};
@@ -194,7 +195,10 @@ impl Engine {
             }
             FaultPlan::Wait => (Served::Done, None),
             FaultPlan::Present => {
-                self.check_present(page);
+                if self.check_present(page) == Some(Vanished::Discarded) {
+                    drop(gate);
+                    return self.serve(fault, worker);
+                }
                 self.wake(page, 1);
                 (Served::Done, None)
             }
@@ -319,15 +323,23 @@ impl Engine {
     }
 
     /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the
-    /// message had been read. If it really is missing, its content is lost, and that is never answered with zeros.
-    fn check_present(&self, page: PageNumber) {
+    /// message had been read. If it really is missing and was not discarded, its content is lost.
+    fn check_present(&self, page: PageNumber) -> Option<Vanished> {
         let mut core = self.core();
         // Looked at under the lock, for a page is there before the books say so, and leaves after they say so.
         if !core.is_resident(page) || self.is_present(page) {
-            return;
+            return None;
         }
-        core.lose_resident(page);
+        let vanished = core.vanished(page);
         drop(core);
+        if vanished == Vanished::Lost {
+            self.tell_vanished(page);
+        }
+        Some(vanished)
+    }
+
+    /// The content of `page`, poisoned in the books, is lost, and nobody knows why.
+    pub(crate) fn tell_vanished(&self, page: PageNumber) {
         self.count(Counter::PoisonedPages, 1);
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",

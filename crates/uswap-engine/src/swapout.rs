@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use uswap_sys::report::Reason;
 
-use uswap_core::reclaim::IsolationOutcome;
+use uswap_core::reclaim::{Isolated, IsolationOutcome};
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
 };
@@ -121,7 +121,10 @@ impl Engine {
         let gate = self.gate.read().expect("no thread panics with this lock");
         let isolation = self.core().isolate()?;
         let (outcome, busy) = self.move_block(isolation);
-        let wanted = self.core().isolated(isolation, outcome);
+        let Isolated { wanted, lost } = self.core().isolated(isolation, outcome);
+        for index in (0..BLOCK_PAGES).filter(|index| lost >> index & 1 == 1) {
+            self.tell_vanished(isolation.first.plus(index as u64));
+        }
         drop(gate);
         self.take_and_release(worker);
         for index in (0..BLOCK_PAGES).filter(|index| wanted >> index & 1 == 1) {
@@ -210,12 +213,15 @@ impl Engine {
         }
         // What is in the frames tells what was moved.
         let there = self.populated(frames);
-        if there & !mask != 0 {
+        if there & !(mask | gaps) != 0 {
             self.fatal(format_args!("uswap: pages beside those at {address:#x} were moved out"));
         }
         outcome.moved = there;
-        outcome.missing = passed & mask & !there;
-        outcome.refused = mask & !there & !passed;
+        // Whatever the kernel counted as passed, a page that is where it was has stayed there.
+        let left = passed & mask & !there;
+        let gone = |index: &usize| left >> index & 1 == 1 && !self.is_present(first.plus(*index as u64));
+        outcome.missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
+        outcome.refused = mask & !there & !outcome.missing;
         (outcome, busy)
     }
 

@@ -7,6 +7,7 @@ use alloc::collections::VecDeque;
 
 use crate::core::Core;
 use crate::entry::EntryId;
+use crate::fault::Vanished;
 use crate::page_table::PageState;
 use crate::swap_cache::{FrameBlock, FrameUse};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
@@ -49,12 +50,23 @@ pub struct Isolation {
 /// What the kernel answered for the pages of an [`Isolation`]: each page of its mask is in exactly one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IsolationOutcome {
-    /// Moved into their frames.
+    /// Moved into their frames. A page of a gap may be among them: it had come in beside the books, when its parent's were
+    /// frozen for the fork that made this process.
     pub moved: u16,
     /// Not populated after all.
     pub missing: u16,
     /// Not movable at this moment: shared after a fork, pinned for a device, in a read-only or locked mapping.
     pub refused: u16,
+}
+
+/// What is left to do after an isolation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Isolated {
+    /// Pages that a thread touched meanwhile: serve each as a fault.
+    pub wanted: u16,
+    /// Pages that were not there although nobody had discarded them: they are poisoned, and somebody must be told.
+    pub lost: u16,
 }
 
 impl Core {
@@ -143,17 +155,18 @@ impl Core {
         None
     }
 
-    /// Ends an isolation. Returns the pages that a thread touched meanwhile: serve each as a fault.
-    #[must_use]
-    pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> u16 {
+    /// Ends an isolation.
+    pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> Isolated {
+        let unknown = outcome.moved & isolation.gaps;
         assert_eq!(
-            outcome.moved ^ outcome.missing ^ outcome.refused,
+            outcome.moved ^ unknown ^ outcome.missing ^ outcome.refused,
             isolation.mask,
             "an isolation ends for each page"
         );
         let block = self.pages.block_mut(isolation.first).expect("a block stays adopted while it is isolated");
         block.isolating = false;
         let mut wanted = core::mem::take(&mut block.wanted);
+        let mut lost = 0;
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
             let page = isolation.first.plus(index as u64);
             let frame = isolation.frames.frame(index);
@@ -167,16 +180,23 @@ impl Core {
                 continue;
             }
             self.cache.emptied(frame);
+            self.pages.set(page, PageState::Resident { clean: record.clean });
             if outcome.missing >> index & 1 == 1 {
-                self.drop_clean(record.clean);
-                self.pages.set(page, PageState::Untouched);
+                lost |= u16::from(self.vanished(page) == Vanished::Lost) << index;
             } else {
-                self.pages.set(page, PageState::Resident { clean: record.clean });
                 self.note_resident(page, false);
             }
         }
+        for index in (0..BLOCK_PAGES).filter(|index| unknown >> index & 1 == 1) {
+            let (page, frame) = (isolation.first.plus(index as u64), isolation.frames.frame(index));
+            let range = PageRange { start: page, pages: 1 };
+            // What was there is newer than the stored copy.
+            self.found_present(range);
+            self.pages.set(page, PageState::InFrame { frame });
+            self.cache.cached(frame, page, None);
+        }
         self.cache.return_if_empty(isolation.frames);
-        wanted
+        Isolated { wanted, lost }
     }
 
     /// The pages of `range` can be taken now: their blocks are looked at next.
@@ -211,5 +231,82 @@ impl Core {
     /// Blocks that reclaim may still look at.
     pub fn reclaimable_blocks(&self) -> usize {
         self.reclaim.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::CoreConfig;
+    use crate::entry::Location;
+    use alloc::vec::Vec;
+
+    const BLOCK: PageRange = PageRange { start: PageNumber(160), pages: BLOCK_PAGES as u64 };
+
+    fn core() -> Core {
+        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16 });
+        core.adopt(PageRange { start: PageNumber(0), pages: 512 });
+        core
+    }
+
+    fn resident_block() -> Core {
+        let mut core = core();
+        assert_eq!(core.found_present(BLOCK), BLOCK.pages);
+        core
+    }
+
+    fn page(index: u64) -> PageNumber {
+        BLOCK.start.plus(index)
+    }
+
+    #[test]
+    fn a_page_that_is_missing_without_reason_is_lost() {
+        let mut core = resident_block();
+        let isolation = core.isolate().unwrap();
+        let outcome = IsolationOutcome { moved: 0xfffe, missing: 1, refused: 0 };
+        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 1 });
+        assert_eq!(core.pages().get(page(0)), Some(PageState::Poisoned));
+    }
+
+    #[test]
+    fn where_the_program_discarded_memory_a_missing_page_is_zeros() {
+        let mut core = resident_block();
+        core.removed(PageRange { start: page(3), pages: 1 });
+        // The kernel had not dropped it yet when a scan came by.
+        assert_eq!(core.found_present(BLOCK), 1);
+        let isolation = core.isolate().unwrap();
+        let outcome = IsolationOutcome { moved: !(1 << 3), missing: 1 << 3, refused: 0 };
+        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0 });
+        assert_eq!(core.pages().get(page(3)), Some(PageState::Untouched));
+    }
+
+    #[test]
+    fn that_memory_was_discarded_is_known_after_mremap() {
+        let mut core = resident_block();
+        core.removed(PageRange { start: page(3), pages: 1 });
+        let _ = core.found_present(BLOCK);
+        core.remapped(BLOCK.start, PageNumber(320), BLOCK.pages);
+        assert_eq!(core.vanished(PageNumber(323)), Vanished::Discarded);
+    }
+
+    #[test]
+    fn a_page_that_came_in_beside_the_books_keeps_its_newest_content() {
+        let mut core = core();
+        let hash = 7;
+        let entry = core.table.insert(Location::Pool { handle: 1, len: 100 }, hash);
+        core.zswap.object_added(entry, 1);
+        core.pages.set(page(1), PageState::Swapped { entry });
+        core.swapped_pages += 1;
+        let _ = core.found_present(PageRange { start: page(0), pages: 1 });
+        let _ = core.found_present(PageRange { start: page(2), pages: 1 });
+        let isolation = core.isolate().unwrap();
+        assert_eq!((isolation.mask, isolation.gaps), (0b101, 0b010));
+        let outcome = IsolationOutcome { moved: 0b111, missing: 0, refused: 0 };
+        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0 });
+        let frame = isolation.frames.frame(1);
+        assert_eq!(core.pages().get(page(1)), Some(PageState::InFrame { frame }));
+        assert_eq!(core.cache.frame(frame).owner, Some(page(1)));
+        assert!(!core.table.is_live(entry));
+        assert_eq!(core.swapped_pages(), 0);
     }
 }
