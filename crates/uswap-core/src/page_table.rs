@@ -218,6 +218,25 @@ impl PageTable {
         })
     }
 
+    /// How many pages of `range` are adopted.
+    pub fn adopted_in(&self, range: PageRange) -> u64 {
+        let leaves = range.start.0 / LEAF_PAGES as u64..range.end().0.div_ceil(LEAF_PAGES as u64);
+        let count = |leaf_index: u64, leaf: &Leaf| {
+            let base = leaf_index * LEAF_PAGES as u64;
+            let start = (range.start.0.max(base) - base) as usize;
+            let end = (range.end().0 - base).min(LEAF_PAGES as u64) as usize;
+            let bits = leaf.adopted.iter().enumerate().map(|(index, word)| {
+                let below = |limit: usize| match limit.saturating_sub(index * 64) {
+                    64.. => u64::MAX,
+                    bits => (1 << bits) - 1,
+                };
+                word & below(end) & !below(start)
+            });
+            bits.map(|word| u64::from(word.count_ones())).sum::<u64>()
+        };
+        self.leaves.range(leaves).map(|(&index, leaf)| count(index, leaf)).sum()
+    }
+
     /// All adopted ranges, in order, neighbours merged.
     pub fn adopted_ranges(&self) -> impl Iterator<Item = PageRange> + '_ {
         let mut pages = self
@@ -331,6 +350,19 @@ mod tests {
         table.forget(PageNumber(512));
         assert_eq!(table.adopted_ranges().collect::<Vec<_>>(), [range(510, 2), range(513, 1)]);
         assert_eq!(table.adopted_pages(), 3);
+    }
+
+    #[test]
+    fn adopted_pages_are_counted_in_any_range() {
+        let mut table = PageTable::new();
+        table.adopt(range(100, 30));
+        table.adopt(range(500, 600));
+        for (start, pages) in
+            [(0, 2000), (100, 30), (99, 2), (110, 1), (127, 2), (510, 4), (0, 100), (1099, 5), (512, 512)]
+        {
+            let expected = table.iter(range(start, pages)).count() as u64;
+            assert_eq!(table.adopted_in(range(start, pages)), expected, "{start}+{pages}");
+        }
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Adopter {
         while at < end && found < want {
             let chunk_end = ((at / CHUNK + 1) * CHUNK).min(end);
             let range = PageRange::of_bytes(at, chunk_end);
-            let adopted = engine.core().pages().iter(range).count() as u64;
+            let adopted = engine.core().pages().adopted_in(range);
             if adopted == range.pages {
                 if engine.core().pages().next_with_state(range.start, range.end()).is_some() {
                     filled_up_to = Some(chunk_end);

@@ -119,7 +119,9 @@ pub(crate) struct Meter {
     pub mine: AtomicU64,
     /// Pages that handlers added since.
     pub added: AtomicU64,
-    /// Where a faulting thread reclaims by itself.
+    /// Where a handler reclaims a little before it serves a fault.
+    pub start: AtomicU64,
+    /// Where it goes on until there is room.
     pub limit: AtomicU64,
     /// Where reclaim stops.
     pub low: AtomicU64,

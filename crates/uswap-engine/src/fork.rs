@@ -22,6 +22,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -46,6 +47,11 @@ const REQUESTED: u32 = 1;
 const READY: u32 = 2;
 const FORKED: u32 = 3;
 const FAILED: u32 = 4;
+
+/// Pages of a child for which nobody has to give way: 4 MiB.
+const PROMISE_MIN: u64 = 1024;
+/// How long a fork waits for other processes to give way.
+const GIVE_WAY: Duration = Duration::from_secs(1);
 
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
@@ -374,12 +380,12 @@ impl Engine {
 impl Monitor {
     /// Answers a thread that wants to fork, and closes the window when it has.
     pub(crate) fn follow_fork(&mut self) {
+        self.make_room_for_child();
         let Some(engine) = self.engine() else {
             self.answer_fork();
             self.post.fork.state.store_and_wake(IDLE);
             return;
         };
-        self.make_room_for_child(engine);
         engine.phase.store(FREEZING);
         let running = engine.running.write().expect("no thread panics with this lock");
         engine.empty_swap_cache(&mut self.worker);
@@ -422,13 +428,28 @@ impl Monitor {
         }
     }
 
-    /// Both sides of a fork count the pages that they share, so this process shrinks to the half of its share first.
-    fn make_room_for_child(&mut self, engine: &'static Engine) {
+    /// Both sides of a fork count the pages that they share, so this process shrinks to the half of its share first, and
+    /// the others of the group give way to what the child will have.
+    fn make_room_for_child(&mut self) {
         let usage = self.usage();
         let target = usage.before_fork();
-        if usage.mine > target {
+        let promised = usage.mine.min(target);
+        if promised < PROMISE_MIN {
+            return;
+        }
+        if usage.mine > target && self.ready() {
+            let engine = self.engine().expect("it is ready");
             let marks = Watermarks { low: target, high: target, limit: target };
             self.reclaim_to(engine, target, |_| marks);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < GIVE_WAY {
+            self.promise(promised);
+            let usage = self.usage();
+            if usage.total <= usage.limit {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

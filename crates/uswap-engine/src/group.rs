@@ -402,6 +402,8 @@ pub struct ProcessSlot {
     forks_in_flight: AtomicU32,
     /// Private anonymous pages in RAM (RssAnon), uswap's own included.
     pub anon_pages: AtomicU64,
+    /// Pages that a child will have which this process is about to fork: they count as used.
+    pub promised_pages: AtomicU64,
     /// Shared pages in RAM (RssShmem), the compressed pool included.
     pub shmem_pages: AtomicU64,
     /// Resident pages that uswap leaves alone.
@@ -495,6 +497,7 @@ impl ProcessSlot {
             &self.pool_original_bytes,
             &self.overhead_pages,
             &self.reclaim_request_pages,
+            &self.promised_pages,
         ] {
             word.store(0, Relaxed);
         }

@@ -26,6 +26,8 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// Pages that a fast program fills in a millisecond: 4 GiB/s, to be there in time even when the machine is busy.
 const PAGES_PER_MS: u64 = 1024;
 const SLEEP_MAX_MS: u64 = 100;
+/// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.
+const ONLY_BROKEN_MAX: u32 = 8;
 /// After a reclaim that found nothing.
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
@@ -33,8 +35,10 @@ const FRUITLESS_SLEEP_MS: u64 = 5;
 const ADOPT_EVERY: Duration = Duration::from_millis(4);
 /// How often all adopted memory is looked at anew, when nothing else is left to reclaim.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
-/// Looking takes at most one part in this many of the monitor's time.
+/// Looking in vain takes at most one part in this many of the monitor's time.
 const ADOPT_COST: u32 = 8;
+/// A child counts its own memory after this time at the latest.
+const PROMISE_KEPT: Duration = Duration::from_millis(50);
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -134,6 +138,8 @@ pub(crate) struct Monitor {
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
+    /// When a child was last promised memory.
+    promised: Option<Instant>,
     said_cannot_swap: bool,
 }
 
@@ -155,11 +161,12 @@ impl Monitor {
             adopt_again: Instant::now(),
             looked_at_all: Instant::now(),
             fruitless: false,
+            promised: None,
             said_cannot_swap: false,
         })
     }
 
-    fn member(&self) -> &Member {
+    pub(crate) fn member(&self) -> &Member {
         match &self.stage {
             Stage::Watching(member) => member,
             Stage::Swapping(engine) => &engine.member,
@@ -193,13 +200,23 @@ impl Monitor {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine = self.scale.weigh(slot);
+        if self.promised.is_some_and(|since| since.elapsed() > PROMISE_KEPT) {
+            self.promise(0);
+        }
         let (mut total, mut processes) = (0, 0);
         for (_, other) in group.processes() {
-            let pages = other.usage_pages();
-            total += pages;
-            processes += u64::from(pages > 0);
+            for pages in [other.usage_pages(), other.promised_pages.load(Relaxed)] {
+                total += pages;
+                processes += u64::from(pages > 0);
+            }
         }
         Usage { limit: group.limit_pages(), total, mine, processes }
+    }
+
+    /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
+    pub(crate) fn promise(&mut self, pages: u64) {
+        self.promised = (pages > 0).then(Instant::now);
+        self.member().slot().promised_pages.store(pages, Relaxed);
     }
 
     /// Looks, reclaims if needed, and says how long to sleep.
@@ -233,6 +250,7 @@ impl Monitor {
         meter.mine.store(usage.mine, Relaxed);
         meter.added.store(0, Relaxed);
         meter.limit.store(marks.limit, Relaxed);
+        meter.start.store(marks.high - (marks.high - marks.low) / 2, Relaxed);
         meter.low.store(marks.low, Relaxed);
         let percent = u64::from(engine.member.group.config().zpool_percent);
         meter.pool_limit.store(marks.limit * PAGE_SIZE as u64 / 100 * percent, Relaxed);
@@ -241,7 +259,7 @@ impl Monitor {
     }
 
     /// Whether there is an engine; starts it.
-    fn ready(&mut self) -> bool {
+    pub(crate) fn ready(&mut self) -> bool {
         self.engine().is_some() || self.start_engine()
     }
 
@@ -252,10 +270,13 @@ impl Monitor {
             return;
         }
         let start = Instant::now();
-        if let Err(error) = self.adopter.adopt_more(engine, want, look) {
+        let found = self.adopter.adopt_more(engine, want, look).unwrap_or_else(|error| {
             engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
-        }
-        self.adopt_again = Instant::now() + (start.elapsed() * ADOPT_COST).max(ADOPT_EVERY);
+            0
+        });
+        // A program that fills memory at this moment will soon have more.
+        let pause = start.elapsed() * if found > 0 { 1 } else { ADOPT_COST };
+        self.adopt_again = Instant::now() + pause.max(ADOPT_EVERY);
     }
 
     /// Reclaims down to the low watermark, or until nothing more can be had.
@@ -269,7 +290,7 @@ impl Monitor {
 
     /// Reclaims until this process uses at most `target` pages.
     pub(crate) fn reclaim_to(&mut self, engine: &Engine, target: u64, marks: impl Fn(&Usage) -> Watermarks) {
-        let mut fruitless = 0;
+        let (mut fruitless, mut only_broken) = (0, 0);
         self.fruitless = false;
         loop {
             let usage = self.usage();
@@ -293,9 +314,14 @@ impl Monitor {
             }
             let urgent = usage.mine > marks(&usage).limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);
-            self.break_sharing(engine);
+            let broken = self.break_sharing(engine);
             if round.moved + round.stored + round.trashed > 0 {
-                fruitless = 0;
+                (fruitless, only_broken) = (0, 0);
+                continue;
+            }
+            // What is shared no more can be moved in the next round, unless something else holds it.
+            only_broken += 1;
+            if broken > 0 && only_broken < ONLY_BROKEN_MAX {
                 continue;
             }
             fruitless += 1;
@@ -308,7 +334,9 @@ impl Monitor {
 
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
     /// own.
-    fn break_sharing(&mut self, engine: &Engine) {
+    /// Returns how many.
+    fn break_sharing(&mut self, engine: &Engine) -> u64 {
+        let mut broken = 0;
         while let Some(page) = self.worker.busy.pop() {
             let mut range = PageRange { start: page, pages: 1 };
             while self.worker.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
@@ -319,7 +347,9 @@ impl Monitor {
             // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
             // needs: the pages may be missing by now.
             let _ = crate::engine::populate_write(range.start.address(), range.pages as usize * PAGE_SIZE);
+            broken += range.pages;
         }
+        broken
     }
 
     fn start_engine(&mut self) -> bool {

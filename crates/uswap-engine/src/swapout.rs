@@ -57,17 +57,25 @@ impl Engine {
         if self.is_hopeless() {
             return;
         }
-        while self.meter.mine.load(Relaxed) + self.meter.added.load(Relaxed) > self.meter.limit.load(Relaxed) {
-            if !std::mem::replace(&mut stalled, true) {
+        loop {
+            let used = self.meter.mine.load(Relaxed) + self.meter.added.load(Relaxed);
+            if used <= self.meter.start.load(Relaxed) {
+                return;
+            }
+            let urgent = used > self.meter.limit.load(Relaxed);
+            if urgent && !std::mem::replace(&mut stalled, true) {
                 self.count(Counter::Allocstall, 1);
             }
             worker.reclaiming = true;
-            let round = self.reclaim_round(worker, true);
+            let round = self.reclaim_round(worker, urgent);
             worker.reclaiming = false;
             let freed = round.trashed;
             self.meter.freed(freed);
             if round.moved + round.stored + round.trashed > 0 {
                 continue;
+            }
+            if !urgent {
+                return;
             }
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.

@@ -40,43 +40,36 @@ fn report(run: u32, budget_mib: u64, finished: &Finished) {
 }
 
 #[test]
-#[ignore = "open: some samples are above the bound"]
 fn fresh_memory_at_1_gb_a_second() {
     touch_within("fresh", 256, ["fresh", "2048", "1", "1000", "1"]);
 }
 
 #[test]
-#[ignore = "open: fails on a busy machine"]
 fn fresh_memory_at_1_gb_a_second_by_four_threads() {
     touch_within("fresh-threads", 256, ["fresh", "2048", "4", "1000", "1"]);
 }
 
 #[test]
-#[ignore = "open: some samples are above the bound"]
 fn fresh_memory_that_does_not_compress() {
     touch_within("random", 256, ["fresh", "1024", "1", "1000", "512"]);
 }
 
 #[test]
-#[ignore = "open: fails on a busy machine"]
 fn fresh_memory_that_does_not_compress_by_four_threads() {
     touch_within("random-threads", 256, ["fresh", "1024", "4", "1000", "512"]);
 }
 
 #[test]
-#[ignore = "open: fails on a busy machine"]
 fn memory_that_comes_and_goes() {
     touch_within("wave", 128, ["wave", "384", "4", "1000", "64"]);
 }
 
 #[test]
-#[ignore = "open: some samples are above the bound"]
 fn forks_while_it_is_big() {
     touch_within("fork", 256, ["fork", "384", "2", "1000", "64"]);
 }
 
 #[test]
-#[ignore = "open: fails on a busy machine"]
 fn a_small_budget() {
     touch_within("small", 64, ["fresh", "512", "2", "1000", "64"]);
 }

@@ -387,7 +387,6 @@ fn play_redis(test: &TempDir, commands: &Path, server: Running, socket: PathBuf)
 }
 
 #[test]
-#[ignore = "open: a BGSAVE child read a zero page once"]
 fn redis_overwritten_during_bgsave() {
     let (Some(server), Some(_)) = (need("redis-server", "redis-server"), need("redis-benchmark", "redis-tools")) else {
         return;

@@ -58,9 +58,7 @@ cases! { "memory":
 cases! { "processes":
     fork_and_rewrite = "fork",
     orphan_reads_what_its_parent_swapped_out = "fork-orphan",
-    #[ignore = "open: too slow on a busy machine"]
     many_children_at_once = "fork-many",
-    #[ignore = "open: wrong content was seen once, under load"]
     three_generations = "fork-generations",
     fork_round_libc_fails_loudly = "raw-fork",
     daemon = "daemon",

@@ -251,6 +251,8 @@ impl Supervisor {
                 Source::Process(id) => self.bury(id),
             }
         }
+        // In every turn: several SIGCHLD may be one, and a thread of a preloaded library may have swallowed one.
+        self.reap_children();
         if Instant::now() >= self.next_fork_check {
             self.next_fork_check = Instant::now() + FORK_CHECK_EVERY;
             self.forget_lost_forks();
@@ -272,8 +274,6 @@ impl Supervisor {
                 let _ = launch::send_signal(main, info.signal);
             }
         }
-        // Whether or not the signal was SIGCHLD: several of them may be one.
-        self.reap_children();
     }
 
     /// Collects the status of every child that ended: the main program, and orphans of the tree, which became ours
