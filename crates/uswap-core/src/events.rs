@@ -5,7 +5,7 @@
 use crate::core::Core;
 use crate::page_table::PageState;
 use crate::swap_cache::FrameUse;
-use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
+use crate::units::{PageNumber, PageRange};
 
 impl Core {
     /// Takes `range` in: from here on its faults are answered by the books.
@@ -30,7 +30,7 @@ impl Core {
     /// munmap and the like: content and memory are given up.
     pub fn unmapped(&mut self, range: PageRange) {
         self.discard_all(range);
-        self.pages.forget_range(range);
+        self.pages.forget(range);
     }
 
     /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
@@ -38,12 +38,8 @@ impl Core {
         let target = PageRange { start: to, pages };
         self.unmapped(target);
         self.pages.adopt(target);
-        for block in 0..pages.div_ceil(BLOCK_PAGES as u64) + 1 {
-            let offset = (block * BLOCK_PAGES as u64).min(pages - 1);
-            if self.pages.was_discarded(from.plus(offset)) {
-                self.pages.note_discarded(target);
-                break;
-            }
+        if self.pages.was_any_discarded(PageRange { start: from, pages }) {
+            self.pages.note_discarded(target);
         }
         let end = from.plus(pages);
         let mut next = from;

@@ -28,6 +28,7 @@ pub mod zswap;
 mod core;
 mod events;
 mod lineage;
+mod ranges;
 
 pub use crate::core::{Core, CoreConfig, Released};
 pub use crate::entry::{AreaId, EntryId, Epoch, Location};

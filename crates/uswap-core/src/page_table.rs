@@ -1,12 +1,13 @@
 //! Page table: the one truth about every page of adopted memory.
 //!
-//! A page has one state, packed into one word; leaves of 512 words exist only where memory was adopted. Only this file
-//! knows the packing.
+//! A page has one state, packed into one word; leaves of 512 words exist only where adopted memory has a state, so that
+//! memory that was reserved and never touched costs nothing. Only this file knows the packing.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use crate::entry::EntryId;
+use crate::ranges::RangeSet;
 use crate::swap_cache::FrameId;
 use crate::units::{BLOCK_PAGES, LEAF_PAGES, PageNumber, PageRange};
 
@@ -106,14 +107,19 @@ pub(crate) struct BlockInfo {
 
 pub(crate) struct Leaf {
     words: [u64; LEAF_PAGES],
-    adopted: [u64; LEAF_PAGES / 64],
     pub(crate) blocks: [BlockInfo; LEAF_PAGES / BLOCK_PAGES],
 }
 
 /// The table.
+#[derive(Default)]
 pub struct PageTable {
+    /// Memory that is ours to answer for; only pages of it have a state other than `Untouched`.
+    adopted: RangeSet,
     leaves: BTreeMap<u64, Box<Leaf>>,
-    adopted_pages: u64,
+    /// Where pages were discarded before there was a leaf: whole leaves.
+    discarded: RangeSet,
+    /// Pages with a state other than `Untouched`.
+    known_pages: u64,
 }
 
 fn split(page: PageNumber) -> (u64, usize) {
@@ -123,73 +129,64 @@ fn split(page: PageNumber) -> (u64, usize) {
 impl PageTable {
     /// A table without adopted memory.
     pub fn new() -> Self {
-        Self { leaves: BTreeMap::new(), adopted_pages: 0 }
+        Self::default()
     }
 
     /// State of `page`; `None` when it is not adopted.
     pub fn get(&self, page: PageNumber) -> Option<PageState> {
         let (leaf, index) = split(page);
-        let leaf = self.leaves.get(&leaf)?;
-        (leaf.adopted[index / 64] >> (index % 64) & 1 == 1).then(|| PageState::unpack(leaf.words[index]))
+        match self.leaves.get(&leaf).map(|leaf| leaf.words[index]) {
+            None | Some(0) => self.adopted.contains(page).then_some(PageState::Untouched),
+            Some(word) => Some(PageState::unpack(word)),
+        }
     }
 
     /// Sets the state of the adopted `page`; returns the state before.
     pub fn set(&mut self, page: PageNumber, state: PageState) -> PageState {
-        let (leaf, index) = split(page);
-        let leaf = self.leaves.get_mut(&leaf).filter(|leaf| leaf.adopted[index / 64] >> (index % 64) & 1 == 1);
-        let leaf = leaf.unwrap_or_else(|| panic!("{page:?} is not adopted and cannot become {state:?}"));
-        PageState::unpack(core::mem::replace(&mut leaf.words[index], state.pack()))
+        let (leaf_index, index) = split(page);
+        let new = state.pack();
+        let old = match self.leaves.get_mut(&leaf_index) {
+            Some(leaf) if leaf.words[index] != 0 => core::mem::replace(&mut leaf.words[index], new),
+            _ => {
+                assert!(self.adopted.contains(page), "{page:?} is not adopted and cannot become {state:?}");
+                if new != 0 {
+                    self.leaf_mut(leaf_index).words[index] = new;
+                }
+                0
+            }
+        };
+        self.known_pages = self.known_pages - u64::from(old != 0) + u64::from(new != 0);
+        PageState::unpack(old)
+    }
+
+    fn leaf_mut(&mut self, leaf_index: u64) -> &mut Leaf {
+        self.leaves.entry(leaf_index).or_insert_with(|| {
+            let discarded = self.discarded.contains(PageNumber(leaf_index));
+            let block = BlockInfo { discarded, ..BlockInfo::default() };
+            Box::new(Leaf { words: [0; LEAF_PAGES], blocks: [block; LEAF_PAGES / BLOCK_PAGES] })
+        })
     }
 
     /// Takes `range` in; pages that are in already keep their state.
     pub fn adopt(&mut self, range: PageRange) {
-        let mut number = range.start.0;
-        while number < range.end().0 {
-            let (leaf_index, index) = split(PageNumber(number));
-            let leaf = self.leaves.entry(leaf_index).or_insert_with(|| {
-                Box::new(Leaf {
-                    words: [0; LEAF_PAGES],
-                    adopted: [0; LEAF_PAGES / 64],
-                    blocks: [BlockInfo::default(); LEAF_PAGES / BLOCK_PAGES],
-                })
-            });
-            let end = ((leaf_index + 1) * LEAF_PAGES as u64).min(range.end().0);
-            for index in index..index + (end - number) as usize {
-                let bit = 1 << (index % 64);
-                self.adopted_pages += u64::from(leaf.adopted[index / 64] & bit == 0);
-                leaf.adopted[index / 64] |= bit;
-            }
-            number = end;
-        }
-    }
-
-    /// Lets the adopted page go. Its state must be `Untouched`.
-    pub fn forget(&mut self, page: PageNumber) {
-        let (leaf_index, index) = split(page);
-        let Some(leaf) = self.leaves.get_mut(&leaf_index) else { return };
-        let bit = 1 << (index % 64);
-        if leaf.adopted[index / 64] & bit == 0 {
-            return;
-        }
-        assert!(leaf.words[index] == 0, "{page:?} is forgotten with content");
-        leaf.adopted[index / 64] &= !bit;
-        self.adopted_pages -= 1;
-        if leaf.adopted.iter().all(|&word| word == 0) && leaf.blocks.iter().all(|block| !block.queued) {
-            self.leaves.remove(&leaf_index);
-        }
+        self.adopted.insert(range);
     }
 
     /// Lets all adopted pages of `range` go. Their states must be `Untouched`.
-    pub fn forget_range(&mut self, range: PageRange) {
+    pub fn forget(&mut self, range: PageRange) {
+        let known = self.next_with_state(range.start, range.end());
+        assert!(known.is_none(), "{known:?} is forgotten with content");
+        self.adopted.remove(range);
+        // Leaves that nothing can be in any more.
         let leaves = range.start.0 / LEAF_PAGES as u64..range.end().0.div_ceil(LEAF_PAGES as u64);
         let mut next = leaves.start;
-        while let Some((&leaf_index, _)) = self.leaves.range(next..leaves.end).next() {
-            let first = PageNumber((leaf_index * LEAF_PAGES as u64).max(range.start.0));
-            let last = ((leaf_index + 1) * LEAF_PAGES as u64).min(range.end().0);
-            for page in first.0..last {
-                self.forget(PageNumber(page));
-            }
+        while let Some((&leaf_index, leaf)) = self.leaves.range(next..leaves.end).next() {
             next = leaf_index + 1;
+            let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
+            let in_use = leaf.blocks.iter().any(|block| block.queued || block.isolating);
+            if !in_use && self.adopted.within(whole).next().is_none() {
+                self.leaves.remove(&leaf_index);
+            }
         }
     }
 
@@ -205,74 +202,34 @@ impl PageTable {
         })
     }
 
-    /// Adopted pages of `range`, in order, with their states. Skips whole missing leaves at once.
-    pub fn iter(&self, range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> + '_ {
-        let (start, end) = (range.start.0, range.end().0);
-        let leaves = start / LEAF_PAGES as u64..end.div_ceil(LEAF_PAGES as u64);
-        self.leaves.range(leaves).flat_map(move |(&leaf_index, leaf)| {
-            (0..LEAF_PAGES).filter_map(move |index| {
-                let page = PageNumber(leaf_index * LEAF_PAGES as u64 + index as u64);
-                let wanted = page.0 >= start && page.0 < end && leaf.adopted[index / 64] >> (index % 64) & 1 == 1;
-                wanted.then(|| (page, PageState::unpack(leaf.words[index])))
-            })
+    /// The pages of `range` whose state is not `Untouched`, in order.
+    pub fn known(&self, range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> + '_ {
+        let mut from = range.start;
+        core::iter::from_fn(move || {
+            let found = self.next_with_state(from, range.end())?;
+            from = found.0.plus(1);
+            Some(found)
         })
     }
 
     /// How many pages of `range` are adopted.
     pub fn adopted_in(&self, range: PageRange) -> u64 {
-        let leaves = range.start.0 / LEAF_PAGES as u64..range.end().0.div_ceil(LEAF_PAGES as u64);
-        let count = |leaf_index: u64, leaf: &Leaf| {
-            let base = leaf_index * LEAF_PAGES as u64;
-            let start = (range.start.0.max(base) - base) as usize;
-            let end = (range.end().0 - base).min(LEAF_PAGES as u64) as usize;
-            let bits = leaf.adopted.iter().enumerate().map(|(index, word)| {
-                let below = |limit: usize| match limit.saturating_sub(index * 64) {
-                    64.. => u64::MAX,
-                    bits => (1 << bits) - 1,
-                };
-                word & below(end) & !below(start)
-            });
-            bits.map(|word| u64::from(word.count_ones())).sum::<u64>()
-        };
-        self.leaves.range(leaves).map(|(&index, leaf)| count(index, leaf)).sum()
+        self.adopted.within(range).map(|part| part.pages).sum()
     }
 
     /// All adopted ranges, in order, neighbours merged.
     pub fn adopted_ranges(&self) -> impl Iterator<Item = PageRange> + '_ {
-        let mut pages = self
-            .leaves
-            .iter()
-            .flat_map(|(&leaf_index, leaf)| {
-                (0..LEAF_PAGES)
-                    .filter(|index| leaf.adopted[index / 64] >> (index % 64) & 1 == 1)
-                    .map(move |index| leaf_index * LEAF_PAGES as u64 + index as u64)
-            })
-            .peekable();
-        core::iter::from_fn(move || {
-            let start = pages.next()?;
-            let mut end = start + 1;
-            while pages.next_if_eq(&end).is_some() {
-                end += 1;
-            }
-            Some(PageRange { start: PageNumber(start), pages: end - start })
-        })
+        self.adopted.within(PageRange { start: PageNumber(0), pages: u64::MAX })
     }
 
-    /// The first run of adopted pages inside one leaf at or after `from`.
+    /// The first run of adopted pages at or after `from`.
     pub fn next_adopted_range(&self, from: PageNumber) -> Option<PageRange> {
-        self.leaves.range(from.0 / LEAF_PAGES as u64..).find_map(|(&leaf_index, leaf)| {
-            let is_adopted = |index: &usize| leaf.adopted[index / 64] >> (index % 64) & 1 == 1;
-            let base = leaf_index * LEAF_PAGES as u64;
-            let start = (from.0.max(base) - base) as usize;
-            let first = (start..LEAF_PAGES).find(is_adopted)?;
-            let pages = (first..LEAF_PAGES).take_while(is_adopted).count() as u64;
-            Some(PageRange { start: PageNumber(base + first as u64), pages })
-        })
+        self.adopted.next(from)
     }
 
-    /// Number of adopted pages.
-    pub fn adopted_pages(&self) -> u64 {
-        self.adopted_pages
+    /// Number of adopted pages with content, or on their way: all but untouched ones.
+    pub fn known_pages(&self) -> u64 {
+        self.known_pages
     }
 
     /// Whether the block of `page` is being moved out.
@@ -283,14 +240,28 @@ impl PageTable {
 
     /// Whether pages of the block of `page` were discarded.
     pub(crate) fn was_discarded(&self, page: PageNumber) -> bool {
-        let (leaf, index) = split(page);
-        self.leaves.get(&leaf).is_some_and(|leaf| leaf.blocks[index / BLOCK_PAGES].discarded)
+        let (leaf_index, index) = split(page);
+        match self.leaves.get(&leaf_index) {
+            Some(leaf) => leaf.blocks[index / BLOCK_PAGES].discarded,
+            None => self.discarded.contains(PageNumber(leaf_index)),
+        }
+    }
+
+    /// Whether pages of `range` were discarded.
+    pub(crate) fn was_any_discarded(&self, range: PageRange) -> bool {
+        let leaves = Self::leaves_of(range);
+        self.discarded.within(leaves).next().is_some()
+            || self
+                .leaves
+                .range(leaves.start.0..leaves.end().0)
+                .any(|(_, leaf)| leaf.blocks.iter().any(|block| block.discarded))
     }
 
     /// Remembers for all blocks of `range` that pages were discarded.
     pub(crate) fn note_discarded(&mut self, range: PageRange) {
-        let leaves = range.start.0 / LEAF_PAGES as u64..range.end().0.div_ceil(LEAF_PAGES as u64);
-        for (&leaf_index, leaf) in self.leaves.range_mut(leaves) {
+        let leaves = Self::leaves_of(range);
+        self.discarded.insert(leaves);
+        for (&leaf_index, leaf) in self.leaves.range_mut(leaves.start.0..leaves.end().0) {
             let base = leaf_index * LEAF_PAGES as u64;
             let first = (range.start.0.max(base) - base) as usize / BLOCK_PAGES;
             let end = ((range.end().0 - base).min(LEAF_PAGES as u64) as usize).div_ceil(BLOCK_PAGES);
@@ -300,16 +271,17 @@ impl PageTable {
         }
     }
 
+    /// Numbers of the leaves in which `range` lies.
+    fn leaves_of(range: PageRange) -> PageRange {
+        let start = range.start.0 / LEAF_PAGES as u64;
+        let end = range.end().0.div_ceil(LEAF_PAGES as u64);
+        PageRange { start: PageNumber(start), pages: end - start }
+    }
+
     /// What reclaim remembers of the block of `page`.
     pub(crate) fn block_mut(&mut self, page: PageNumber) -> Option<&mut BlockInfo> {
         let (leaf, index) = split(page);
         Some(&mut self.leaves.get_mut(&leaf)?.blocks[index / BLOCK_PAGES])
-    }
-}
-
-impl Default for PageTable {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -347,22 +319,37 @@ mod tests {
         assert_eq!(table.get(PageNumber(513)), Some(PageState::Untouched));
         assert_eq!(table.get(PageNumber(514)), None);
         assert_eq!(table.adopted_ranges().collect::<Vec<_>>(), [range(510, 4)]);
-        table.forget(PageNumber(512));
+        table.forget(range(512, 1));
         assert_eq!(table.adopted_ranges().collect::<Vec<_>>(), [range(510, 2), range(513, 1)]);
-        assert_eq!(table.adopted_pages(), 3);
+        assert_eq!((table.adopted_in(range(0, 1000)), table.adopted_in(range(511, 3))), (3, 2));
     }
 
     #[test]
-    fn adopted_pages_are_counted_in_any_range() {
+    fn untouched_memory_costs_no_leaf() {
         let mut table = PageTable::new();
-        table.adopt(range(100, 30));
-        table.adopt(range(500, 600));
-        for (start, pages) in
-            [(0, 2000), (100, 30), (99, 2), (110, 1), (127, 2), (510, 4), (0, 100), (1099, 5), (512, 512)]
-        {
-            let expected = table.iter(range(start, pages)).count() as u64;
-            assert_eq!(table.adopted_in(range(start, pages)), expected, "{start}+{pages}");
-        }
+        table.adopt(range(0, 1 << 34));
+        assert_eq!(table.get(PageNumber(1 << 33)), Some(PageState::Untouched));
+        table.set(PageNumber(5), PageState::Untouched);
+        assert_eq!((table.leaves.len(), table.known_pages()), (0, 0));
+        table.set(PageNumber(1 << 33), PageState::SwappedZero);
+        assert_eq!((table.leaves.len(), table.known_pages()), (1, 1));
+        table.set(PageNumber(1 << 33), PageState::Untouched);
+        table.forget(range(0, 1 << 34));
+        assert_eq!((table.leaves.len(), table.known_pages(), table.adopted_in(range(0, 1 << 34))), (0, 0, 0));
+    }
+
+    #[test]
+    fn discarding_is_remembered_where_nothing_was_known() {
+        let mut table = PageTable::new();
+        table.adopt(range(0, 4096));
+        table.note_discarded(range(600, 10));
+        assert!(table.was_discarded(PageNumber(605)) && !table.was_discarded(PageNumber(100)));
+        table.set(PageNumber(605), PageState::SwappedZero);
+        assert!(table.was_discarded(PageNumber(605)));
+        table.set(PageNumber(100), PageState::SwappedZero);
+        table.note_discarded(range(96, 1));
+        assert!(table.was_discarded(PageNumber(100)) && !table.was_discarded(PageNumber(120)));
+        assert!(table.was_any_discarded(range(90, 20)) && !table.was_any_discarded(range(2048, 100)));
     }
 
     #[test]
@@ -372,7 +359,7 @@ mod tests {
         table.set(PageNumber(1), PageState::SwappedZero);
         table.adopt(range(0, 4));
         assert_eq!(table.get(PageNumber(1)), Some(PageState::SwappedZero));
-        assert_eq!(table.adopted_pages(), 4);
+        assert_eq!(table.adopted_in(range(0, 9)), 4);
     }
 
     #[test]

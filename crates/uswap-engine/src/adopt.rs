@@ -1,7 +1,7 @@
 //! Adoption: which of the program's memory is managed.
 //!
-//! Private, anonymous, readable and writable memory is adopted in populated chunks of 2 MiB, when the budget becomes
-//! scarce; first touches of fresh memory stay the kernel's. What belongs to the engine is clipped out by address, because
+//! Private, anonymous, readable and writable mappings of which something is populated are adopted as a whole, when the
+//! budget becomes scarce; until then first touches stay the kernel's. What belongs to the engine is clipped out by address, because
 //! mappings merge. Adoption is books first, registration second, so that every fault of registered memory is known; then
 //! the populated pages are looked up, and the books know them as resident.
 
@@ -16,11 +16,9 @@ use uswap_sys::private_memory;
 use crate::engine::{Engine, advise};
 use crate::fork_advice::{self, Kept, Mapping};
 
-const CHUNK: usize = LEAF_PAGES * PAGE_SIZE;
-/// Memory adopted ahead of what a program has filled. Its first touches are served by handlers, so that a program that
-/// fills memory faster than it can be stored is held back at its limit.
-const FRONT: usize = 32 * CHUNK;
-/// Populated ranges that one look at a chunk can return.
+/// Looked at in one step: reclaim and handlers wait no longer than that takes.
+const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
+/// Populated ranges that one step can return.
 const RANGES: usize = 256;
 /// Mappings that adoption may cause at most: a quarter of vm.max_map_count, 65530 by default.
 const REGISTERED_MAX: usize = 16_000;
@@ -29,8 +27,6 @@ const REGISTERED_MAX: usize = 16_000;
 pub(crate) struct Adopter {
     maps: Vec<u8>,
     present: Box<[PresentRange; RANGES]>,
-    /// Where the next walk goes on.
-    cursor: usize,
     /// Ranges that were adopted and are to be checked against the maps again.
     fresh: Vec<(usize, usize)>,
     /// Ranges that were adopted and whose populated pages are to be looked up.
@@ -60,7 +56,6 @@ impl Adopter {
         Adopter {
             maps: Vec::with_capacity(64 << 10),
             present: Box::new([PresentRange::default(); RANGES]),
-            cursor: 0,
             fresh: Vec::with_capacity(1024),
             unlooked: VecDeque::with_capacity(1024),
             registered: 0,
@@ -69,109 +64,58 @@ impl Adopter {
         }
     }
 
-    /// Adopts memory until `want` populated pages more are known, or all memory has been looked at. Returns how many
-    /// became known.
-    pub fn adopt_more(&mut self, engine: &Engine, want: u64, look: Look) -> io::Result<u64> {
+    /// Adopts every mapping in which the program has touched something. Returns how many pages are new, touched or not.
+    pub fn adopt_more(&mut self, engine: &Engine, look: Look) -> io::Result<u64> {
         let mut maps = std::mem::take(&mut self.maps);
         maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
         self.mappings = None;
         let mut found = 0;
-        let start = self.cursor;
-        // From where the last walk ended to the end, then from the beginning to there.
-        for (from, to) in [(start, usize::MAX), (0, start)] {
-            for vma in maps::vmas(&maps).filter(is_adoptable) {
-                let (mut at, end) = (vma.start.max(from), vma.end.min(to));
-                while at < end && found < want {
-                    let (gap_start, gap_end) = match private_memory::next_gap(at, end) {
-                        Some(gap) => gap,
-                        None => break,
-                    };
-                    let (known, next) = self.adopt_range(engine, gap_start, gap_end, want - found, look)?;
-                    found += known;
-                    at = next;
-                    self.cursor = next;
-                }
+        for vma in maps::vmas(&maps).filter(is_adoptable) {
+            let mut at = vma.start;
+            while let Some((start, end)) = (at < vma.end).then(|| private_memory::next_gap(at, vma.end)).flatten() {
+                found += self.adopt_mapping(engine, start, end, look)?;
+                at = end;
             }
-            if found >= want {
-                break;
-            }
-        }
-        if found < want {
-            self.cursor = 0;
         }
         self.maps = maps;
         self.verify_fresh(engine)?;
         Ok(found)
     }
 
-    /// Looks up the populated pages of one range that was adopted; `None` when there is no such range. Registered first,
-    /// looked at second: while this takes its time, what the program fills next is held back already.
+    /// Looks up the populated pages of some memory that was adopted; `None` when there is no such memory. Registered
+    /// first, looked at second: while this takes its time, what the program fills next is held back already.
     pub fn look_up(&mut self, engine: &Engine) -> io::Result<Option<u64>> {
         let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
-        self.note_present(engine, start, end).map(Some)
-    }
-
-    /// Looks at `start..end`, chunk by chunk. Returns pages found and where it stopped.
-    fn adopt_range(
-        &mut self,
-        engine: &Engine,
-        start: usize,
-        end: usize,
-        want: u64,
-        look: Look,
-    ) -> io::Result<(u64, usize)> {
-        let mut found = 0;
-        let mut at = start;
-        // Neighbouring chunks with something in them are registered together.
-        let mut run: Option<(usize, usize)> = None;
-        let mut filled_up_to = None;
-        while at < end && found < want {
-            let chunk_end = ((at / CHUNK + 1) * CHUNK).min(end);
-            let range = PageRange::of_bytes(at, chunk_end);
-            let adopted = engine.core().pages().adopted_in(range);
-            if adopted == range.pages {
-                if engine.core().pages().next_with_state(range.start, range.end()).is_some() {
-                    filled_up_to = Some(chunk_end);
-                }
-                found += self.take_run(engine, run.take())?;
-                if look == Look::All {
-                    found += self.note_present(engine, at, chunk_end)?;
-                }
-            } else {
-                let (ranges, _) = engine.pagemap.present(at, chunk_end, &mut self.present[..1])?;
-                if ranges > 0 {
-                    filled_up_to = Some(chunk_end);
-                }
-                if filled_up_to.is_none_or(|filled| at >= filled + FRONT) {
-                    found += self.take_run(engine, run.take())?;
-                } else {
-                    let (run_start, _) = run.unwrap_or((at, at));
-                    run = Some((run_start, chunk_end));
-                    if chunk_end - run_start >= 8 * CHUNK {
-                        found += self.take_run(engine, run.take())?;
-                    }
-                }
-            }
-            at = chunk_end;
+        let step = end.min(start + STEP);
+        if step < end {
+            self.unlooked.push_front((step, end));
         }
-        found += self.take_run(engine, run)?;
-        Ok((found, at))
+        self.note_present(engine, start, step).map(Some)
     }
 
-    /// Registers a run; returns how many pages it has, populated or not.
-    fn take_run(&mut self, engine: &Engine, run: Option<(usize, usize)>) -> io::Result<u64> {
-        let Some((start, end)) = run else { return Ok(0) };
+    /// Adopts `start..end` as a whole: a mapping of which only a part were registered would be two, and mremap refuses
+    /// those.
+    fn adopt_mapping(&mut self, engine: &Engine, start: usize, end: usize, look: Look) -> io::Result<u64> {
+        let range = PageRange::of_bytes(start, end);
+        let new = range.pages - engine.core().pages().adopted_in(range);
+        if new == 0 {
+            return if look == Look::All { self.note_present(engine, start, end) } else { Ok(0) };
+        }
+        let is_known = new < range.pages;
+        if !is_known && engine.pagemap.present(start, end, &mut self.present[..1])?.0 == 0 {
+            return Ok(0);
+        }
         if self.registered >= REGISTERED_MAX {
             return Ok(0);
         }
-        self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
+        self.learn_what_is_kept(engine, range)?;
         if !engine.register(start, end) {
             return Ok(0);
         }
         self.registered += 1;
         self.fresh.push((start, end));
         self.unlooked.push_back((start, end));
-        Ok(((end - start) / PAGE_SIZE) as u64)
+        Ok(new)
     }
 
     /// Memory that is not adopted carries the program's own advice: it is asked for before it is covered by the engine's.
@@ -204,7 +148,7 @@ impl Adopter {
         while at < end {
             // Pages must not be moved between the look and the note.
             let _gate = engine.gate.write().expect("no thread panics with this lock");
-            let (count, next) = engine.pagemap.present(at, end, &mut self.present[..])?;
+            let (count, next) = engine.pagemap.present(at, end.min(at + STEP), &mut self.present[..])?;
             let mut core = engine.core();
             for present in &self.present[..count] {
                 let range = PageRange::of_bytes(present.start, present.end);
@@ -310,7 +254,7 @@ impl Engine {
         let mut core = self.core();
         let swapped = core
             .pages()
-            .iter(range)
+            .known(range)
             .any(|(_, state)| !matches!(state, PageState::Untouched | PageState::Resident { .. }));
         if swapped {
             drop(core);

@@ -84,7 +84,7 @@ impl Engine {
             self.count(Counter::UffdTryAgain, 1);
             let nothing_unread = self.receive(worker) == 0;
             worker.pending.push_back(PendingFault { nothing_unread, ..fault });
-            if nothing_unread {
+            if nothing_unread && fault.nothing_unread {
                 pause();
             }
         }

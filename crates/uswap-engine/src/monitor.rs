@@ -226,7 +226,7 @@ impl Monitor {
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
         if usage.mine > marks.limit / 8 * 5 && self.ready() {
-            self.adopt(u64::MAX, Look::New);
+            self.adopt(Look::New);
         }
         if usage.mine > marks.high {
             self.reclaim(marks);
@@ -264,13 +264,13 @@ impl Monitor {
     }
 
     /// Adopts memory, if that was not done a moment ago: looking at a large program takes time.
-    fn adopt(&mut self, want: u64, look: Look) {
+    fn adopt(&mut self, look: Look) {
         let Some(engine) = self.engine() else { return };
         if look == Look::New && Instant::now() < self.adopt_again {
             return;
         }
         let start = Instant::now();
-        let found = self.adopter.adopt_more(engine, want, look).unwrap_or_else(|error| {
+        let found = self.adopter.adopt_more(engine, look).unwrap_or_else(|error| {
             engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
             0
         });
@@ -303,7 +303,7 @@ impl Monitor {
             if all {
                 self.looked_at_all = Instant::now();
             }
-            self.adopt(u64::MAX, if all { Look::All } else { Look::New });
+            self.adopt(if all { Look::All } else { Look::New });
             // One range at a time, so that reclaim goes on meanwhile; but soon, for nothing of it leaves before.
             match self.adopter.look_up(engine) {
                 Ok(Some(found)) if found > 0 => fruitless = 0,
@@ -426,11 +426,11 @@ impl Engine {
     pub(crate) fn publish(&self) {
         let slot = self.member.slot();
         let core = self.core();
-        slot.managed_pages.store(core.pages().adopted_pages(), Relaxed);
+        slot.managed_pages.store(core.pages().known_pages(), Relaxed);
         slot.swapped_pages.store(core.swapped_pages(), Relaxed);
         let cached = u64::from(core.swap_cache().populated_frames());
         slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
-        let resident = core.pages().adopted_pages().saturating_sub(core.swapped_pages());
+        let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
         self.areas.publish(&core, &self.member);
         drop(core);
         let anon = slot.anon_pages.load(Relaxed);

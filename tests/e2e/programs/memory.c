@@ -215,6 +215,26 @@ static void hole(void)
 	}
 }
 
+/* A large mapping of which only the beginning was ever touched is one mapping to mremap. */
+static void remap_large(void)
+{
+	size_t part = 96 * MiB, size = 1024 * MiB;
+	char *p = map(size);
+	fill(p, part, 32);
+	push_out(p, part, "beginning of a large mapping");
+	char *q = mremap(p, size, 2 * size, MREMAP_MAYMOVE);
+	MUST(q != MAP_FAILED);
+	check(q, part, 32, "after it has grown");
+	char *target = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	MUST(target != MAP_FAILED);
+	MUST(mremap(q, 2 * size, 2 * size, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target);
+	fill(target + 2 * size - 32 * MiB, 32 * MiB, 33);
+	push_out(target, part, "after it has moved");
+	check(target, part, 32, "after it has moved");
+	check(target + 2 * size - 32 * MiB, 32 * MiB, 33, "its end");
+	check_zero(target + size, 4 * MiB, "its untouched middle");
+}
+
 static void remap_dontunmap(void)
 {
 	char *p = swapped(SIZE, 13, "dontunmap");
@@ -671,7 +691,7 @@ int main(int argc, char **argv)
 		{ "mprotect", protect },	  { "code", code },
 		{ "mlock", lock },		  { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-dontunmap", remap_dontunmap },
-		{ "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
+		{ "mremap-large", remap_large },  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },
 		{ "shared", shared },		  { "io", io },

@@ -39,6 +39,7 @@ cases! { "memory":
     mlock_brings_in_and_keeps = "mlock",
     mremap_grows_shrinks_and_moves = "mremap",
     mremap_onto_swapped_memory = "mremap-over",
+    mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",
     nothing_appears_in_a_hole_of_the_program = "hole",
     mremap_dontunmap = "mremap-dontunmap",
     munmap_and_brk = "munmap",
