@@ -331,6 +331,11 @@ impl Engine {
         }
     }
 
+    /// Whether a fork is under way. Stays as it is while the gate is held.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.phase.load() == FROZEN
+    }
+
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().expect("no thread panics with this lock")
     }

@@ -207,8 +207,8 @@ impl Window {
         unsafe { std::slice::from_raw_parts(self.notes.load(Acquire), count) }
     }
 
-    pub fn has_room(&self) -> bool {
-        (self.count.load(Acquire) as usize) < NOTES
+    pub fn has_room_for(&self, notes: usize) -> bool {
+        self.count.load(Acquire) as usize + notes <= NOTES
     }
 
     pub fn note_event(&self, event: Message) {
@@ -251,7 +251,7 @@ impl Engine {
     /// Serves a fault in a window: nothing but the journal changes.
     pub(crate) fn serve_frozen(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
         let _gate = self.gate.write().expect("no thread panics with this lock");
-        if self.phase.load() != FROZEN || !self.window.has_room() {
+        if !self.is_frozen() || !self.window.has_room_for(1) {
             return Served::AfterEvents;
         }
         let page = fault.page;
@@ -364,7 +364,7 @@ impl Engine {
         loop {
             let Some(page) = self.core().cached_page() else { return };
             if self.serve(&PendingFault::wanted(page), worker) == Served::AfterEvents {
-                self.read_messages(worker, false);
+                self.read_messages(worker);
                 while let Some(fault) = worker.pending.pop_front() {
                     if self.serve(&fault, worker) == Served::AfterEvents {
                         // Its thread faults again, and a handler will see to it.
@@ -605,6 +605,6 @@ mod tests {
             assert!(window.note(Note::Installed(PageNumber(page))));
         }
         assert!(!window.note(Note::Installed(PageNumber(0))));
-        assert!(!window.has_room());
+        assert!(!window.has_room_for(1));
     }
 }

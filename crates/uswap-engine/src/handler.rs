@@ -1,5 +1,6 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
+use std::sync::RwLockWriteGuard;
 use std::time::Instant;
 use uswap_sys::report::Reason;
 
@@ -93,16 +94,36 @@ impl Engine {
     /// Reads messages: applies the events among them, and adds the faults to those that the worker has to serve. Returns
     /// how many messages there were.
     fn receive(&self, worker: &mut Worker) -> usize {
-        match self.enter() {
-            Entry::Running(_guard) => self.read_messages(worker, false),
-            Entry::Frozen => self.read_messages(worker, true),
+        loop {
+            match self.enter() {
+                Entry::Running(_guard) => return self.read_messages(worker),
+                Entry::Frozen => {
+                    let gate = self.gate.write().expect("no thread panics with this lock");
+                    // The window may have been closed, and its journal applied, before the gate opened: an event that were
+                    // noted now would be lost.
+                    if !self.is_frozen() {
+                        continue;
+                    }
+                    if self.window.has_room_for(MESSAGES) {
+                        return self.read_with(worker, true, gate);
+                    }
+                    drop(gate);
+                    // Whoever waits for the rest waits until the fork is over.
+                    pause();
+                    return 0;
+                }
+            }
         }
     }
 
-    /// As [`receive`](Self::receive), for a caller that knows whether the books are frozen.
-    pub(crate) fn read_messages(&self, worker: &mut Worker, frozen: bool) -> usize {
-        let mut messages = [RawMessage::default(); MESSAGES];
+    /// As [`receive`](Self::receive), for a caller that may change the books.
+    pub(crate) fn read_messages(&self, worker: &mut Worker) -> usize {
         let gate = self.gate.write().expect("no thread panics with this lock");
+        self.read_with(worker, false, gate)
+    }
+
+    fn read_with(&self, worker: &mut Worker, frozen: bool, gate: RwLockWriteGuard<'_, ()>) -> usize {
+        let mut messages = [RawMessage::default(); MESSAGES];
         let count = match self.uffd.read(&mut messages) {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),

@@ -30,6 +30,8 @@ const SLEEP_MAX_MS: u64 = 100;
 const ONLY_BROKEN_MAX: u32 = 8;
 /// After a reclaim that found nothing.
 const FRUITLESS_SLEEP_MS: u64 = 5;
+/// Pieces of adopted memory that are looked up each time the monitor wakes.
+const LOOK_UP_STEPS: u32 = 8;
 /// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
 /// this time is much less than what is adopted ahead.
 const ADOPT_EVERY: Duration = Duration::from_millis(4);
@@ -228,6 +230,8 @@ impl Monitor {
         if usage.mine > marks.limit / 8 * 5 && self.ready() {
             self.adopt(Look::New);
         }
+        // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
+        self.look_up(LOOK_UP_STEPS);
         if usage.mine > marks.high {
             self.reclaim(marks);
         }
@@ -279,6 +283,22 @@ impl Monitor {
         self.adopt_again = Instant::now() + pause.max(ADOPT_EVERY);
     }
 
+    /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
+    fn look_up(&mut self, steps: u32) -> u64 {
+        let Some(engine) = self.engine() else { return 0 };
+        let mut found = 0;
+        for _ in 0..steps {
+            match self.adopter.look_up(engine) {
+                Ok(Some(pages)) => found += pages,
+                Ok(None) => break,
+                Err(error) => {
+                    engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
+                }
+            }
+        }
+        found
+    }
+
     /// Reclaims down to the low watermark, or until nothing more can be had.
     pub(crate) fn reclaim(&mut self, marks: Watermarks) {
         if !self.ready() {
@@ -304,13 +324,9 @@ impl Monitor {
                 self.looked_at_all = Instant::now();
             }
             self.adopt(if all { Look::All } else { Look::New });
-            // One range at a time, so that reclaim goes on meanwhile; but soon, for nothing of it leaves before.
-            match self.adopter.look_up(engine) {
-                Ok(Some(found)) if found > 0 => fruitless = 0,
-                Ok(_) => {}
-                Err(error) => {
-                    engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
-                }
+            // Little at a time, so that reclaim goes on meanwhile.
+            if self.look_up(1) > 0 {
+                fruitless = 0;
             }
             let urgent = usage.mine > marks(&usage).limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);

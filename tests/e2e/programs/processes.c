@@ -603,10 +603,32 @@ END(end_thread, "thread")
 END(end_pthread_exit, "pthread_exit")
 END(end_return, "return")
 
+/* What the parent does with its memory right after a fork counts, although the fork is hardly over. */
+static void fork_then_discard(void)
+{
+	size_t size = 24 * MiB, chunk = 16 * PAGE;
+	char *p = map(size), *q = map(size);
+	fill(p, size, 60);
+	push_out_percent(p, size, 60, "before the forks");
+	for (size_t at = 0; at < size; at += 2 * chunk) {
+		pid_t child = fork();
+		MUST(child >= 0);
+		if (!child)
+			_exit(0);
+		MUST(madvise(p + at, chunk, MADV_DONTNEED) == 0);
+		MUST(mremap(p + at + chunk, chunk, chunk, MREMAP_MAYMOVE | MREMAP_FIXED, q + at) == q + at);
+		check_zero(p + at, chunk, "discarded after a fork");
+		for (size_t k = 0; k < chunk / PAGE; k++)
+			MUST(wrong_word((uint64_t *)(q + at + k * PAGE), 60, (at + chunk) / PAGE + k) == WORDS);
+		must_succeed(child, "child");
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "fork", fork_simple },	    { "fork-orphan", fork_orphan },
+		{ "fork-then-discard", fork_then_discard },
 		{ "fork-many", fork_many },	    { "fork-generations", fork_generations },
 		{ "raw-fork", raw_fork },	    { "daemon", daemonize },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },

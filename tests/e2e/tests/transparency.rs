@@ -59,6 +59,7 @@ cases! { "memory":
 cases! { "processes":
     fork_and_rewrite = "fork",
     orphan_reads_what_its_parent_swapped_out = "fork-orphan",
+    discard_and_move_right_after_a_fork = "fork-then-discard",
     many_children_at_once = "fork-many",
     three_generations = "fork-generations",
     fork_round_libc_fails_loudly = "raw-fork",
