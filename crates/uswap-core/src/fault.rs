@@ -262,7 +262,8 @@ impl Core {
             if index < moved {
                 self.leave_frame(frame, left);
                 self.pages.set(page, PageState::Resident { clean: record.clean });
-                self.note_resident(page, true);
+                // The first is the one that faulted.
+                self.note_resident(page, index == 0);
             } else {
                 self.cache.cached_again(frame);
             }
@@ -277,7 +278,8 @@ impl Core {
     }
 
     /// `load` is in the program. A copy on an area is kept for the next eviction unless `keep_clean` is false.
-    pub fn load_done(&mut self, load: &LoadPage, op: OpId, left: FrameLeft, keep_clean: bool) {
+    /// `wanted`: it is the page that faulted.
+    pub fn load_done(&mut self, load: &LoadPage, op: OpId, left: FrameLeft, keep_clean: bool, wanted: bool) {
         assert!(self.still_loading(load.page, op), "{:?} was moved in without being waited for", load.page);
         self.loads_in_flight -= 1;
         if let Landing::Frame(frame) = load.landing {
@@ -295,7 +297,7 @@ impl Core {
             }
         }
         self.pages.set(load.page, PageState::Resident { clean });
-        self.note_resident(load.page, true);
+        self.note_resident(load.page, wanted);
     }
 
     /// `load` did not get in, or nobody waits for it any more; if somebody does, it is swapped out as before.

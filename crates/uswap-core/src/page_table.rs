@@ -94,8 +94,8 @@ impl PageState {
 pub(crate) struct BlockInfo {
     /// In the queue of reclaim.
     pub queued: bool,
-    /// A page of it came back since reclaim last looked: its second chance.
-    pub referenced: bool,
+    /// Pages that a thread asked back for since reclaim last looked: their second chance.
+    pub referenced: u16,
     /// Its resident pages are being moved out in one go, gaps included: nothing may be brought into it meanwhile.
     pub isolating: bool,
     /// Pages that threads wait for until that is over.

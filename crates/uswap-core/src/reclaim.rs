@@ -1,6 +1,6 @@
 //! Reclaim: which pages leave the program.
 //!
-//! Pages are taken in blocks of 16 neighbours, oldest block first; a block of which a page came back since it was queued
+//! Pages are taken in blocks of 16 neighbours, oldest block first; a page that was asked back for since its block was queued
 //! gets a second chance. Taken pages rest in the swap cache before they are stored, where a touch still finds them.
 
 use alloc::collections::VecDeque;
@@ -70,15 +70,16 @@ pub struct Isolated {
 }
 
 impl Core {
-    /// A page of `page`'s block has become resident: reclaim will look at the block.
-    pub(crate) fn note_resident(&mut self, page: PageNumber, came_back: bool) {
+    /// A page of `page`'s block has become resident: reclaim will look at the block. `wanted`: a thread asked for the page,
+    /// so it must not leave just because its block is old.
+    pub(crate) fn note_resident(&mut self, page: PageNumber, wanted: bool) {
         let first = page.block_start();
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
         if block.queued {
-            block.referenced |= came_back;
+            block.referenced |= u16::from(wanted) << page.index_in_block();
         } else {
             block.queued = true;
-            block.referenced = false;
+            block.referenced = 0;
             self.reclaim.queue.push_back(first);
         }
     }
@@ -121,12 +122,13 @@ impl Core {
         for _ in 0..self.reclaim.queue.len() * 2 {
             let Some(first) = self.reclaim.queue.pop_front() else { break };
             let Some(block) = self.pages.block_mut(first) else { continue };
-            if core::mem::take(&mut block.referenced) {
+            if block.isolating {
                 self.reclaim.queue.push_back(first);
                 continue;
             }
             block.queued = false;
-            let (mut mask, mut gaps) = (0u16, 0u16);
+            let referenced = core::mem::take(&mut block.referenced);
+            let (mut mask, mut gaps, mut stay) = (0u16, 0u16, false);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
                 let state = self.pages.get(page);
@@ -134,6 +136,10 @@ impl Core {
                     gaps |= 1 << index;
                 }
                 if let Some(PageState::Resident { clean }) = state {
+                    if referenced >> index & 1 == 1 {
+                        stay = true;
+                        continue;
+                    }
                     let frame = frames.frame(index);
                     self.pages.set(page, PageState::InFrame { frame });
                     let record = self.cache.frame_mut(frame);
@@ -143,6 +149,9 @@ impl Core {
                     record.wanted = false;
                     mask |= 1 << index;
                 }
+            }
+            if stay {
+                self.note_resident(first, false);
             }
             if mask != 0 {
                 let block = self.pages.block_mut(first).expect("looked up above");
@@ -205,7 +214,7 @@ impl Core {
         while first < range.end() {
             if let Some(block) = self.pages.block_mut(first) {
                 block.queued = true;
-                block.referenced = false;
+                block.referenced = 0;
                 self.reclaim.queue.push_front(first);
             }
             first = first.plus(BLOCK_PAGES as u64);

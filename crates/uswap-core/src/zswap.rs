@@ -56,6 +56,72 @@ impl PoolGate {
     }
 }
 
+/// What happened so far, and what memory it took. Counts only grow.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct PoolHits {
+    /// Pages that came back from the pool.
+    pub pool_hits: u64,
+    /// Pages that came back from the swap cache.
+    pub cache_hits: u64,
+    /// Pages that were read from areas.
+    pub area_reads: u64,
+    /// Memory of the pool at this moment, in pages.
+    pub pool_pages: u64,
+    /// Pages in the swap cache at this moment.
+    pub cached_pages: u64,
+}
+
+/// How much of what it may have at most the pool gets: as much as pays.
+///
+/// A page of memory in the pool holds several compressed pages, in the swap cache only one, but one that has just left
+/// the program. Where a page of memory saved more reads lately, there it is better spent.
+#[derive(Debug)]
+pub struct PoolShare {
+    share: u64,
+    last: PoolHits,
+}
+
+impl PoolShare {
+    /// All of it, as [`share`](Self::share) gives it.
+    pub const WHOLE: u64 = 1024;
+    const LEAST: u64 = Self::WHOLE / 8;
+    /// Events that make a judgement.
+    const ENOUGH: u64 = 1024;
+
+    /// The whole share.
+    pub fn new() -> Self {
+        Self { share: Self::WHOLE, last: PoolHits::default() }
+    }
+
+    /// In parts of [`WHOLE`](Self::WHOLE).
+    pub fn share(&self) -> u64 {
+        self.share
+    }
+
+    /// Judges what happened since it last did.
+    pub fn update(&mut self, now: PoolHits) {
+        let pool = now.pool_hits - self.last.pool_hits;
+        let cache = now.cache_hits - self.last.cache_hits;
+        let area = now.area_reads - self.last.area_reads;
+        if pool + cache + area < Self::ENOUGH {
+            return;
+        }
+        self.last = now;
+        let (pool_worth, cache_worth) = (pool * now.cached_pages, cache * now.pool_pages);
+        if area * 4 > pool && pool_worth * 2 < cache_worth {
+            self.share = (self.share - self.share / 16).max(Self::LEAST);
+        } else if pool_worth > cache_worth || area * 4 <= pool {
+            self.share = (self.share + self.share / 16).min(Self::WHOLE);
+        }
+    }
+}
+
+impl Default for PoolShare {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Zswap {
     pub(crate) fn new() -> Self {
         Self { fifo: VecDeque::new(), objects: 0 }

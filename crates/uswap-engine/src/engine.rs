@@ -275,7 +275,7 @@ pub(crate) struct Inheritance {
 impl Engine {
     /// Frames that a process with this budget has room for, in blocks.
     fn frame_blocks(limit_pages: u64) -> u32 {
-        ((limit_pages / 8).clamp(1024, 65536) / BLOCK_PAGES as u64) as u32
+        ((limit_pages / 3).clamp(1024, 1 << 20) / BLOCK_PAGES as u64) as u32
     }
 
     /// Starts the engine of `member`, who gets himself back if that fails.

@@ -10,6 +10,7 @@ use uswap_sys::report::Reason;
 use uswap_sys::uffd::UffdUnavailable;
 
 use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::zswap::{PoolHits, PoolShare};
 use uswap_core::{PAGE_SIZE, PageRange};
 use uswap_sys::futex::Word;
 use uswap_sys::rss::{StatM, own_rss};
@@ -18,7 +19,7 @@ use uswap_sys::thread::{self, FileTable};
 use crate::adopt::{Adopter, Look};
 use crate::engine::{Engine, StartError, Worker};
 use crate::fork::ForkPost;
-use crate::group::ProcessSlot;
+use crate::group::{Counter, ProcessSlot};
 use crate::member::{Member, Rendezvous};
 
 /// Stack of an engine thread.
@@ -140,6 +141,7 @@ pub(crate) struct Monitor {
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
+    pool_share: PoolShare,
     /// When a child was last promised memory.
     promised: Option<Instant>,
     said_cannot_swap: bool,
@@ -163,6 +165,7 @@ impl Monitor {
             adopt_again: Instant::now(),
             looked_at_all: Instant::now(),
             fruitless: false,
+            pool_share: PoolShare::new(),
             promised: None,
             said_cannot_swap: false,
         })
@@ -221,6 +224,21 @@ impl Monitor {
         self.member().slot().promised_pages.store(pages, Relaxed);
     }
 
+    /// Finds out whether the pool pays.
+    fn judge_pool(&mut self) {
+        let Some(engine) = self.engine() else { return };
+        let tally = &engine.member.slot().tally;
+        let cached_pages = u64::from(engine.core().swap_cache().cached_frames());
+        let pool_bytes = engine.pool.lock().expect("no thread panics with this lock").pool_bytes();
+        self.pool_share.update(PoolHits {
+            pool_hits: tally.get(Counter::Zswpin),
+            cache_hits: tally.get(Counter::SwapCacheHit),
+            area_reads: tally.get(Counter::AreaPagesRead),
+            pool_pages: (pool_bytes / PAGE_SIZE) as u64,
+            cached_pages,
+        });
+    }
+
     /// Looks, reclaims if needed, and says how long to sleep.
     fn tick(&mut self) -> Duration {
         let usage = self.usage();
@@ -232,6 +250,7 @@ impl Monitor {
         }
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(LOOK_UP_STEPS);
+        self.judge_pool();
         if usage.mine > marks.high {
             self.reclaim(marks);
         }
@@ -257,9 +276,10 @@ impl Monitor {
         meter.start.store(marks.high - (marks.high - marks.low) / 2, Relaxed);
         meter.low.store(marks.low, Relaxed);
         let percent = u64::from(engine.member.group.config().zpool_percent);
-        meter.pool_limit.store(marks.limit * PAGE_SIZE as u64 / 100 * percent, Relaxed);
+        let share = self.pool_share.share();
+        meter.pool_limit.store(marks.limit * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE, Relaxed);
         meter.reserve.store((marks.limit / 128).clamp(32, 1024), Relaxed);
-        meter.inactive.store(marks.limit / 32, Relaxed);
+        meter.inactive.store(marks.limit / 5, Relaxed);
     }
 
     /// Whether there is an engine; starts it.

@@ -171,12 +171,12 @@ impl Engine {
             };
             let done = progress.bytes / PAGE_SIZE;
             let mut core = self.core();
-            for load in &loads[index..index + done] {
+            for (offset, load) in loads[index..index + done].iter().enumerate() {
                 let keep_clean = match load.location {
                     Location::Slot { area, .. } => !self.areas.is_half_full(area, &self.member),
                     Location::Pool { .. } => false,
                 };
-                core.load_done(load, plan.op, left, keep_clean);
+                core.load_done(load, plan.op, left, keep_clean, index + offset == plan.faulting);
             }
             index += done;
             match progress.stop {
