@@ -264,6 +264,9 @@ impl Core {
                 self.pages.set(page, PageState::Resident { clean: record.clean });
                 // The first is the one that faulted.
                 self.note_resident(page, index == 0);
+                if index == 0 {
+                    self.note_active(page);
+                }
             } else {
                 self.cache.cached_again(frame);
             }

@@ -92,8 +92,10 @@ impl PageState {
 /// What reclaim remembers of a block of 16 pages.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct BlockInfo {
-    /// In the queue of reclaim.
+    /// In a list of reclaim.
     pub queued: bool,
+    /// A page of it came back from the swap cache: it belongs in the active list.
+    pub active: bool,
     /// Pages that a thread asked back for since reclaim last looked: their second chance.
     pub referenced: u16,
     /// Its resident pages are being moved out in one go, gaps included: nothing may be brought into it meanwhile.

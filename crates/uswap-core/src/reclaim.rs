@@ -1,7 +1,9 @@
 //! Reclaim: which pages leave the program.
 //!
 //! Pages are taken in blocks of 16 neighbours, oldest block first; a page that was asked back for since its block was queued
-//! gets a second chance. Taken pages rest in the swap cache before they are stored, where a touch still finds them.
+//! gets a second chance. There are two lists of blocks, as the kernel has them: what comes in is inactive, and active only
+//! when it was wanted again soon after it had been taken; so what is read once does not push out what is read often. Taken
+//! pages rest in the swap cache before they are stored, where a touch still finds them.
 
 use alloc::collections::VecDeque;
 
@@ -12,24 +14,19 @@ use crate::page_table::PageState;
 use crate::swap_cache::{FrameBlock, FrameUse};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
-/// The queue of blocks that may have resident pages, oldest first.
+/// The blocks that may have resident pages, oldest first.
 pub struct Reclaim {
-    queue: VecDeque<PageNumber>,
+    inactive: VecDeque<PageNumber>,
+    active: VecDeque<PageNumber>,
 }
 
 impl Reclaim {
     pub(crate) fn new() -> Self {
-        Self { queue: VecDeque::new() }
+        Self { inactive: VecDeque::new(), active: VecDeque::new() }
     }
 
-    /// Blocks queued.
-    pub fn len(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Whether no block is queued.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    fn blocks(&self) -> usize {
+        self.inactive.len() + self.active.len()
     }
 }
 
@@ -80,8 +77,37 @@ impl Core {
         } else {
             block.queued = true;
             block.referenced = 0;
-            self.reclaim.queue.push_back(first);
+            self.reclaim.inactive.push_back(first);
         }
+    }
+
+    /// `page` is back from the swap cache.
+    pub(crate) fn note_active(&mut self, page: PageNumber) {
+        if let Some(block) = self.pages.block_mut(page) {
+            block.active = true;
+        }
+    }
+
+    /// The oldest block of the inactive list. Blocks that have become active meanwhile change the list, and while the
+    /// inactive list is the shorter one, the oldest active blocks do (`inactive_is_low`, for less than 1 GiB).
+    fn oldest_inactive(&mut self) -> Option<PageNumber> {
+        for _ in 0..self.reclaim.blocks() + 1 {
+            if self.reclaim.active.len() > self.reclaim.inactive.len() {
+                let first = self.reclaim.active.pop_front().expect("longer than another list");
+                if let Some(block) = self.pages.block_mut(first) {
+                    block.active = false;
+                    self.reclaim.inactive.push_back(first);
+                }
+            }
+            let first = self.reclaim.inactive.pop_front()?;
+            match self.pages.block_mut(first) {
+                Some(block) if block.active => self.reclaim.active.push_back(first),
+                Some(block) if block.isolating => self.reclaim.inactive.push_back(first),
+                Some(_) => return Some(first),
+                None => {}
+            }
+        }
+        None
     }
 
     /// Pages of `range` that a scan found populated: those that the books did not know become resident.
@@ -119,13 +145,9 @@ impl Core {
     pub fn isolate(&mut self) -> Option<Isolation> {
         let frames = self.cache.take_empty_block()?;
         // Each queued block is looked at twice at most: once to take its second chance away.
-        for _ in 0..self.reclaim.queue.len() * 2 {
-            let Some(first) = self.reclaim.queue.pop_front() else { break };
-            let Some(block) = self.pages.block_mut(first) else { continue };
-            if block.isolating {
-                self.reclaim.queue.push_back(first);
-                continue;
-            }
+        for _ in 0..self.reclaim.blocks() * 2 {
+            let Some(first) = self.oldest_inactive() else { break };
+            let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = false;
             let referenced = core::mem::take(&mut block.referenced);
             let (mut mask, mut gaps, mut stay) = (0u16, 0u16, false);
@@ -213,9 +235,11 @@ impl Core {
         let mut first = range.start.block_start();
         while first < range.end() {
             if let Some(block) = self.pages.block_mut(first) {
+                // It may be in a list twice; where it has nothing to take, it is passed over.
                 block.queued = true;
+                block.active = false;
                 block.referenced = 0;
-                self.reclaim.queue.push_front(first);
+                self.reclaim.inactive.push_front(first);
             }
             first = first.plus(BLOCK_PAGES as u64);
         }
@@ -239,7 +263,7 @@ impl Core {
 
     /// Blocks that reclaim may still look at.
     pub fn reclaimable_blocks(&self) -> usize {
-        self.reclaim.len()
+        self.reclaim.blocks()
     }
 }
 
