@@ -43,6 +43,8 @@ use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 pub(crate) const TRASH_BLOCKS: usize = 32;
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
+/// Frames of a process at most: 512 MiB.
+const FRAMES_MAX: u64 = 1 << 17;
 /// I/O that one thread has in flight at most, in pages.
 pub(crate) const BATCH: usize = 32;
 
@@ -273,9 +275,9 @@ pub(crate) struct Inheritance {
 }
 
 impl Engine {
-    /// Frames that a process with this budget has room for, in blocks.
+    /// Frames that a process with this budget has room for, in blocks. Their records take 40 bytes each, in each process.
     fn frame_blocks(limit_pages: u64) -> u32 {
-        ((limit_pages / 3).clamp(1024, 1 << 20) / BLOCK_PAGES as u64) as u32
+        ((limit_pages / 3).clamp(1024, FRAMES_MAX) / BLOCK_PAGES as u64) as u32
     }
 
     /// Starts the engine of `member`, who gets himself back if that fails.

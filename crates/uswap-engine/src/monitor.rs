@@ -40,8 +40,10 @@ const ADOPT_EVERY: Duration = Duration::from_millis(4);
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// Looking in vain takes at most one part in this many of the monitor's time.
 const ADOPT_COST: u32 = 8;
-/// A child counts its own memory after this time at the latest.
+/// A child that has said hello counts its own memory after this time at the latest.
 const PROMISE_KEPT: Duration = Duration::from_millis(50);
+/// A child that has not said hello by then never will.
+const PROMISE_KEPT_MAX: Duration = Duration::from_secs(1);
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -205,8 +207,11 @@ impl Monitor {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine = self.scale.weigh(slot);
-        if self.promised.is_some_and(|since| since.elapsed() > PROMISE_KEPT) {
-            self.promise(0);
+        if let Some(age) = self.promised.map(|since| since.elapsed()) {
+            let child_is_there = self.member().slot().forks_in_flight() == 0;
+            if age > PROMISE_KEPT && (child_is_there || age > PROMISE_KEPT_MAX) {
+                self.promise(0);
+            }
         }
         let (mut total, mut processes) = (0, 0);
         for (_, other) in group.processes() {
@@ -279,7 +284,8 @@ impl Monitor {
         let share = self.pool_share.share();
         meter.pool_limit.store(marks.limit * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE, Relaxed);
         meter.reserve.store((marks.limit / 128).clamp(32, 1024), Relaxed);
-        meter.inactive.store(marks.limit / 5, Relaxed);
+        let frames = (engine.frames.len() / PAGE_SIZE) as u64;
+        meter.inactive.store((marks.limit / 5).min(frames / 4 * 3), Relaxed);
     }
 
     /// Whether there is an engine; starts it.
