@@ -23,7 +23,9 @@ pub fn library() -> io::Result<OwnedFd> {
         .or_else(|_| rustix::fs::memfd_create(c"uswap-agent", flags))?;
     let mut file = std::fs::File::from(fd);
     file.write_all(LIBRARY)?;
-    let unchangeable = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    // Nobody has mapped it for writing yet, so FUTURE_WRITE forbids as much as WRITE. WRITE fails with EBUSY while the
+    // kernel itself holds a page of the file for a moment (compaction, DAMON).
+    let unchangeable = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
     rustix::fs::fcntl_add_seals(&file, unchangeable)?;
     Ok(file.into())
 }
