@@ -51,7 +51,7 @@ const FAILED: u32 = 4;
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
 /// How long a fork waits for other processes to give way.
-const GIVE_WAY: Duration = Duration::from_secs(1);
+const GIVE_WAY: Duration = Duration::from_millis(200);
 
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;

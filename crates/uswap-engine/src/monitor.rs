@@ -40,10 +40,8 @@ const ADOPT_EVERY: Duration = Duration::from_millis(4);
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// Looking in vain takes at most one part in this many of the monitor's time.
 const ADOPT_COST: u32 = 8;
-/// A child that has said hello counts its own memory after this time at the latest.
+/// A child counts its own memory after this time, mostly.
 const PROMISE_KEPT: Duration = Duration::from_millis(50);
-/// A child that has not said hello by then never will.
-const PROMISE_KEPT_MAX: Duration = Duration::from_secs(1);
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -207,11 +205,8 @@ impl Monitor {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine = self.scale.weigh(slot);
-        if let Some(age) = self.promised.map(|since| since.elapsed()) {
-            let child_is_there = self.member().slot().forks_in_flight() == 0;
-            if age > PROMISE_KEPT && (child_is_there || age > PROMISE_KEPT_MAX) {
-                self.promise(0);
-            }
+        if self.promised.is_some_and(|since| since.elapsed() > PROMISE_KEPT) {
+            self.promise(0);
         }
         let (mut total, mut processes) = (0, 0);
         for (_, other) in group.processes() {
