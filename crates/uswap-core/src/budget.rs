@@ -43,10 +43,13 @@ impl Usage {
         Watermarks { low: limit.saturating_sub(2 * gap), high: limit.saturating_sub(gap), limit }
     }
 
-    /// What this process may keep when it forks: both sides count what they share, so each gets half of what is left.
-    pub fn before_fork(&self) -> u64 {
+    /// What this process may keep when it forks, `shared` pages of it in shared mappings, which a child does not have in
+    /// its page tables at first. Both sides count the rest, so each gets half of what is left.
+    pub fn before_fork(&self, shared: u64) -> u64 {
         let others = self.total.saturating_sub(self.mine);
-        (self.limit.saturating_sub(others) / 2).max(self.limit / (self.processes + 1).max(2))
+        let shared = shared.min(self.mine);
+        let private = self.limit.saturating_sub(others + shared) / 2;
+        (private + shared).max(self.limit / (self.processes + 1).max(2))
     }
 }
 
@@ -71,6 +74,13 @@ mod tests {
     #[test]
     fn a_fork_leaves_half_to_the_child() {
         let usage = Usage { limit: 1000, total: 900, mine: 900, processes: 1 };
-        assert_eq!(usage.before_fork(), 500);
+        assert_eq!(usage.before_fork(0), 500);
+    }
+
+    #[test]
+    fn what_a_child_does_not_count_is_not_halved() {
+        let usage = Usage { limit: 1000, total: 900, mine: 900, processes: 1 };
+        let kept = usage.before_fork(300);
+        assert_eq!(kept, 650, "350 private pages on both sides, and 300 once");
     }
 }

@@ -23,9 +23,14 @@ impl Core {
         self.table.iter_in_use()
     }
 
-    /// Whether entries of this process may have to outlive their pages, because children read them.
-    pub fn set_heirs(&mut self, has_heirs: bool) {
-        self.table.set_heirs(has_heirs);
+    /// Entries that exist now may have to outlive their pages, because a child reads them.
+    pub fn add_heir(&mut self) {
+        self.table.add_heir();
+    }
+
+    /// No child reads entries of this process any more.
+    pub fn no_heirs(&mut self) {
+        self.table.no_heirs();
     }
 
     /// These books now are the child's.

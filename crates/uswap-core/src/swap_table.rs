@@ -31,10 +31,20 @@ struct Entry {
     life: Life,
     pins: u8,
     condemned: bool,
+    /// It existed at a fork: an heir may read it.
+    inherited: bool,
 }
 
-const FREE: Entry =
-    Entry { location: 0, hash_low: 0, hash_high: 0, epoch: Epoch(0), life: Life::Free, pins: 0, condemned: false };
+const FREE: Entry = Entry {
+    location: 0,
+    hash_low: 0,
+    hash_high: 0,
+    epoch: Epoch(0),
+    life: Life::Free,
+    pins: 0,
+    condemned: false,
+    inherited: false,
+};
 
 /// What became of an entry that its page has let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,8 +111,7 @@ impl SwapTable {
             hash_high: (hash >> 64) as u64,
             epoch,
             life: Life::InUse,
-            pins: 0,
-            condemned: false,
+            ..FREE
         };
         self.in_use += 1;
         id
@@ -173,7 +182,7 @@ impl SwapTable {
             return LetGo::Condemned;
         }
         self.in_use -= 1;
-        if has_heirs && self.at(id).epoch == own {
+        if has_heirs && self.at(id).inherited && self.at(id).epoch == own {
             self.at_mut(id).life = Life::Zombie;
             self.zombies += 1;
             return LetGo::Zombie;
@@ -203,9 +212,18 @@ impl SwapTable {
         old
     }
 
-    /// From here on a child may read every entry that exists now: none is freed before it is buried.
-    pub fn set_heirs(&mut self, has_heirs: bool) {
-        self.has_heirs = has_heirs;
+    /// From here on a child may read every entry that exists now: none of them is freed before it is buried.
+    pub fn add_heir(&mut self) {
+        self.has_heirs = true;
+        for index in 0..self.entries {
+            let entry = self.at_mut(EntryId(index));
+            entry.inherited = entry.life == Life::InUse;
+        }
+    }
+
+    /// No child reads entries of this process any more.
+    pub fn no_heirs(&mut self) {
+        self.has_heirs = false;
     }
 
     /// This table now is the child's: all its entries are foreign, and no heir of the parent's is its own.
@@ -297,7 +315,7 @@ mod tests {
     fn with_heirs_an_entry_stays_a_zombie_until_buried() {
         let mut table = SwapTable::new();
         let id = table.insert(slot(5), 0);
-        table.set_heirs(true);
+        table.add_heir();
         assert_eq!(table.let_go(id), LetGo::Zombie);
         assert_ne!(table.insert(slot(6), 0), id);
         assert_eq!(table.bury(id), slot(5));
@@ -305,11 +323,26 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_made_after_the_fork_is_no_heirs() {
+        let mut table = SwapTable::new();
+        table.add_heir();
+        for round in 0..10_000 {
+            let id = table.insert(slot(round), 0);
+            assert_eq!(table.let_go(id), LetGo::Freed(slot(round), Epoch(0)));
+        }
+        assert_eq!((table.len(), table.zombies()), (1, 0));
+        let id = table.insert(slot(5), 0);
+        table.add_heir();
+        table.no_heirs();
+        assert_eq!(table.let_go(id), LetGo::Freed(slot(5), Epoch(0)), "the heir is dead");
+    }
+
+    #[test]
     fn a_child_finds_every_entry_foreign_and_frees_no_place() {
         let mut table = SwapTable::new();
         let kept = table.insert(slot(5), 0);
-        table.set_heirs(true);
         let zombie = table.insert(slot(6), 0);
+        table.add_heir();
         let _ = table.let_go(zombie);
         table.become_child();
         assert!(table.is_foreign(kept));

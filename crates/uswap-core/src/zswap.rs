@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 
 use crate::core::Core;
 use crate::entry::{AreaId, EntryId, Location};
+use crate::swap_table::SwapTable;
 
 /// Objects that one search for a victim looks at.
 const SEARCH_MAX: usize = 512;
@@ -127,13 +128,25 @@ impl Zswap {
         Self { fifo: VecDeque::new(), objects: 0 }
     }
 
-    pub(crate) fn object_added(&mut self, entry: EntryId, handle: u32) {
+    pub(crate) fn object_added(&mut self, entry: EntryId, handle: u32, table: &SwapTable) {
         self.fifo.push_back((entry, handle));
         self.objects += 1;
+        self.forget_gone(table);
     }
 
     pub(crate) fn object_gone(&mut self) {
         self.objects -= 1;
+    }
+
+    /// Objects leave the pool anywhere in the order; their records go when they are more than half of it.
+    fn forget_gone(&mut self, table: &SwapTable) {
+        if self.fifo.len() as u64 > 64 + 2 * self.objects {
+            self.fifo.retain(|&(entry, handle)| {
+                table.is_live(entry)
+                    && !table.is_foreign(entry)
+                    && matches!(table.location(entry), Location::Pool { handle: current, .. } if current == handle)
+            });
+        }
     }
 }
 
@@ -177,14 +190,7 @@ impl Core {
             self.zswap.fifo.push_back((job.entry, job.handle));
         }
         self.unpin(job.entry);
-        if self.zswap.fifo.len() as u64 > 64 + 2 * self.zswap.objects {
-            let table = &self.table;
-            self.zswap.fifo.retain(|&(entry, handle)| {
-                table.is_live(entry)
-                    && !table.is_foreign(entry)
-                    && matches!(table.location(entry), Location::Pool { handle: current, .. } if current == handle)
-            });
-        }
+        self.zswap.forget_gone(&self.table);
     }
 
     /// Objects in the pool of this process.
@@ -196,6 +202,19 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::CoreConfig;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn the_age_order_does_not_grow_when_nothing_is_written_back() {
+        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16 });
+        for round in 0..10_000 {
+            let entry = core.table.insert(Location::Pool { handle: round, len: 100 }, 0);
+            core.zswap.object_added(entry, round, &core.table);
+            core.let_go(entry);
+        }
+        assert!(core.zswap.fifo.len() < 100, "{} records of no object", core.zswap.fifo.len());
+    }
 
     #[test]
     fn t6a_the_pool_refuses_at_its_limit_and_accepts_at_the_threshold() {

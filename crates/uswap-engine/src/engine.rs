@@ -45,6 +45,8 @@ pub(crate) const TRASH_BLOCKS: usize = 32;
 pub(crate) const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 /// Frames of a process at most: 512 MiB.
 const FRAMES_MAX: u64 = 1 << 17;
+/// Room for released places that a worker keeps.
+pub(crate) const RELEASED_KEPT: usize = 4096;
 /// I/O that one thread has in flight at most, in pages.
 pub(crate) const BATCH: usize = 32;
 
@@ -184,7 +186,7 @@ impl Worker {
             compressor: PageCompressor::new(compressor),
             compressed: Box::new([0; PAGE_SIZE]),
             buffer: private_memory::map(BATCH * PAGE_SIZE, Purpose::Buffers)?,
-            released: Vec::with_capacity(4096),
+            released: Vec::with_capacity(RELEASED_KEPT),
             reclaiming: false,
             busy: Vec::new(),
             collects_busy: false,

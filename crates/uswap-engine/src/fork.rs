@@ -50,6 +50,8 @@ const FAILED: u32 = 4;
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
+/// How long a fork waits for its process to become smaller, since it last did.
+const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
 /// How long a fork waits for other processes to give way.
 const GIVE_WAY: Duration = Duration::from_millis(200);
 
@@ -432,15 +434,15 @@ impl Monitor {
     /// the others of the group give way to what the child will have.
     fn make_room_for_child(&mut self) {
         let usage = self.usage();
-        let target = usage.before_fork();
-        let promised = usage.mine.min(target);
+        let shared = self.member().slot().shmem_pages.load(Relaxed);
+        let target = usage.before_fork(shared);
+        let promised = usage.mine.min(target).saturating_sub(shared);
         if promised < PROMISE_MIN {
             return;
         }
         if usage.mine > target && self.ready() {
             let engine = self.engine().expect("it is ready");
-            let marks = Watermarks { low: target, high: target, limit: target };
-            self.reclaim_to(engine, target, |_| marks);
+            self.shrink_for_child(engine, target);
         }
         let begun = Instant::now();
         while begun.elapsed() < GIVE_WAY {
@@ -451,6 +453,21 @@ impl Monitor {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Reclaims until this process uses at most `target` pages. Its other threads go on and bring pages back; when they are
+    /// as fast as reclaim is, the fork goes on all the same: beyond the budget for a moment is better than never.
+    fn shrink_for_child(&mut self, engine: &Engine, target: u64) {
+        // Handlers stop a little earlier than asked, so that both do not chase the last pages.
+        let stop = target - target / 32;
+        let marks = Watermarks { low: stop, high: stop, limit: stop };
+        let (mut least, mut since) = (u64::MAX, Instant::now());
+        self.reclaim_while(engine, |usage| {
+            if usage.mine < least.saturating_sub(usage.limit / 256) {
+                (least, since) = (usage.mine, Instant::now());
+            }
+            (usage.mine > target && since.elapsed() < SHRINK_PATIENCE).then_some(marks)
+        });
     }
 
     /// In a forked child: takes over what the parent's engine left. Elsewhere there is nothing to take over.
@@ -536,7 +553,7 @@ impl Engine {
     fn write_ledger(&self) -> io::Result<()> {
         let mut core = self.core();
         let ledger = Ledger::new(core.swap_table().len(), core.inherited())?;
-        core.set_heirs(true);
+        core.add_heir();
         drop(core);
         self.heirs.lock().expect("no thread panics with this lock").push(ledger);
         for ancestor in &self.ancestors {
@@ -557,9 +574,16 @@ impl Engine {
     }
 
     fn fork_failed(&self) {
-        if let Some(ledger) = self.heirs.lock().expect("no thread panics with this lock").pop() {
+        let mut heirs = self.heirs.lock().expect("no thread panics with this lock");
+        if let Some(ledger) = heirs.pop() {
             ledger.discard();
         }
+        if heirs.is_empty() {
+            let mut core = self.core();
+            core.no_heirs();
+            core.bury_unheld(|_| false);
+        }
+        drop(heirs);
         for ancestor in &self.ancestors {
             ancestor.ledger.fork_failed();
         }

@@ -17,7 +17,7 @@ use uswap_sys::rss::{StatM, own_rss};
 use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
-use crate::engine::{Engine, StartError, Worker};
+use crate::engine::{Engine, RELEASED_KEPT, StartError, Worker};
 use crate::fork::ForkPost;
 use crate::group::{Counter, ProcessSlot};
 use crate::member::{Member, Rendezvous};
@@ -277,7 +277,9 @@ impl Monitor {
         meter.low.store(marks.low, Relaxed);
         let percent = u64::from(engine.member.group.config().zpool_percent);
         let share = self.pool_share.share();
-        meter.pool_limit.store(marks.limit * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE, Relaxed);
+        // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
+        let pool = usage.watermarks().limit * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
+        meter.pool_limit.store(pool, Relaxed);
         meter.reserve.store((marks.limit / 128).clamp(32, 1024), Relaxed);
         let frames = (engine.frames.len() / PAGE_SIZE) as u64;
         meter.inactive.store((marks.limit / 5).min(frames / 4 * 3), Relaxed);
@@ -326,19 +328,24 @@ impl Monitor {
             return;
         }
         let engine = self.engine().expect("started above");
-        self.reclaim_to(engine, marks.low, |usage| usage.watermarks());
+        let fork = &self.post.fork;
+        self.reclaim_while(engine, |usage| {
+            // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
+            (usage.mine > marks.low && !fork.is_requested()).then(|| usage.watermarks())
+        });
     }
 
-    /// Reclaims until this process uses at most `target` pages.
-    pub(crate) fn reclaim_to(&mut self, engine: &Engine, target: u64, marks: impl Fn(&Usage) -> Watermarks) {
+    /// Reclaims for as long as `goal` has watermarks for the handlers, and something is left to reclaim.
+    pub(crate) fn reclaim_while(&mut self, engine: &Engine, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
         let (mut fruitless, mut only_broken) = (0, 0);
         self.fruitless = false;
         loop {
             let usage = self.usage();
-            self.set_meter(&usage, &marks(&usage));
-            if usage.mine <= target || self.post.fork.is_requested() && fruitless > 0 {
-                return;
-            }
+            let Some(marks) = goal(&usage) else {
+                return self.set_meter(&usage, &usage.watermarks());
+            };
+            self.set_meter(&usage, &marks);
+            self.look_after_the_rest();
             // Looking at everything takes long and keeps handlers waiting.
             let all = fruitless > 1 && self.looked_at_all.elapsed() > LOOK_AT_ALL_EVERY;
             if all {
@@ -349,7 +356,7 @@ impl Monitor {
             if self.look_up(1) > 0 {
                 fruitless = 0;
             }
-            let urgent = usage.mine > marks(&usage).limit;
+            let urgent = usage.mine > marks.limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);
             let broken = self.break_sharing(engine);
             if round.moved + round.stored + round.trashed > 0 {
@@ -493,12 +500,16 @@ impl Engine {
             }
         }
         let mut core = self.core();
-        core.set_heirs(!heirs.is_empty());
+        if heirs.is_empty() {
+            core.no_heirs();
+        }
         core.bury_unheld(|entry| Self::heirs_hold(&heirs, entry));
         core.take_released(&mut worker.released);
         drop(core);
         drop(heirs);
         self.release(&mut worker.released);
+        // A child that ends may let go of very many.
+        worker.released.shrink_to(RELEASED_KEPT);
     }
 }
 
