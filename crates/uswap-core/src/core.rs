@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::cluster::Cluster;
 use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageTable};
 use crate::readahead::Readahead;
@@ -41,6 +42,7 @@ pub struct Core {
     pub(crate) reclaim: Reclaim,
     pub(crate) zswap: Zswap,
     pub(crate) readahead: Readahead,
+    pub(crate) cluster: Cluster,
     pub(crate) slots: Vec<Slots>,
     pub(crate) config: CoreConfig,
     pub(crate) last_op: OpId,
@@ -60,6 +62,7 @@ impl Core {
             reclaim: Reclaim::new(),
             zswap: Zswap::new(),
             readahead: Readahead::new(config.window_max),
+            cluster: Cluster::new(config.window_max),
             slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
             last_op: OpId(0),
             loads_in_flight: 0,

@@ -1,7 +1,7 @@
 //! What a fault means for a page in each state.
 
 use crate::core::Core;
-use crate::entry::{EntryId, Epoch, Location};
+use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageState};
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
@@ -67,6 +67,8 @@ pub struct LoadPlan {
     pub count: usize,
     /// Which of them the thread waits for.
     pub faulting: usize,
+    /// Only the faulting page is mapped; the others rest in the swap cache (cluster readahead).
+    pub only_faulting: bool,
     /// Pages brought along earlier that were used, for the statistics.
     pub hits: u32,
 }
@@ -75,6 +77,11 @@ impl LoadPlan {
     /// The pages.
     pub fn pages(&self) -> &[LoadPage] {
         &self.pages[..self.count]
+    }
+
+    /// Which of them go to the program; the others rest in the swap cache.
+    pub fn mapped(&self) -> core::ops::Range<usize> {
+        if self.only_faulting { self.faulting..self.faulting + 1 } else { 0..self.count }
     }
 }
 
@@ -148,6 +155,7 @@ impl Core {
         assert!(record.owner == Some(page), "{page:?} is in {frame:?}, which belongs to {:?}", record.owner);
         if record.state != FrameUse::Cached {
             record.wanted = true;
+            self.touched(frame);
             return FaultPlan::Wait;
         }
         // Blocks move out whole, so a stream that comes back finds its pages side by side.
@@ -203,15 +211,82 @@ impl Core {
             end = end.plus(1);
         }
         self.readahead.clipped(page, window, start, end);
-        let count = (end.0 - start.0) as usize;
-        let block = if count >= MOVE_PAGES_MIN { self.cache.take_block(((1u32 << count) - 1) as u16) } else { None };
+        let mut count = (end.0 - start.0) as usize;
+        let mut only_faulting = false;
+        let mut block = None;
+        if count >= MOVE_PAGES_MIN {
+            block = self.cache.take_block(((1u32 << count) - 1) as u16);
+        } else if count == 1 {
+            let around = self.around(page);
+            // Without frames to land in, nothing can rest in the swap cache.
+            block = if around.pages > 1 { self.cache.take_block(((1u32 << around.pages) - 1) as u16) } else { None };
+            if block.is_some() {
+                only_faulting = true;
+                (start, count) = (around.start, around.pages as usize);
+            }
+        }
         let mut pages = [NO_PAGE; MAX_WINDOW];
         for (index, slot) in pages[..count].iter_mut().enumerate() {
             *slot = self.plan_load(start.plus(index as u64), index, block, op);
         }
         self.loads_in_flight += count as u32;
         self.swapped_pages -= count as u64;
-        FaultPlan::Load(LoadPlan { op, pages, count, faulting: (page.0 - start.0) as usize, hits: window.hits })
+        let (faulting, hits) = ((page.0 - start.0) as usize, window.hits + self.cluster.take_hits());
+        FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
+    }
+
+    /// The pages to read together with `page`, which is on an area: its neighbours whose copies lie beside its own.
+    fn around(&mut self, page: PageNumber) -> PageRange {
+        let alone = PageRange { start: page, pages: 1 };
+        let Some((area, slot)) = self.own_slot(page) else { return alone };
+        let (first, pages) = self.cluster.window(page);
+        let beside = |core: &Self, other: PageNumber| {
+            let expected = (slot + other.0).checked_sub(page.0);
+            core.own_slot(other).is_some_and(|(its_area, its_slot)| its_area == area && Some(its_slot) == expected)
+        };
+        let mut range = alone;
+        while range.start > first && beside(self, PageNumber(range.start.0 - 1)) {
+            range = PageRange { start: PageNumber(range.start.0 - 1), pages: range.pages + 1 };
+        }
+        while range.end() < first.plus(u64::from(pages)) && beside(self, range.end()) {
+            range.pages += 1;
+        }
+        range
+    }
+
+    /// Where `page` is on an area, if that is the only place and this process's own.
+    fn own_slot(&self, page: PageNumber) -> Option<(AreaId, u64)> {
+        let Some(PageState::Swapped { entry }) = self.pages.get(page) else { return None };
+        match self.table.location(entry) {
+            Location::Slot { area, slot } if !self.table.is_foreign(entry) && !self.pages.is_isolating(page) => {
+                Some((area, slot))
+            }
+            _ => None,
+        }
+    }
+
+    /// A thread asks for what is in `frame`.
+    fn touched(&mut self, frame: FrameId) -> bool {
+        let came_along = core::mem::take(&mut self.cache.frame_mut(frame).came_along);
+        if came_along {
+            self.cluster.wanted();
+        }
+        came_along
+    }
+
+    /// `load` came along with another page: it rests in the swap cache.
+    pub fn load_cached(&mut self, load: &LoadPage, op: OpId) {
+        let (Landing::Frame(frame), Some(entry)) = (load.landing, load.entry) else {
+            unreachable!("only what lies on an area comes along, and only into frames")
+        };
+        if !self.still_loading(load.page, op) {
+            return self.load_cancelled(load, op);
+        }
+        self.loads_in_flight -= 1;
+        self.unpin(entry);
+        self.cache.cached(frame, load.page, Some(entry));
+        self.cache.frame_mut(frame).came_along = true;
+        self.pages.set(load.page, PageState::InFrame { frame });
     }
 
     fn plan_load(&mut self, page: PageNumber, index: usize, block: Option<FrameBlock>, op: OpId) -> LoadPage {
@@ -259,12 +334,13 @@ impl Core {
             let (page, frame) = (first.plus(u64::from(index)), FrameId(frame.0 + index));
             let record = *self.cache.frame(frame);
             assert!(record.state == FrameUse::Restoring && record.owner == Some(page));
+            let came_along = index < moved && self.touched(frame);
             if index < moved {
                 self.leave_frame(frame, left);
                 self.pages.set(page, PageState::Resident { clean: record.clean });
                 // The first is the one that faulted.
                 self.note_resident(page, index == 0);
-                if index == 0 {
+                if index == 0 && !came_along {
                     self.note_active(page);
                 }
             } else {

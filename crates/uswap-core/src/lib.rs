@@ -25,6 +25,7 @@ pub mod swapout;
 pub mod units;
 pub mod zswap;
 
+mod cluster;
 mod core;
 mod events;
 mod lineage;

@@ -70,6 +70,8 @@ pub(crate) struct Frame {
     pub clean: Option<EntryId>,
     /// A thread waits for the page.
     pub wanted: bool,
+    /// It came along with another page, and nobody has touched it since.
+    pub came_along: bool,
     /// Tells entries of the inactive list that are out of date.
     pub generation: u32,
 }
@@ -104,7 +106,14 @@ pub struct SwapCache {
 impl SwapCache {
     /// A frame area of `blocks` blocks, all empty.
     pub fn new(blocks: u32) -> Self {
-        let frame = Frame { state: FrameUse::Empty, owner: None, clean: None, wanted: false, generation: 0 };
+        let frame = Frame {
+            state: FrameUse::Empty,
+            owner: None,
+            clean: None,
+            wanted: false,
+            came_along: false,
+            generation: 0,
+        };
         Self {
             frames: alloc::vec![frame; blocks as usize * BLOCK_PAGES],
             blocks: alloc::vec![Block { listed_empty: true, ..Block::default() }; blocks as usize],
@@ -172,6 +181,7 @@ impl SwapCache {
         record.owner = Some(owner);
         record.clean = clean;
         record.wanted = false;
+        record.came_along = false;
         record.generation = record.generation.wrapping_add(1);
         let generation = record.generation;
         self.inactive.push_back((frame, generation));

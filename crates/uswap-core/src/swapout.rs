@@ -81,6 +81,9 @@ impl Core {
             self.cache.cached_again(job.frame);
             return if record.wanted { Stored::Wanted(page) } else { Stored::Kept };
         }
+        if record.came_along {
+            self.cluster.wasted();
+        }
         let state = match result {
             StoreResult::Clean => PageState::Swapped { entry: record.clean.expect("a clean page has a stored copy") },
             StoreResult::Zero => {

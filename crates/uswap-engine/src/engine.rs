@@ -140,6 +140,11 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// Pages that count against the budget, as far as is known.
+    pub fn used(&self) -> u64 {
+        self.mine.load(Relaxed) + self.added.load(Relaxed)
+    }
+
     /// `pages` have been given back to the kernel since the monitor looked.
     pub fn freed(&self, pages: u64) {
         let take = |from: &AtomicU64, pages: u64| {

@@ -172,8 +172,11 @@ impl Engine {
         match self.enter() {
             Entry::Running(_guard) => {
                 self.count(Counter::Pgfault, 1);
-                self.make_room(worker);
-                self.serve(fault, worker)
+                self.wait_for_room(worker);
+                let served = self.serve(fault, worker);
+                // The thread goes on meanwhile, and another handler serves its next fault.
+                self.keep_room(worker);
+                served
             }
             Entry::Frozen => self.serve_frozen(fault, worker),
         }

@@ -146,8 +146,9 @@ impl Engine {
         let loads = plan.pages();
         let mut served = Served::Done;
         let gate = self.gate.read().expect("no thread panics with this lock");
-        let mut index = 0;
-        while index < loads.len() {
+        let mapped = plan.mapped();
+        let mut index = mapped.start;
+        while index < mapped.end {
             let load = &loads[index];
             if !self.core().still_loading(load.page, plan.op) {
                 self.core().load_cancelled(load, plan.op);
@@ -190,14 +191,14 @@ impl Engine {
                 }
                 Some(stop) => {
                     let later = matches!(stop, Stop::TryLater | Stop::NoMemory);
-                    for load in &loads[index..] {
+                    for load in &loads[index..mapped.end] {
                         core.load_cancelled(load, plan.op);
                     }
                     drop(core);
                     if later && index <= plan.faulting {
                         served = Served::AfterEvents;
                     }
-                    self.wake(loads[index].page, (loads.len() - index) as u64);
+                    self.wake(loads[index].page, (mapped.end - index) as u64);
                     if !later && !matches!(stop, Stop::Missing | Stop::ProcessGone) {
                         self.fatal(format_args!(
                             "uswap: page {:#x} cannot be moved in: {stop:?}",
@@ -208,10 +209,29 @@ impl Engine {
                 }
             }
         }
+        if mapped.len() < loads.len() {
+            self.keep_cached(plan, contents);
+        }
         self.core().take_released(&mut worker.released);
         drop(gate);
         self.release(&mut worker.released);
         served
+    }
+
+    /// Ends the loads of the pages that are not to be mapped.
+    fn keep_cached(&self, plan: &LoadPlan, contents: &[Content; MAX_WINDOW]) {
+        let (loads, mapped) = (plan.pages(), plan.mapped());
+        let mut core = self.core();
+        for (index, load) in loads.iter().enumerate().filter(|(index, _)| !mapped.contains(index)) {
+            match contents[index] {
+                Content::Ready => core.load_cached(load, plan.op),
+                // Nobody asked for it yet; who does will be told.
+                Content::Wanted | Content::Lost => core.load_cancelled(load, plan.op),
+            }
+        }
+        drop(core);
+        // Somebody may have asked meanwhile.
+        self.wake(loads[0].page, loads.len() as u64);
     }
 
     /// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.
@@ -219,7 +239,7 @@ impl Engine {
         let loads = plan.pages();
         let core = self.core();
         let mut run = 1;
-        while index + run < loads.len() {
+        while index + run < plan.mapped().end {
             let (first, next) = (&loads[index], &loads[index + run]);
             let beside = match (first.landing, next.landing) {
                 (Landing::Frame(first), Landing::Frame(next)) => next == FrameId(first.0 + run as u32),

@@ -51,31 +51,15 @@ pub(crate) struct Round {
 
 impl Engine {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
-    pub(crate) fn make_room(&self, worker: &mut Worker) {
-        let mut waits = 0;
-        let mut stalled = false;
-        if self.is_hopeless() {
+    pub(crate) fn wait_for_room(&self, worker: &mut Worker) {
+        if self.meter.used() <= self.meter.limit.load(Relaxed) || self.is_hopeless() {
             return;
         }
-        loop {
-            let used = self.meter.mine.load(Relaxed) + self.meter.added.load(Relaxed);
-            if used <= self.meter.start.load(Relaxed) {
-                return;
-            }
-            let urgent = used > self.meter.limit.load(Relaxed);
-            if urgent && !std::mem::replace(&mut stalled, true) {
-                self.count(Counter::Allocstall, 1);
-            }
-            worker.reclaiming = true;
-            let round = self.reclaim_round(worker, urgent);
-            worker.reclaiming = false;
-            let freed = round.trashed;
-            self.meter.freed(freed);
-            if round.moved + round.stored + round.trashed > 0 {
+        self.count(Counter::Allocstall, 1);
+        let mut waits = 0;
+        while self.meter.used() > self.meter.limit.load(Relaxed) {
+            if self.reclaim_a_little(worker, true) {
                 continue;
-            }
-            if !urgent {
-                return;
             }
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.
@@ -86,6 +70,27 @@ impl Engine {
             self.post.ring();
             crate::handler::pause();
         }
+    }
+
+    /// After a fault has been served: near the limit, as much leaves as came.
+    pub(crate) fn keep_room(&self, worker: &mut Worker) {
+        if self.is_hopeless() {
+            return;
+        }
+        while self.meter.used() > self.meter.start.load(Relaxed) {
+            if !self.reclaim_a_little(worker, false) {
+                return;
+            }
+        }
+    }
+
+    /// A handler's round of reclaim; whether it achieved something.
+    fn reclaim_a_little(&self, worker: &mut Worker, urgent: bool) -> bool {
+        worker.reclaiming = true;
+        let round = self.reclaim_round(worker, urgent);
+        worker.reclaiming = false;
+        self.meter.freed(round.trashed);
+        round.moved + round.stored + round.trashed > 0
     }
 
     pub(crate) fn is_hopeless(&self) -> bool {

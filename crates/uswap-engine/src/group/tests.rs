@@ -169,10 +169,13 @@ fn a_killed_process_leaves_a_group_that_works() {
     // Two processes claim and release clusters without pause; one is killed in the middle of it.
     let (group, _fd) = Group::create(&config()).unwrap();
     let index = group.allot(1).unwrap();
-    // SAFETY: the child calls nothing but atomic operations on shared memory, and is killed.
+    // SAFETY: the child calls nothing but prctl and atomic operations on shared memory, and is killed.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
+        // Also when the test fails or is killed.
+        // SAFETY: changes only what becomes of this process when its parent ends.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         loop {
             if let Some(cluster) = group.claim_cluster(0, index) {
                 group.process(index).tally.add(Counter::Pswpout, 1);
