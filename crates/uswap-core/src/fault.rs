@@ -196,6 +196,7 @@ impl Core {
 
     fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
         let op = self.next_op();
+        self.note_pool_hit(page);
         let window = self.readahead.window(page);
         let pages = &self.pages;
         let swapped = |page| {
@@ -233,6 +234,13 @@ impl Core {
         self.swapped_pages -= count as u64;
         let (faulting, hits) = ((page.0 - start.0) as usize, window.hits + self.cluster.take_hits());
         FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
+    }
+
+    fn note_pool_hit(&mut self, page: PageNumber) {
+        let Some(PageState::Swapped { entry }) = self.pages.get(page) else { return };
+        if matches!(self.table.location(entry), Location::Pool { .. }) && !self.table.is_foreign(entry) {
+            self.zswap.hit(self.table.stamp(entry));
+        }
     }
 
     /// The pages to read together with `page`, which is on an area: its neighbours whose copies lie beside its own.

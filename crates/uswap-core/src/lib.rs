@@ -16,6 +16,7 @@ pub mod budget;
 pub mod entry;
 pub mod fault;
 pub mod page_table;
+pub mod pool_share;
 pub mod readahead;
 pub mod reclaim;
 pub mod slots;

@@ -78,6 +78,8 @@ pub(crate) struct Frame {
 
 /// Blocks that one search for memory to give back looks at in vain.
 const MAX_SKIPPED: usize = 16;
+/// Blocks of free frames that are kept for readahead: 512 KiB.
+const WHOLE_KEPT: usize = 8;
 
 #[derive(Clone, Copy, Default)]
 struct Block {
@@ -106,14 +108,8 @@ pub struct SwapCache {
 impl SwapCache {
     /// A frame area of `blocks` blocks, all empty.
     pub fn new(blocks: u32) -> Self {
-        let frame = Frame {
-            state: FrameUse::Empty,
-            owner: None,
-            clean: None,
-            wanted: false,
-            came_along: false,
-            generation: 0,
-        };
+        let frame =
+            Frame { state: FrameUse::Empty, owner: None, clean: None, wanted: false, came_along: false, generation: 0 };
         Self {
             frames: alloc::vec![frame; blocks as usize * BLOCK_PAGES],
             blocks: alloc::vec![Block { listed_empty: true, ..Block::default() }; blocks as usize],
@@ -316,7 +312,7 @@ impl SwapCache {
     /// from here on, but the block is handed out again only after [`trashed`](Self::trashed).
     pub(crate) fn take_trash(&mut self) -> Option<(FrameBlock, u16)> {
         let mut skipped = 0;
-        while let Some(block_id) = self.whole.pop().or_else(|| self.partial.pop_back()) {
+        while let Some(block_id) = self.spare_whole().or_else(|| self.partial.pop_back()) {
             let block = &mut self.blocks[block_id.0 as usize];
             block.listed_whole = false;
             block.listed_partial = false;
@@ -344,6 +340,11 @@ impl SwapCache {
             return Some((block_id, mask));
         }
         None
+    }
+
+    /// A block of free frames, unless it is one of those that readahead may need next.
+    fn spare_whole(&mut self) -> Option<FrameBlock> {
+        if self.whole.len() > WHOLE_KEPT { self.whole.pop() } else { None }
     }
 
     /// The memory of a block from [`take_trash`](Self::take_trash) has been given back.

@@ -33,6 +33,8 @@ struct Entry {
     condemned: bool,
     /// It existed at a fork: an heir may read it.
     inherited: bool,
+    /// When its content came into the pool.
+    stamp: u16,
 }
 
 const FREE: Entry = Entry {
@@ -44,6 +46,7 @@ const FREE: Entry = Entry {
     pins: 0,
     condemned: false,
     inherited: false,
+    stamp: 0,
 };
 
 /// What became of an entry that its page has let go.
@@ -128,6 +131,15 @@ impl SwapTable {
     pub fn hash(&self, id: EntryId) -> u128 {
         let entry = self.at(id);
         u128::from(entry.hash_high) << 64 | u128::from(entry.hash_low)
+    }
+
+    /// When the content of `id` came into the pool, by the pool's own clock.
+    pub fn stamp(&self, id: EntryId) -> u16 {
+        self.at(id).stamp
+    }
+
+    pub(crate) fn set_stamp(&mut self, id: EntryId, stamp: u16) {
+        self.at_mut(id).stamp = stamp;
     }
 
     /// Which process of the line stored the content.

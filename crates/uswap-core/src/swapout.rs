@@ -93,7 +93,7 @@ impl Core {
             StoreResult::Pool { handle, len, hash } => {
                 self.drop_clean(record.clean);
                 let entry = self.table.insert(Location::Pool { handle, len }, hash);
-                self.zswap.object_added(entry, handle, &self.table);
+                self.zswap.object_added(entry, handle, &mut self.table);
                 PageState::Swapped { entry }
             }
             StoreResult::Slot { area, slot, hash } => {
@@ -117,7 +117,7 @@ impl Core {
         };
         let entry = self.table.insert(location, hash);
         if let Location::Pool { handle, .. } = location {
-            self.zswap.object_added(entry, handle, &self.table);
+            self.zswap.object_added(entry, handle, &mut self.table);
         }
         self.let_go(entry);
     }

@@ -111,6 +111,8 @@ pub struct Engine {
     pub(crate) meter: Meter,
     pub(crate) handlers: AtomicU32,
     pub(crate) post: &'static Post,
+    /// Nanoseconds of a handler for a page from the pool, and for one from an area: a mean of the last ones.
+    pub(crate) fault_cost: [AtomicU64; 2],
     pub(crate) started: Instant,
     /// The user has been told that nothing more can be stored.
     pub(crate) said_full: AtomicBool,
@@ -314,6 +316,7 @@ impl Engine {
                 meter: Meter::default(),
                 handlers: AtomicU32::new(0),
                 post,
+                fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],
                 started: Instant::now(),
                 said_full: AtomicBool::new(false),
                 member,

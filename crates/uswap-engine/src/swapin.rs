@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use uswap_core::fault::MAX_WINDOW;
@@ -60,8 +61,18 @@ impl Engine {
                 (_, Location::Slot { .. }) => LatencyKind::Area,
             };
             self.record_latency(kind, since);
+            self.note_cost(from_area, since);
         }
         served
+    }
+
+    /// A mean of about the last 64, in which no single one counts much.
+    fn note_cost(&self, from_area: bool, since: Instant) {
+        let cost = &self.fault_cost[usize::from(from_area)];
+        let mean = cost.load(Relaxed);
+        let taken = (since.elapsed().as_nanos() as u64).min(mean * 8);
+        // Two handlers may do this at a time; then one of them counts.
+        cost.store(mean - mean / 64 + taken / 64, Relaxed);
     }
 
     /// Where the content of page `index` of the window is put.
@@ -165,7 +176,7 @@ impl Engine {
             let (progress, left) = match load.landing {
                 Landing::Frame(frame) => self.move_or_copy(load.page, frame, run, true),
                 Landing::Buffer => {
-                    self.meter.added.fetch_add(run as u64, std::sync::atomic::Ordering::Relaxed);
+                    self.meter.added.fetch_add(run as u64, Relaxed);
                     let source = worker.buffer_page(index);
                     (self.uffd.copy(load.page.address(), source, run * PAGE_SIZE, Wake::Wake), FrameLeft::Populated)
                 }

@@ -26,6 +26,8 @@ use crate::store::IoOutcome;
 
 /// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
 const STALL_WAITS: u32 = 100;
+/// Free frames beyond the reserve that are worth a system call.
+const TRASH_STEP: u64 = 64;
 /// How long faults do not wait for memory after nothing could be stored.
 const HOPELESS_MS: u64 = 50;
 
@@ -125,7 +127,11 @@ impl Engine {
         if cached > keep || round.moved == 0 {
             round.stored = self.store_some(worker, BATCH);
         }
-        round.trashed = self.trash_free_frames(self.meter.reserve.load(Relaxed));
+        let reserve = self.meter.reserve.load(Relaxed);
+        let free = u64::from(self.core().swap_cache().free_frames());
+        if urgent || free > reserve + TRASH_STEP {
+            round.trashed = self.trash_free_frames(reserve);
+        }
         round
     }
 
