@@ -5,13 +5,14 @@ use alloc::collections::BTreeMap;
 use crate::units::{PageNumber, PageRange};
 
 /// The set. Ranges in it neither overlap nor touch.
-#[derive(Default)]
-pub(crate) struct RangeSet {
+#[derive(Default, Debug)]
+pub struct RangeSet {
     /// First page -> the page after the last one.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
+    /// Puts all pages of `range` in.
     pub fn insert(&mut self, range: PageRange) {
         if range.pages == 0 {
             return;
@@ -26,6 +27,7 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
+    /// Takes all pages of `range` out.
     pub fn remove(&mut self, range: PageRange) {
         let (start, end) = (range.start.0, range.end().0);
         while let Some((&other, &other_end)) = self.ranges.range(..end).next_back().filter(|&(_, &last)| last > start) {
@@ -38,6 +40,7 @@ impl RangeSet {
         }
     }
 
+    /// Whether `page` is in the set.
     pub fn contains(&self, page: PageNumber) -> bool {
         self.ranges.range(..=page.0).next_back().is_some_and(|(_, &end)| page.0 < end)
     }
@@ -52,7 +55,7 @@ impl RangeSet {
         Some(PageRange { start: PageNumber(start), pages: end - start })
     }
 
-    /// The parts of `range` that are in the set.
+    /// The parts of `range` that are in the set, in order.
     pub fn within(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
         let mut from = range.start;
         core::iter::from_fn(move || {

@@ -12,7 +12,7 @@
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 
-use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
 
 /// What was said about a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,11 +171,10 @@ pub(crate) fn child_begins() {
     POSTINGS.clear();
 }
 
-/// What the program keeps from its children. The monitor has it.
+/// What the program keeps from its children. The monitor has it: unlike the table of postings it allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// In order, apart from each other.
-    ranges: Vec<PageRange>,
+    pages: RangeSet,
 }
 
 impl Kept {
@@ -184,8 +183,8 @@ impl Kept {
         while let Some(Posting { kind, start, len, to }) = POSTINGS.take() {
             let range = PageRange::of_bytes(start, start.saturating_add(len));
             match kind {
-                DONT_FORK => self.insert(range),
-                DO_FORK => self.remove(range),
+                DONT_FORK => self.pages.insert(range),
+                DO_FORK => self.pages.remove(range),
                 _ => self.moved(range, PageNumber::containing(to)),
             }
         }
@@ -193,50 +192,23 @@ impl Kept {
 
     fn moved(&mut self, range: PageRange, to: PageNumber) {
         let moved: Vec<PageRange> = self
-            .inside(range)
+            .pages
+            .within(range)
             .map(|part| PageRange { start: PageNumber(part.start.0 - range.start.0 + to.0), pages: part.pages })
             .collect();
-        self.remove(PageRange { start: to, pages: range.pages });
+        self.pages.remove(PageRange { start: to, pages: range.pages });
         for part in moved {
-            self.insert(part);
+            self.pages.insert(part);
         }
-    }
-
-    pub fn insert(&mut self, range: PageRange) {
-        let (mut start, mut end) = (range.start.0, range.end().0);
-        self.ranges.retain(|old| {
-            let apart = old.end().0 < start || old.start.0 > end;
-            if !apart {
-                start = start.min(old.start.0);
-                end = end.max(old.end().0);
-            }
-            apart
-        });
-        let at = self.ranges.partition_point(|old| old.start.0 < start);
-        self.ranges.insert(at, PageRange { start: PageNumber(start), pages: end - start });
-    }
-
-    pub fn remove(&mut self, range: PageRange) {
-        let mut left = Vec::with_capacity(self.ranges.len() + 1);
-        for old in &self.ranges {
-            for (start, end) in
-                [(old.start.0, old.end().0.min(range.start.0)), (old.start.0.max(range.end().0), old.end().0)]
-            {
-                if start < end {
-                    left.push(PageRange { start: PageNumber(start), pages: end - start });
-                }
-            }
-        }
-        self.ranges = left;
     }
 
     /// The kernel's flags of `range`, which is not adopted, are the program's.
     pub fn learn(&mut self, range: PageRange, mappings: &[Mapping]) {
-        self.remove(range);
+        self.pages.remove(range);
         for mapping in mappings.iter().filter(|mapping| mapping.kept) {
             let (start, end) = (mapping.range.start.max(range.start), mapping.range.end().min(range.end()));
             if start < end {
-                self.insert(PageRange { start, pages: end.0 - start.0 });
+                self.pages.insert(PageRange { start, pages: end.0 - start.0 });
             }
         }
     }
@@ -245,7 +217,7 @@ impl Kept {
     pub fn outside(&self, range: PageRange) -> Vec<PageRange> {
         let mut left = Vec::new();
         let mut at = range.start;
-        for kept in self.inside(range) {
+        for kept in self.pages.within(range) {
             if at < kept.start {
                 left.push(PageRange { start: at, pages: kept.start.0 - at.0 });
             }
@@ -255,14 +227,6 @@ impl Kept {
             left.push(PageRange { start: at, pages: range.end().0 - at.0 });
         }
         left
-    }
-
-    /// The kept parts of `range`.
-    pub fn inside(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
-        self.ranges.iter().filter_map(move |kept| {
-            let (start, end) = (kept.start.0.max(range.start.0), kept.end().0.min(range.end().0));
-            (start < end).then(|| PageRange { start: PageNumber(start), pages: end - start })
-        })
     }
 }
 
@@ -340,32 +304,42 @@ mod tests {
         assert!(postings.take().is_none());
     }
 
-    #[test]
-    fn kept_ranges_merge_and_split() {
+    fn kept(ranges: &[PageRange]) -> Kept {
         let mut kept = Kept::default();
-        kept.insert(range(10, 10));
-        kept.insert(range(30, 10));
-        assert_eq!(kept.ranges, [range(10, 10), range(30, 10)]);
-        kept.insert(range(20, 10));
-        assert_eq!(kept.ranges, [range(10, 30)]);
-        kept.remove(range(15, 5));
-        assert_eq!(kept.ranges, [range(10, 5), range(20, 20)]);
-        assert_eq!(kept.inside(range(12, 10)).collect::<Vec<_>>(), [range(12, 3), range(20, 2)]);
+        ranges.iter().for_each(|&range| kept.pages.insert(range));
+        kept
+    }
+
+    fn all(kept: &Kept) -> Vec<PageRange> {
+        kept.pages.within(range(0, 1000)).collect()
+    }
+
+    #[test]
+    fn what_is_not_kept_is_what_lies_between() {
+        let kept = kept(&[range(10, 5), range(20, 20)]);
         assert_eq!(kept.outside(range(12, 40)), [range(15, 5), range(40, 12)]);
-        kept.learn(range(0, 25), &[Mapping { range: range(5, 5), kept: true, wiped: false }]);
-        assert_eq!(kept.ranges, [range(5, 5), range(25, 15)]);
-        kept.remove(range(0, 100));
-        assert_eq!(kept.ranges, []);
+        assert_eq!(kept.outside(range(0, 20)), [range(0, 10), range(15, 5)]);
+        assert_eq!(kept.outside(range(20, 20)), []);
+    }
+
+    #[test]
+    fn flags_of_the_kernel_replace_what_was_known() {
+        let mut kept = kept(&[range(10, 5), range(20, 20)]);
+        let mappings = [
+            Mapping { range: range(5, 5), kept: true, wiped: false },
+            Mapping { range: range(12, 2), kept: false, wiped: true },
+            Mapping { range: range(24, 50), kept: true, wiped: false },
+        ];
+        kept.learn(range(0, 26), &mappings);
+        assert_eq!(all(&kept), [range(5, 5), range(24, 16)]);
     }
 
     #[test]
     fn advice_moves_with_its_memory() {
-        let mut kept = Kept::default();
-        kept.insert(range(10, 10));
-        kept.insert(range(100, 50));
+        let mut kept = kept(&[range(10, 10), range(100, 50)]);
         kept.moved(range(15, 10), PageNumber(120));
         // What was at the target is gone; the old place stays until its unmapping.
-        assert_eq!(kept.ranges, [range(10, 10), range(100, 25), range(130, 20)]);
+        assert_eq!(all(&kept), [range(10, 10), range(100, 25), range(130, 20)]);
     }
 
     #[test]
