@@ -118,7 +118,8 @@ pub struct PageTable {
     /// Memory that is ours to answer for; only pages of it have a state other than `Untouched`.
     adopted: RangeSet,
     leaves: BTreeMap<u64, Box<Leaf>>,
-    /// Where pages were discarded before there was a leaf: whole leaves.
+    /// Numbers of the leaves in which pages were ever discarded. A leaf that is made later starts with all of its
+    /// blocks marked; one that is there has the blocks in question marked.
     discarded: RangeSet,
     /// Pages with a state other than `Untouched`.
     known_pages: u64,
@@ -180,9 +181,9 @@ impl PageTable {
         assert!(known.is_none(), "{known:?} is forgotten with content");
         self.adopted.remove(range);
         // Leaves that nothing can be in any more.
-        let leaves = range.start.0 / LEAF_PAGES as u64..range.end().0.div_ceil(LEAF_PAGES as u64);
-        let mut next = leaves.start;
-        while let Some((&leaf_index, leaf)) = self.leaves.range(next..leaves.end).next() {
+        let leaves = Self::leaves_of(range);
+        let mut next = leaves.start.0;
+        while let Some((&leaf_index, leaf)) = self.leaves.range(next..leaves.end().0).next() {
             next = leaf_index + 1;
             let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
             let in_use = leaf.blocks.iter().any(|block| block.queued || block.isolating);
@@ -249,14 +250,9 @@ impl PageTable {
         }
     }
 
-    /// Whether pages of `range` were discarded.
+    /// Whether pages of the leaves in which `range` lies were discarded.
     pub(crate) fn was_any_discarded(&self, range: PageRange) -> bool {
-        let leaves = Self::leaves_of(range);
-        self.discarded.within(leaves).next().is_some()
-            || self
-                .leaves
-                .range(leaves.start.0..leaves.end().0)
-                .any(|(_, leaf)| leaf.blocks.iter().any(|block| block.discarded))
+        self.discarded.within(Self::leaves_of(range)).next().is_some()
     }
 
     /// Remembers for all blocks of `range` that pages were discarded.
