@@ -19,11 +19,9 @@ impl Core {
         self.discard_all(range);
     }
 
-    fn discard_all(&mut self, range: PageRange) {
-        let mut from = range.start;
-        while let Some((page, state)) = self.pages.next_with_state(from, range.end()) {
+    fn discard_all(&mut self, mut range: PageRange) {
+        while let Some((page, state)) = self.pages.take_known(&mut range) {
             self.discard(page, state);
-            from = page.plus(1);
         }
     }
 
@@ -35,16 +33,13 @@ impl Core {
 
     /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
     pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
-        let target = PageRange { start: to, pages };
+        let (mut source, target) = (PageRange { start: from, pages }, PageRange { start: to, pages });
         self.unmapped(target);
         self.pages.adopt(target);
-        if self.pages.was_any_discarded(PageRange { start: from, pages }) {
+        if self.pages.was_any_discarded(source) {
             self.pages.note_discarded(target);
         }
-        let end = from.plus(pages);
-        let mut next = from;
-        while let Some((page, state)) = self.pages.next_with_state(next, end) {
-            next = page.plus(1);
+        while let Some((page, state)) = self.pages.take_known(&mut source) {
             let new = PageNumber(page.0 - from.0 + to.0);
             let state = match state {
                 PageState::InFrame { frame } => {
@@ -58,7 +53,6 @@ impl Core {
                 }
                 other => other,
             };
-            self.pages.set(page, PageState::Untouched);
             self.pages.set(new, state);
             if matches!(state, PageState::Resident { .. }) {
                 self.note_resident(new, false);
@@ -66,8 +60,8 @@ impl Core {
         }
     }
 
+    /// What `page` had, by its `state` before it became `Untouched`, is given up.
     fn discard(&mut self, page: PageNumber, state: PageState) {
-        self.pages.set(page, PageState::Untouched);
         match state {
             PageState::Resident { clean } => self.drop_clean(clean),
             PageState::Swapped { entry } => {

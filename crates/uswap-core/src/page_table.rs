@@ -177,7 +177,7 @@ impl PageTable {
 
     /// Lets all adopted pages of `range` go. Their states must be `Untouched`.
     pub fn forget(&mut self, range: PageRange) {
-        let known = self.next_with_state(range.start, range.end());
+        let known = self.known(range).next();
         assert!(known.is_none(), "{known:?} is forgotten with content");
         self.adopted.remove(range);
         // Leaves that nothing can be in any more.
@@ -193,26 +193,29 @@ impl PageTable {
         }
     }
 
-    /// The first adopted page in `from..end` whose state is not `Untouched`.
-    pub fn next_with_state(&self, from: PageNumber, end: PageNumber) -> Option<(PageNumber, PageState)> {
-        let leaves = from.0 / LEAF_PAGES as u64..end.0.div_ceil(LEAF_PAGES as u64);
-        self.leaves.range(leaves).find_map(|(&leaf_index, leaf)| {
+    /// The pages of `range` whose state is not `Untouched`, in order.
+    pub fn known(&self, mut range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> + '_ {
+        core::iter::from_fn(move || self.next_known(&mut range))
+    }
+
+    /// The next page that [`known`](Self::known) gives. It becomes `Untouched`, and `range` what is left behind it.
+    pub(crate) fn take_known(&mut self, range: &mut PageRange) -> Option<(PageNumber, PageState)> {
+        let (page, state) = self.next_known(range)?;
+        self.set(page, PageState::Untouched);
+        Some((page, state))
+    }
+
+    fn next_known(&self, range: &mut PageRange) -> Option<(PageNumber, PageState)> {
+        let (leaves, end) = (Self::leaves_of(*range), range.end());
+        let (page, state) = self.leaves.range(leaves.start.0..leaves.end().0).find_map(|(&leaf_index, leaf)| {
             let base = leaf_index * LEAF_PAGES as u64;
-            let start = from.0.max(base) - base;
+            let start = range.start.0.max(base) - base;
             let stop = end.0.min(base + LEAF_PAGES as u64) - base;
             let index = (start..stop).find(|&index| leaf.words[index as usize] != 0)?;
             Some((PageNumber(base + index), PageState::unpack(leaf.words[index as usize])))
-        })
-    }
-
-    /// The pages of `range` whose state is not `Untouched`, in order.
-    pub fn known(&self, range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> + '_ {
-        let mut from = range.start;
-        core::iter::from_fn(move || {
-            let found = self.next_with_state(from, range.end())?;
-            from = found.0.plus(1);
-            Some(found)
-        })
+        })?;
+        *range = PageRange { start: page.plus(1), pages: end.0 - page.0 - 1 };
+        Some((page, state))
     }
 
     /// How many pages of `range` are adopted.
