@@ -1,9 +1,9 @@
 //! Adoption: which of the program's memory is managed.
 //!
 //! Private, anonymous, readable and writable mappings of which something is populated are adopted as a whole, when the
-//! budget becomes scarce; until then first touches stay the kernel's. What belongs to the engine is clipped out by address, because
-//! mappings merge. Adoption is books first, registration second, so that every fault of registered memory is known; then
-//! the populated pages are looked up, and the books know them as resident.
+//! budget becomes scarce; until then first touches stay the kernel's. What belongs to the engine is clipped out by
+//! address, because mappings merge. Adoption is books first, registration second, so that every fault of registered
+//! memory is known; then the populated pages are looked up, and the books know them as resident.
 
 use std::collections::VecDeque;
 use std::io;
@@ -118,7 +118,8 @@ impl Adopter {
         Ok(new)
     }
 
-    /// Memory that is not adopted carries the program's own advice: it is asked for before it is covered by the engine's.
+    /// Memory that is not adopted carries the program's own advice: it is asked for before it is covered by the
+    /// engine's.
     fn learn_what_is_kept(&mut self, engine: &Engine, range: PageRange) -> io::Result<()> {
         if !fork_advice::is_used() {
             return Ok(());
@@ -180,8 +181,8 @@ impl Adopter {
                     let _ = engine.uffd.unregister(from, to - from);
                     engine.core().unmapped(range);
                 } else if engine.uffd.register(from, to - from).is_err() {
-                    // Memory that was mapped into a hole after the registration is not registered by it: a page moved out
-                    // of it would read as zeros. Registering again what is registered changes nothing.
+                    // Memory that was mapped into a hole after the registration is not registered by it: a page moved
+                    // out of it would read as zeros. Registering again what is registered changes nothing.
                     engine.forget_unless_swapped(range);
                 }
                 at = to;
@@ -194,8 +195,8 @@ impl Adopter {
         Ok(())
     }
 
-    /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped any
-    /// more is forgotten.
+    /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped
+    /// any more is forgotten.
     pub fn take_over(&mut self, engine: &Engine) -> io::Result<()> {
         let mut maps = std::mem::take(&mut self.maps);
         maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
