@@ -117,11 +117,6 @@ impl Core {
         out.append(&mut self.released);
     }
 
-    /// Whether [`take_released`](Self::take_released) has something to give.
-    pub fn has_released(&self) -> bool {
-        !self.released.is_empty()
-    }
-
     /// Buries the zombies that no heir holds any more.
     pub fn bury_unheld(&mut self, held: impl Fn(EntryId) -> bool) {
         let epoch = self.table.epoch();

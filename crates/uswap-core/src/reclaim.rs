@@ -260,11 +260,6 @@ impl Core {
     pub fn trashed(&mut self, block: FrameBlock) {
         self.cache.trashed(block);
     }
-
-    /// Blocks that reclaim may still look at.
-    pub fn reclaimable_blocks(&self) -> usize {
-        self.reclaim.blocks()
-    }
 }
 
 #[cfg(test)]

@@ -66,7 +66,6 @@ pub struct SwapTable {
     chunks: Vec<Box<[Entry; CHUNK]>>,
     free: Vec<EntryId>,
     entries: u32,
-    in_use: u64,
     zombies: u64,
     epoch: Epoch,
     /// Whether a child may still read entries of this process's own epoch.
@@ -76,15 +75,7 @@ pub struct SwapTable {
 impl SwapTable {
     /// An empty table of the first process of its line.
     pub fn new() -> Self {
-        Self {
-            chunks: Vec::new(),
-            free: Vec::new(),
-            entries: 0,
-            in_use: 0,
-            zombies: 0,
-            epoch: Epoch(0),
-            has_heirs: false,
-        }
+        Self { chunks: Vec::new(), free: Vec::new(), entries: 0, zombies: 0, epoch: Epoch(0), has_heirs: false }
     }
 
     fn at(&self, id: EntryId) -> &Entry {
@@ -116,7 +107,6 @@ impl SwapTable {
             life: Life::InUse,
             ..FREE
         };
-        self.in_use += 1;
         id
     }
 
@@ -193,7 +183,6 @@ impl SwapTable {
             entry.condemned = true;
             return LetGo::Condemned;
         }
-        self.in_use -= 1;
         if has_heirs && self.at(id).inherited && self.at(id).epoch == own {
             self.at_mut(id).life = Life::Zombie;
             self.zombies += 1;
@@ -263,24 +252,10 @@ impl SwapTable {
         (0..self.entries).map(EntryId).filter(|&id| self.at(id).life == Life::InUse)
     }
 
-    /// All zombies, in order.
-    pub fn iter_zombies(&self) -> impl Iterator<Item = EntryId> + '_ {
-        (0..self.entries).map(EntryId).filter(|&id| self.at(id).life == Life::Zombie)
-    }
-
     /// One more than the highest index ever used.
+    #[expect(clippy::len_without_is_empty, reason = "how far the indices go, not how many entries there are")]
     pub fn len(&self) -> u32 {
         self.entries
-    }
-
-    /// Whether no entry was ever used.
-    pub fn is_empty(&self) -> bool {
-        self.entries == 0
-    }
-
-    /// Number of entries in use.
-    pub fn in_use(&self) -> u64 {
-        self.in_use
     }
 
     /// Number of zombies.
