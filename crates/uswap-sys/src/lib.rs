@@ -12,7 +12,7 @@
 //! - [`placement`]: where that lies, so that no program maps over it;
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc;
 //! - [`pagemap`], [`maps`], [`rss`]: what a process has in memory;
-//! - [`ring`], [`socket`], [`report`]: I/O;
+//! - [`ring`], [`report`]: I/O;
 //! - [`elf`]: what kind of program a file is.
 
 #![deny(unsafe_code)]
@@ -37,7 +37,6 @@ pub mod ring;
 pub mod rss;
 #[cfg(feature = "launch")]
 pub mod rusage;
-pub mod socket;
 pub mod thread;
 pub mod uffd;
 
