@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Word size of an ELF file.
@@ -60,14 +60,6 @@ pub fn inspect(path: &Path) -> io::Result<Program> {
         return Ok(Program::NotExecutable);
     }
     inspect_bytes(&File::open(path)?)
-}
-
-/// Whether the loader will ignore LD_PRELOAD for this file: it is setuid, setgid or has capabilities.
-pub fn gains_privileges(path: &Path) -> io::Result<bool> {
-    let mode = std::fs::metadata(path)?.permissions().mode();
-    let set_id = mode & 0o4000 != 0 || mode & 0o2010 == 0o2010;
-    let capabilities = rustix::fs::getxattr(path, c"security.capability", &mut [0u8; 64]).is_ok();
-    Ok(set_id || capabilities)
 }
 
 /// A source of bytes at offsets: a file, or a test's array.
@@ -279,6 +271,5 @@ mod tests {
         assert_eq!(inspect(Path::new("/")).unwrap(), Program::NotExecutable);
         assert_eq!(inspect(Path::new("/proc/version")).unwrap(), Program::NotExecutable);
         assert!(inspect(Path::new("/no/such/file")).is_err());
-        assert!(!gains_privileges(&std::env::current_exe().unwrap()).unwrap());
     }
 }

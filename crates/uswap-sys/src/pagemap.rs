@@ -8,7 +8,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
@@ -123,16 +123,6 @@ impl PageMap {
     /// Asks mincore(2).
     pub fn by_mincore() -> PageMap {
         PageMap { fd: None }
-    }
-
-    /// Takes an open pagemap.
-    pub fn from_fd(fd: OwnedFd) -> PageMap {
-        PageMap { fd: Some(fd) }
-    }
-
-    /// The descriptor, unless mincore is asked.
-    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Lists populated pages in `start..end`: how many ranges of `out` are filled, and where to go on,

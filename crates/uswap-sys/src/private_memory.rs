@@ -118,13 +118,6 @@ impl PrivateMapping {
         self.len
     }
 
-    /// Keeps it mapped for ever.
-    pub fn leak(self) -> &'static mut [u8] {
-        let (base, len) = self.into_raw();
-        // SAFETY: the mapping is ours alone, initialised by the kernel, and never unmapped from here on.
-        unsafe { std::slice::from_raw_parts_mut(base, len) }
-    }
-
     /// Gives up ownership; [`PrivateMapping::from_raw`] takes it back.
     pub fn into_raw(self) -> (*mut u8, usize) {
         let raw = (self.base.as_ptr(), self.len);
@@ -179,12 +172,6 @@ pub fn note(start: usize, end: usize) -> bool {
 /// Takes a range out again, narrowed to whole pages. It may be a part of what was noted.
 pub fn forget(start: usize, end: usize) {
     TABLE.remove(start.next_multiple_of(PAGE_SIZE), end / PAGE_SIZE * PAGE_SIZE);
-}
-
-/// Calls `f(start, end)` for every range. One range may come in several pieces, in no order, and a
-/// piece more than once.
-pub fn for_each_range(f: impl FnMut(usize, usize)) {
-    TABLE.for_each(f);
 }
 
 /// Whether any byte of the range is private.
@@ -369,6 +356,7 @@ impl<const N: usize> Table<N> {
         false
     }
 
+    /// Calls `f(start, end)` for every range. One may come in several pieces, in no order, and a piece more than once.
     fn for_each(&self, mut f: impl FnMut(usize, usize)) {
         loop {
             let moves = self.moves.load(ORDER);

@@ -4,7 +4,7 @@
 //! than the ring has entries, so that the completion queue cannot overflow. A short count is given as
 //! the kernel gave it: going on from there is the store's business.
 //!
-//! After a fork the child must call [`Ring::abandon_after_fork`]: the ring, and in a process with an
+//! After a fork the child must forget an inherited ring, not drop it: the ring, and in a process with an
 //! agent the descriptor's very number, belong to somebody else there.
 
 #![allow(unsafe_code)]
@@ -209,12 +209,6 @@ impl Ring {
         };
         self.in_flight -= 1;
         Some(completion)
-    }
-
-    /// What a fork's child does with an inherited ring: forgets it, touching neither the parent's
-    /// requests nor any descriptor.
-    pub fn abandon_after_fork(self) {
-        std::mem::forget(self);
     }
 }
 

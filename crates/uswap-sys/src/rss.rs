@@ -16,14 +16,8 @@ pub struct Rss {
     pub shmem_pages: u64,
 }
 
-/// Reads `/proc/PID/status`. The kernel's counts may lag by some dozens of pages per thread.
-///
-/// A process that has exited and waits to be reaped has no memory: all zeros.
-pub fn rss_of(pid: u32) -> io::Result<Rss> {
-    parse_status(&std::fs::read(format!("/proc/{pid}/status"))?).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// The calling process's. Agent threads: it is seen as long as the calling thread lives.
+/// Reads the status of the calling process, which is seen as long as the calling thread lives. The kernel's counts may
+/// lag by some dozens of pages per thread.
 pub fn own_rss() -> io::Result<Rss> {
     let mut text = [0; 4096];
     let fd = crate::proc::open(c"/proc/thread-self/status")?;
@@ -107,7 +101,7 @@ mod tests {
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
         let (resident, shared) = StatM::open_self().unwrap().read().unwrap();
         assert!(resident - shared >= 16_000, "{resident} {shared}");
-        assert!(rss_of(std::process::id()).unwrap().anon_pages >= 16_000);
+        assert!(own_rss().unwrap().anon_pages >= 16_000);
         drop(block);
     }
 }

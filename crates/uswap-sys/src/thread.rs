@@ -90,15 +90,6 @@ impl RawThread {
         // thread never returns to this memory. `self` is not used again.
         unsafe { ManuallyDrop::drop(&mut self.memory) }
     }
-
-    /// Unmaps the memory of a thread that a fork has left behind in the parent.
-    ///
-    /// # Safety
-    /// The calling process is the fork's child, so that the thread does not run in it.
-    pub unsafe fn reclaim_after_fork(mut self) {
-        // SAFETY: by the caller's promise nobody runs on it. `self` is not used again.
-        unsafe { ManuallyDrop::drop(&mut self.memory) }
-    }
 }
 
 const PAGE: usize = PAGE_SIZE;

@@ -112,11 +112,6 @@ impl Features {
         Features(bits)
     }
 
-    /// The bits of `UFFD_FEATURE_*`.
-    pub const fn bits(self) -> u64 {
-        self.0
-    }
-
     /// Both sets together.
     pub const fn with(self, other: Features) -> Features {
         Features(self.0 | other.0)
@@ -442,19 +437,9 @@ impl Uffd {
         Ok(uffd.handshake(Features::NONE)?)
     }
 
-    /// Takes a descriptor that has had its handshake, usually from another process's message.
-    pub fn from_fd(fd: OwnedFd) -> Uffd {
-        Uffd { fd }
-    }
-
     /// The descriptor.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-
-    /// Gives the descriptor away.
-    pub fn into_fd(self) -> OwnedFd {
-        self.fd
     }
 
     fn descriptor(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Errno> {
