@@ -43,11 +43,6 @@ impl SlotPage {
         self.slot
     }
 
-    /// The memory.
-    pub fn address(&self) -> *mut u8 {
-        self.address
-    }
-
     /// What became of the transfer of this page.
     pub fn outcome(&self) -> IoOutcome {
         self.outcome

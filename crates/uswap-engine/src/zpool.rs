@@ -358,12 +358,6 @@ impl Zpool {
         self.region.len
     }
 
-    /// The address range of the pool.
-    pub fn range(&self) -> std::ops::Range<usize> {
-        let start = self.region.base.as_ptr().addr();
-        start..start + self.region.len
-    }
-
     /// What reads and writes objects while the pool itself is locked away.
     pub fn view(&self) -> PoolView {
         self.region.view()
