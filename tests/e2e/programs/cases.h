@@ -8,6 +8,26 @@ struct test_case {
 	void (*run)(void);
 };
 
+/* What most cases work on. */
+static const size_t SIZE = 96 * MiB;
+
+/* Fresh memory that was filled and is swapped out. */
+static inline char *swapped(size_t bytes, uint64_t seed, const char *what)
+{
+	char *p = map(bytes);
+	fill(p, bytes, seed);
+	push_out(p, bytes, what);
+	return p;
+}
+
+static inline pid_t forked(void)
+{
+	fflush(stdout);
+	pid_t child = fork();
+	MUST(child >= 0);
+	return child;
+}
+
 static inline int run_case(int argc, char **argv, const struct test_case *cases, size_t count)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -23,4 +43,6 @@ static inline int run_case(int argc, char **argv, const struct test_case *cases,
 	fprintf(stderr, "\n");
 	return 2;
 }
+
+#define RUN_CASE(argc, argv, cases) run_case(argc, argv, cases, sizeof cases / sizeof *cases)
 #endif

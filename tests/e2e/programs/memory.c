@@ -14,16 +14,6 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-static const size_t SIZE = 96 * MiB;
-
-static void *swapped(size_t bytes, uint64_t seed, const char *what)
-{
-	void *p = map(bytes);
-	fill(p, bytes, seed);
-	push_out(p, bytes, what);
-	return p;
-}
-
 /* --- access that must trap --- */
 
 static sigjmp_buf trap;
@@ -338,9 +328,7 @@ static void advise_fork(void)
 	MUST(madvise(p, third, MADV_DONTFORK) == 0);
 	MUST(madvise(p + third, third, MADV_WIPEONFORK) == 0);
 	push_out(p, 3 * third, "advice for fork");
-	fflush(stdout);
-	pid_t child = fork();
-	MUST(child >= 0);
+	pid_t child = forked();
 	if (!child) {
 		if (trap_of((uint64_t *)p, 0) != SIGSEGV)
 			bad("MADV_DONTFORK memory can be read in the child");
@@ -466,9 +454,7 @@ static void shared(void)
 		fill_page((uint64_t *)(cow + k * PAGE), 27, k);
 	fill(both, size, 28);
 	char *p = swapped(64 * MiB, 29, "beside shared memory");
-	fflush(stdout);
-	pid_t child = fork();
-	MUST(child >= 0);
+	pid_t child = forked();
 	if (!child) {
 		check(both, size, 28, "child: shared");
 		check(p, 64 * MiB, 29, "child: private");
@@ -622,9 +608,7 @@ static void limits(void)
 	}
 	check(p, SIZE, 46, "under limits");
 	MUST(setrlimit(RLIMIT_NOFILE, &few) == 0);
-	fflush(stdout);
-	pid_t child = fork();
-	MUST(child >= 0);
+	pid_t child = forked();
 	if (!child) {
 		check(p, SIZE, 46, "child under limits");
 		fill(p, SIZE, 47);
@@ -698,5 +682,5 @@ int main(int argc, char **argv)
 		{ "direct", direct },		  { "limits", limits },
 		{ "limit-fsize", limit_fsize },	  { "heap", heap },
 	};
-	return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
+	return RUN_CASE(argc, argv, cases);
 }

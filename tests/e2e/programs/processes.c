@@ -15,24 +15,7 @@
 #include <dirent.h>
 
 extern char **environ;
-static const size_t SIZE = 96 * MiB;
 static char **arguments;
-
-static pid_t forked(void)
-{
-	fflush(stdout);
-	pid_t child = fork();
-	MUST(child >= 0);
-	return child;
-}
-
-static char *swapped(size_t bytes, uint64_t seed, const char *what)
-{
-	char *p = map(bytes);
-	fill(p, bytes, seed);
-	push_out(p, bytes, what);
-	return p;
-}
 
 /* --- fork --- */
 
@@ -645,5 +628,5 @@ int main(int argc, char **argv)
 		{ "end-pthread_exit", end_pthread_exit }, { "end-return", end_return },
 	};
 	arguments = argv;
-	return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
+	return RUN_CASE(argc, argv, cases);
 }

@@ -9,16 +9,6 @@
 #include <sys/time.h>
 #include <ucontext.h>
 
-static const size_t SIZE = 96 * MiB;
-
-static char *swapped(size_t bytes, uint64_t seed, const char *what)
-{
-	char *p = map(bytes);
-	fill(p, bytes, seed);
-	push_out(p, bytes, what);
-	return p;
-}
-
 /* --- threads --- */
 
 enum { THREADS = 8 };
@@ -222,9 +212,7 @@ static void fork_threads(void)
 	for (size_t k = 0; k < 4; k++)
 		MUST(pthread_create(&threads[k], NULL, allocate, (void *)k) == 0);
 	for (int round = 0; round < 12; round++) {
-		fflush(stdout);
-		pid_t child = fork();
-		MUST(child >= 0);
+		pid_t child = forked();
 		if (!child) {
 			for (int k = 0; k < 200; k++) {
 				char *q = malloc(100000);
@@ -253,9 +241,7 @@ static void *fork_in_thread(void *argument)
 {
 	char *p = argument;
 	for (int round = 0; round < 5; round++) {
-		fflush(stdout);
-		pid_t child = fork();
-		MUST(child >= 0);
+		pid_t child = forked();
 		if (!child) {
 			pthread_t thread;
 			void *result;
@@ -297,9 +283,7 @@ static void fork_handlers(void)
 	MUST(pthread_atfork(at_fork, at_fork, at_fork) == 0);
 	for (int round = 0; round < 5; round++) {
 		push_out(at_fork_memory, SIZE, "atfork");
-		fflush(stdout);
-		pid_t child = fork();
-		MUST(child >= 0);
+		pid_t child = forked();
 		if (!child) {
 			MUST(handlers_run == 2 * round + 2);
 			check(at_fork_memory, SIZE, 4, "child");
@@ -465,9 +449,7 @@ static void jumping(void)
 	}
 	MUST(jumps == 100);
 	for (int k = 0; k < 10; k++) {
-		fflush(stdout);
-		pid_t pid = fork();
-		MUST(pid >= 0);
+		pid_t pid = forked();
 		if (!pid) {
 			MUST(wrong_word((uint64_t *)p, 14, 0) == WORDS);
 			_exit(0);
@@ -516,5 +498,5 @@ int main(int argc, char **argv)
 		{ "blocked-signals", blocked_signals }, { "jumping", jumping },
 		{ "dlopen", load },
 	};
-	return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
+	return RUN_CASE(argc, argv, cases);
 }
