@@ -144,7 +144,7 @@ mod tests {
             if load.page.0 == 21 { core.load_cancelled(load, plan.op) } else { core.load_cached(load, plan.op) }
         }
         assert_eq!((core.swap_cache().cached_frames(), core.swap_cache().free_frames()), (0, 16));
-        assert_eq!((core.swapped_pages(), core.swap_table().in_use()), (0, 0));
+        assert_eq!((core.swapped_pages(), core.swap_table().iter_in_use().count()), (0, 0));
         assert_eq!(core.pages().get(PageNumber(16)), Some(PageState::Untouched));
     }
 

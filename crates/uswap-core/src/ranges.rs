@@ -29,6 +29,9 @@ impl RangeSet {
 
     /// Takes all pages of `range` out.
     pub fn remove(&mut self, range: PageRange) {
+        if range.pages == 0 {
+            return;
+        }
         let (start, end) = (range.start.0, range.end().0);
         while let Some((&other, &other_end)) = self.ranges.range(..end).next_back().filter(|&(_, &last)| last > start) {
             self.ranges.remove(&other);
@@ -99,6 +102,8 @@ mod tests {
             for (page, &there) in plain.iter().enumerate() {
                 assert_eq!(set.contains(PageNumber(page as u64)), there);
             }
+            let parts: Vec<_> = set.within(range(0, 96)).collect();
+            assert!(parts.windows(2).all(|pair| pair[0].end() < pair[1].start), "parts touch: {parts:?}");
             let (start, pages) = (random >> 24 & 63, random >> 32 & 31);
             let within: u64 = set.within(range(start, pages)).map(|part| part.pages).sum();
             let expected = plain[start as usize..(start + pages) as usize].iter().filter(|&&there| there).count();

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
@@ -109,6 +109,8 @@ pub struct Engine {
     /// Where its memory is.
     pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
+    /// Handlers that have all the memory that they need.
+    pub(crate) handlers_ready: AtomicU32,
     pub(crate) post: &'static Post,
     /// Nanoseconds of a handler for a page from the pool, and for one from an area: a mean of the last ones.
     pub(crate) fault_cost: [AtomicU64; 2],
@@ -313,6 +315,7 @@ impl Engine {
                 trash_range: (trash.memory.start(), trash.memory.end()),
                 trash: Mutex::new(trash),
                 meter: Meter::default(),
+                handlers_ready: AtomicU32::new(0),
                 post,
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],
                 started: Instant::now(),

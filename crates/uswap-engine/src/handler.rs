@@ -54,6 +54,7 @@ impl Engine {
             Ok(worker) => worker,
             Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
         };
+        self.handlers_ready.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),

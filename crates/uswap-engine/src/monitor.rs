@@ -546,6 +546,11 @@ fn start_handlers(engine: &'static Engine) {
     if started == 0 {
         engine.fatal(format_args!("uswap: no fault handler could be started"));
     }
+    // A fork now would copy the heap as it is, locked by a handler that takes its memory, and the child's monitor would
+    // wait for that lock for ever.
+    while engine.handlers_ready.load(Acquire) < started {
+        crate::handler::pause();
+    }
 }
 
 /// One line for a start that failed.

@@ -189,14 +189,13 @@ fn a_killed_process_leaves_a_group_that_works() {
     }
     let me = group.allot(2).unwrap();
     let mut mine = 0;
-    while group.process(index).tally.get(Counter::Pswpout) < 10_000 {
+    while mine == 0 || group.process(index).tally.get(Counter::Pswpout) < 10_000 {
         if let Some(cluster) = group.claim_cluster(0, me) {
             assert_eq!(group.cluster_owner(0, cluster), Some(me));
             mine += 1;
             assert!(group.release_cluster(0, cluster, me));
         }
     }
-    assert!(mine > 0);
     // SAFETY: our own child, not waited for yet.
     unsafe {
         libc::kill(child, libc::SIGKILL);
