@@ -175,10 +175,12 @@ impl Area {
         match error {
             StoreError::NoSpace => {
                 member.slot().tally.add(Counter::NoSpace, 1);
+                // Before the area closes: a thread that finds it closed asks whether the user knows.
+                let known = self.said_no_space.swap(true, Relaxed);
                 *self.paused_until.lock().expect("no thread panics with this lock") =
                     Some(Instant::now() + NO_SPACE_PAUSE);
                 *self.no_space_since.lock().expect("no thread panics with this lock") = Some(Instant::now());
-                if !self.said_no_space.swap(true, Relaxed) {
+                if !known {
                     member.alarm(format_args!(
                         "uswap: no space left for swap area {}; pages stay in memory until there is some",
                         self.id.0

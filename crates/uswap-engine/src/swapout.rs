@@ -26,6 +26,8 @@ use crate::store::IoOutcome;
 
 /// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
 const STALL_WAITS: u32 = 100;
+/// Rounds of reclaim of a handler after each fault that it has served.
+const ROUNDS_AFTER_FAULT: u32 = 4;
 /// Free frames beyond the reserve that are worth a system call.
 const TRASH_STEP: u64 = 64;
 /// How long faults do not wait for memory after nothing could be stored.
@@ -74,13 +76,14 @@ impl Engine {
         }
     }
 
-    /// After a fault has been served: near the limit, as much leaves as came.
+    /// After a fault has been served: near the limit, more leaves than came. Other faults that the handler has read wait
+    /// meanwhile, so it does not go on for long.
     pub(crate) fn keep_room(&self, worker: &mut Worker) {
         if self.is_hopeless() {
             return;
         }
-        while self.meter.used() > self.meter.start.load(Relaxed) {
-            if !self.reclaim_a_little(worker, false) {
+        for _ in 0..ROUNDS_AFTER_FAULT {
+            if self.meter.used() <= self.meter.start.load(Relaxed) || !self.reclaim_a_little(worker, false) {
                 return;
             }
         }

@@ -272,7 +272,6 @@ fn full_tmpfs_that_gets_space_again() {
 }
 
 #[test]
-#[ignore = "open: one message too many was seen"]
 fn full_ext4_that_gets_space_again() {
     if !is_root() {
         skip("mounting needs root");
