@@ -196,7 +196,6 @@ impl Core {
 
     fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
         let op = self.next_op();
-        self.note_pool_hit(page);
         let window = self.readahead.window(page);
         let pages = &self.pages;
         let swapped = |page| {
@@ -233,12 +232,14 @@ impl Core {
         self.loads_in_flight += count as u32;
         self.swapped_pages -= count as u64;
         let (faulting, hits) = ((page.0 - start.0) as usize, window.hits + self.cluster.take_hits());
+        self.note_pool_hit(&pages[faulting]);
         FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
     }
 
-    fn note_pool_hit(&mut self, page: PageNumber) {
-        let Some(PageState::Swapped { entry }) = self.pages.get(page) else { return };
-        if matches!(self.table.location(entry), Location::Pool { .. }) && !self.table.is_foreign(entry) {
+    fn note_pool_hit(&mut self, load: &LoadPage) {
+        if let (Some(entry), Location::Pool { .. }) = (load.entry, load.location)
+            && load.epoch == self.table.epoch()
+        {
             self.zswap.hit(self.table.stamp(entry));
         }
     }

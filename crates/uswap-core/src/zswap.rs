@@ -103,12 +103,20 @@ impl Zswap {
     /// Objects leave the pool anywhere in the order; their records go when they are more than half of it.
     fn forget_gone(&mut self, table: &SwapTable) {
         if self.fifo.len() as u64 > 64 + 2 * self.objects {
-            self.fifo.retain(|&(entry, handle)| {
-                table.is_live(entry)
-                    && !table.is_foreign(entry)
-                    && matches!(table.location(entry), Location::Pool { handle: current, .. } if current == handle)
-            });
+            self.fifo.retain(|&record| object_len(table, record).is_some());
         }
+    }
+}
+
+/// Length of the object that a record of the age order names; `None` when the object is gone, and the entry or its place
+/// may be another's.
+fn object_len(table: &SwapTable, (entry, handle): (EntryId, u32)) -> Option<u16> {
+    if !table.is_live(entry) || table.is_foreign(entry) {
+        return None;
+    }
+    match table.location(entry) {
+        Location::Pool { handle: current, len } if current == handle => Some(len),
+        _ => None,
     }
 }
 
@@ -118,20 +126,13 @@ impl Core {
     pub fn next_writeback(&mut self, held: impl Fn(EntryId) -> bool) -> Option<WritebackJob> {
         for _ in 0..self.zswap.fifo.len().min(SEARCH_MAX) {
             let (entry, handle) = self.zswap.fifo.pop_front()?;
-            if !self.table.is_live(entry) || self.table.is_foreign(entry) {
+            let Some(len) = object_len(&self.table, (entry, handle)) else { continue };
+            if self.table.pins(entry) > 0 || held(entry) {
+                self.zswap.fifo.push_back((entry, handle));
                 continue;
             }
-            match self.table.location(entry) {
-                Location::Pool { handle: current, len } if current == handle => {
-                    if self.table.pins(entry) > 0 || held(entry) {
-                        self.zswap.fifo.push_back((entry, handle));
-                        continue;
-                    }
-                    self.table.pin(entry);
-                    return Some(WritebackJob { entry, handle, len, hash: self.table.hash(entry) });
-                }
-                _ => {}
-            }
+            self.table.pin(entry);
+            return Some(WritebackJob { entry, handle, len, hash: self.table.hash(entry) });
         }
         None
     }

@@ -171,8 +171,6 @@ pub(crate) struct Worker {
     /// [`BATCH`] pages, aligned.
     pub buffer: PrivateMapping,
     pub released: Vec<Released>,
-    /// The thread is reclaiming: a fault that it serves meanwhile must not reclaim again.
-    pub reclaiming: bool,
     /// Pages that could not be moved, for the monitor to see to.
     pub busy: Vec<PageNumber>,
     /// Whether `busy` is filled.
@@ -195,7 +193,6 @@ impl Worker {
             compressed: Box::new([0; PAGE_SIZE]),
             buffer: private_memory::map(BATCH * PAGE_SIZE, Purpose::Buffers)?,
             released: Vec::with_capacity(RELEASED_KEPT),
-            reclaiming: false,
             busy: Vec::new(),
             collects_busy: false,
             pending: VecDeque::with_capacity(4096),

@@ -91,9 +91,7 @@ impl Engine {
 
     /// A handler's round of reclaim; whether it achieved something.
     fn reclaim_a_little(&self, worker: &mut Worker, urgent: bool) -> bool {
-        worker.reclaiming = true;
         let round = self.reclaim_round(worker, urgent);
-        worker.reclaiming = false;
         self.meter.freed(round.trashed);
         round.moved + round.stored + round.trashed > 0
     }
@@ -264,11 +262,9 @@ impl Engine {
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an
     /// unread event may stand in the way, and then the thread is woken to fault again.
     pub(crate) fn serve_wanted(&self, page: PageNumber, worker: &mut Worker) {
-        let was_reclaiming = std::mem::replace(&mut worker.reclaiming, true);
         if self.serve(&PendingFault::wanted(page), worker) != crate::handler::Served::Done {
             self.wake(page, 1);
         }
-        worker.reclaiming = was_reclaiming;
     }
 
     pub(crate) fn take_and_release(&self, worker: &mut Worker) {
