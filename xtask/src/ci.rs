@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::failures::Failures;
 use crate::run::{build_uswap, cargo, root, step, target};
 use crate::summary::Summary;
 
@@ -32,7 +33,7 @@ pub fn all() -> Result<(), String> {
     let mut summary = Summary::default();
     note(tests(
         "unit tests",
-        &mut cargo(&["test", "--workspace", "--exclude", "uswap-e2e", "--no-fail-fast"]),
+        cargo(&["test", "-q", "--workspace", "--exclude", "uswap-e2e", "--no-fail-fast"]),
         &mut summary,
     ));
     note(end_to_end_tests(None, CI, &mut summary));
@@ -99,7 +100,7 @@ fn end_to_end_tests(filter: Option<&str>, length: Length, summary: &mut Summary)
             command.env(name, value);
         }
     }
-    let outcome = tests("end-to-end tests", &mut command, summary);
+    let outcome = tests("end-to-end tests", command, summary);
     summary.skipped_inside(lines(&skipped));
     outcome
 }
@@ -111,22 +112,30 @@ fn lines(path: &Path) -> u64 {
 }
 
 /// Runs a test command, shows its output, and adds up its results.
-fn tests(name: &str, command: &mut Command, summary: &mut Summary) -> Result<(), String> {
+fn tests(name: &str, mut command: Command, summary: &mut Summary) -> Result<(), String> {
     println!("\n== {name}");
     let begun = Instant::now();
+    let (output, writer) = std::io::pipe().map_err(|error| format!("{name}: {error}"))?;
+    let for_errors = writer.try_clone().map_err(|error| format!("{name}: {error}"))?;
     let mut child = command
         .current_dir(root())
-        .stdout(Stdio::piped())
+        .env("RUST_BACKTRACE", "0")
+        .stdout(writer)
+        .stderr(for_errors)
         .spawn()
         .map_err(|error| format!("{name}: cannot start: {error}"))?;
-    let output = child.stdout.take().expect("it is piped");
+    // The command holds the writing end of the pipe until it is dropped.
+    drop(command);
+    let mut failures = Failures::default();
     for line in BufReader::new(output).split(b'\n') {
         let line = line.map_err(|error| format!("{name}: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
         summary.line(&line);
+        failures.line(&line);
     }
     let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
     println!("== {name}: {} after {:.1?}", if status.success() { "ok" } else { "FAILED" }, begun.elapsed());
+    print!("{failures}");
     if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod failures;
 mod overhead;
 mod run;
 mod summary;

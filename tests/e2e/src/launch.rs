@@ -263,6 +263,23 @@ impl Running {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned()
     }
 
+    /// What the program has written to standard output so far.
+    pub fn stdout_so_far(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.stdout).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until `happened`; fails the test, saying that there was never `what`, when the root ends first or a minute
+    /// goes by. Programs are waited for in this way, never by a sleep: from a cold disk one takes a second to start.
+    pub fn wait_until(&mut self, what: &str, happened: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !happened(self) {
+            if begun.elapsed() > Duration::from_secs(60) || !self.is_running() {
+                self.give_up(&format!("never: {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Kills everything.
     pub fn kill_all(&self) {
         if let Some(sampler) = &self.sampler {

@@ -229,12 +229,9 @@ fn full_file_system(test: &TempDir, place: &Path, flags: impl Fn(Budget) -> Budg
     let mut running = program.under(&flags(budget()));
     let begun = Instant::now();
     if !bare_only() {
-        while messages(&running.stderr_so_far()).is_empty() {
-            if begun.elapsed() > Duration::from_secs(60) || !running.is_running() {
-                running.give_up("no warning although the file system is full");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        running.wait_until("a warning that the file system is full", |running| {
+            !messages(&running.stderr_so_far()).is_empty()
+        });
     }
     std::thread::sleep(Duration::from_millis(300));
     std::fs::remove_file(&filler).expect("an own file");

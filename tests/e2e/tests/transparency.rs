@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use uswap_e2e::{Budget, Launch, TempDir, c_library, c_program, kill_process, name_of, repeat, tool};
+use uswap_e2e::{Budget, Launch, Running, TempDir, c_library, c_program, kill_process, name_of, repeat, tool};
 
 const BUDGET_MIB: u64 = 64;
 
@@ -133,7 +133,7 @@ fn signals_to_the_supervisor_reach_the_program() {
         );
         let launch = Launch::new(&test, "perl").args(["-e", &script]).time_limit(Duration::from_secs(20));
         let mut running = launch.under(&Budget::mib(BUDGET_MIB));
-        std::thread::sleep(Duration::from_millis(500));
+        running.wait_until("the program is ready", |running| running.stdout_so_far() == "ready\n");
         let sent = tool(Command::new("kill").arg(format!("-{signal}")).arg(running.id().to_string()));
         assert!(sent.status.success() && running.id() > 1, "kill -{signal}");
         let begun = Instant::now();
@@ -209,10 +209,10 @@ fn daemon_that_outlives_the_program() {
 fn program_killed_from_outside() {
     let test = TempDir::new("killed");
     let launch = Launch::new(&test, "sleep").arg("60").time_limit(Duration::from_secs(30));
-    let running = launch.under(&Budget::mib(BUDGET_MIB));
-    std::thread::sleep(Duration::from_millis(500));
-    let program = running.members().into_iter().find(|&pid| name_of(pid) == "sleep");
-    kill_process(program.expect("the program has been started"));
+    let mut running = launch.under(&Budget::mib(BUDGET_MIB));
+    let program = |running: &Running| running.members().into_iter().find(|&pid| name_of(pid) == "sleep");
+    running.wait_until("the program has been started", |running| program(running).is_some());
+    kill_process(program(&running).expect("it has been started"));
     let finished = running.finish();
     assert_eq!(finished.code(), 128 + 9, "{finished}");
 }
