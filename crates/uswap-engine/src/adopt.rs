@@ -148,7 +148,7 @@ impl Adopter {
         let mut found = 0;
         while at < end {
             // Pages must not be moved between the look and the note.
-            let _gate = engine.gate.write().expect("no thread panics with this lock");
+            let _gate = engine.gate.shut();
             let (count, next) = engine.pagemap.present(at, end.min(at + STEP), &mut self.present[..])?;
             let mut core = engine.core();
             for present in &self.present[..count] {

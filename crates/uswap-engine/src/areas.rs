@@ -11,6 +11,7 @@ use uswap_sys::report::Reason;
 
 use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter};
 use crate::member::Member;
+use crate::patience::Lock;
 use crate::store::faulty::FaultyStore;
 use crate::store::file::FileStore;
 use crate::store::{Store, StoreError};
@@ -113,11 +114,10 @@ impl Areas {
     }
 
     /// Gives clusters that became empty back to the group. No lock is held while the file system frees them.
-    pub fn release_empty_clusters(&self, core: &Mutex<Core>, member: &Member) {
+    pub(crate) fn release_empty_clusters(&self, core: &Lock<Core>, member: &Member) {
         for area in &self.areas {
             loop {
-                let taken =
-                    core.lock().expect("no thread panics with this lock").slots_mut(area.id).take_empty_cluster();
+                let taken = core.lock().slots_mut(area.id).take_empty_cluster();
                 let Some(cluster) = taken else { break };
                 if member.group.config().areas[area.id.0 as usize].punch_holes {
                     // Slot 0 is the header; the last cluster may be short.

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::{MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 use uswap_core::entry::Epoch;
@@ -36,6 +36,7 @@ use crate::ledger::Ledger;
 use crate::member::Member;
 use crate::monitor::Post;
 use crate::page_io::{PageBatch, SlotPage};
+use crate::patience::{Gate, Lock};
 use crate::swapout::PendingStore;
 use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 
@@ -101,11 +102,11 @@ pub struct Engine {
     pub(crate) phase: Word,
     pub(crate) window: Window,
     pub(crate) running: RwLock<()>,
-    pub(crate) gate: RwLock<()>,
-    pub(crate) core: Mutex<Core>,
-    pub(crate) pool: Mutex<Zpool>,
-    pub(crate) heirs: Mutex<Vec<Ledger>>,
-    pub(crate) trash: Mutex<Trash>,
+    pub(crate) gate: Gate,
+    pub(crate) core: Lock<Core>,
+    pub(crate) pool: Lock<Zpool>,
+    pub(crate) heirs: Lock<Vec<Ledger>>,
+    pub(crate) trash: Lock<Trash>,
     /// Where its memory is.
     pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
@@ -305,12 +306,12 @@ impl Engine {
                 phase: Word::new(RUNNING),
                 window: Window::new(),
                 running: RwLock::new(()),
-                gate: RwLock::new(()),
-                core: Mutex::new(core),
-                pool: Mutex::new(pool),
-                heirs: Mutex::new(Vec::new()),
+                gate: Gate::new(),
+                core: Lock::new(core),
+                pool: Lock::new(pool),
+                heirs: Lock::new(Vec::new()),
                 trash_range: (trash.memory.start(), trash.memory.end()),
-                trash: Mutex::new(trash),
+                trash: Lock::new(trash),
                 meter: Meter::default(),
                 handlers_ready: AtomicU32::new(0),
                 post,
@@ -347,7 +348,7 @@ impl Engine {
     }
 
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().expect("no thread panics with this lock")
+        self.core.lock()
     }
 
     pub(crate) fn count(&self, counter: Counter, by: u64) {
@@ -400,7 +401,7 @@ impl Engine {
         for place in released.drain(..) {
             if place.epoch == own {
                 if let Location::Pool { handle, len } = place.location {
-                    let pool = pool.get_or_insert_with(|| self.pool.lock().expect("no thread panics with this lock"));
+                    let pool = pool.get_or_insert_with(|| self.pool.lock());
                     pool.free(Handle(handle), len as usize);
                 }
             } else if let Some(ancestor) = self.ancestors.get(place.epoch.0 as usize) {

@@ -252,7 +252,7 @@ impl Window {
 impl Engine {
     /// Serves a fault in a window: nothing but the journal changes.
     pub(crate) fn serve_frozen(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
-        let _gate = self.gate.write().expect("no thread panics with this lock");
+        let _gate = self.gate.shut();
         if !self.is_frozen() || !self.window.has_room_for(1) {
             return Served::AfterEvents;
         }
@@ -403,7 +403,7 @@ impl Monitor {
         let forked = self.answer_fork();
         engine.keep_adopted_from_forks();
         {
-            let _gate = engine.gate.write().expect("no thread panics with this lock");
+            let _gate = engine.gate.shut();
             engine.apply_notes();
             engine.phase.store_and_wake(RUNNING);
         }
@@ -488,8 +488,8 @@ impl Monitor {
             member, uffd, pagemap, frames, zeros, areas, mut ancestors, window, core, pool, heirs, trash, ..
         } = old;
         std::mem::forget((member, uffd, pagemap, areas));
-        std::mem::forget((into_inner(trash), frames, zeros));
-        let mut heirs = into_inner(heirs);
+        std::mem::forget((trash.into_inner(), frames, zeros));
+        let mut heirs = heirs.into_inner();
         let ledger = heirs.pop().expect("the window of a fork has a ledger");
         std::mem::forget(heirs);
         let pid = std::process::id();
@@ -497,8 +497,8 @@ impl Monitor {
         for ancestor in &ancestors {
             ancestor.ledger.register(pid);
         }
-        ancestors.push(Ancestor { ledger, pool: into_inner(pool).into_foreign() });
-        let inheritance = Inheritance { core: into_inner(core), ancestors };
+        ancestors.push(Ancestor { ledger, pool: pool.into_inner().into_foreign() });
+        let inheritance = Inheritance { core: core.into_inner(), ancestors };
         let engine = match self.start_child_engine(inheritance) {
             Ok(engine) => engine,
             Err(error) => {
@@ -531,10 +531,6 @@ pub fn child_begins() -> bool {
     true
 }
 
-fn into_inner<T>(mutex: Mutex<T>) -> T {
-    mutex.into_inner().expect("no thread panics with this lock")
-}
-
 /// A process could not join its group. A child whose memory is partly swapped out cannot live without.
 pub(crate) fn cannot_join(error: &str) {
     let swapped = !ENGINE.load(Acquire).is_null();
@@ -555,7 +551,7 @@ impl Engine {
         let ledger = Ledger::new(core.swap_table().len(), core.inherited())?;
         core.add_heir();
         drop(core);
-        self.heirs.lock().expect("no thread panics with this lock").push(ledger);
+        self.heirs.lock().push(ledger);
         for ancestor in &self.ancestors {
             ancestor.ledger.fork_begins();
         }
@@ -574,7 +570,7 @@ impl Engine {
     }
 
     fn fork_failed(&self) {
-        let mut heirs = self.heirs.lock().expect("no thread panics with this lock");
+        let mut heirs = self.heirs.lock();
         if let Some(ledger) = heirs.pop() {
             ledger.discard();
         }

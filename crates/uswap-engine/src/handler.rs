@@ -98,7 +98,7 @@ impl Engine {
             match self.enter() {
                 Entry::Running(_guard) => return self.read_messages(worker),
                 Entry::Frozen => {
-                    let gate = self.gate.write().expect("no thread panics with this lock");
+                    let gate = self.gate.shut();
                     // The window may have been closed, and its journal applied, before the gate opened: an event that were
                     // noted now would be lost.
                     if !self.is_frozen() {
@@ -118,7 +118,7 @@ impl Engine {
 
     /// As [`receive`](Self::receive), for a caller that may change the books.
     pub(crate) fn read_messages(&self, worker: &mut Worker) -> usize {
-        let gate = self.gate.write().expect("no thread panics with this lock");
+        let gate = self.gate.shut();
         self.read_with(worker, false, gate)
     }
 
@@ -185,7 +185,7 @@ impl Engine {
     /// Serves a fault by the books.
     pub(crate) fn serve(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
         let PendingFault { page, write, since, nothing_unread } = *fault;
-        let gate = self.gate.read().expect("no thread panics with this lock");
+        let gate = self.gate.pass();
         let plan = self.core().fault(page, write);
         let (served, kind) = match plan {
             FaultPlan::NotAdopted if !nothing_unread => (Served::AfterEvents, None),

@@ -26,6 +26,7 @@ pub mod ledger;
 pub mod member;
 pub mod monitor;
 pub mod page_io;
+mod patience;
 pub mod protocol;
 pub mod store;
 pub mod swapin;

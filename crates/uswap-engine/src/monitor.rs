@@ -236,7 +236,7 @@ impl Monitor {
             self.pool_share = PoolShare::new();
             return;
         }
-        let pool_bytes = engine.pool.lock().expect("no thread panics with this lock").pool_bytes();
+        let pool_bytes = engine.pool.lock().pool_bytes();
         let hits = engine.core().take_pool_hits(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
         if let Some((young, old)) = hits {
             let [pool_ns, area_ns] = engine.fault_cost.each_ref().map(|cost| cost.load(Relaxed) + FAULT_OVERHEAD_NS);
@@ -485,14 +485,14 @@ impl Engine {
         let anon = slot.anon_pages.load(Relaxed);
         slot.unmanaged_pages.store(anon.saturating_sub(resident + cached), Relaxed);
         slot.overhead_pages.store(cached, Relaxed);
-        let pool = self.pool.lock().expect("no thread panics with this lock");
+        let pool = self.pool.lock();
         slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
         slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
     }
 
     /// Frees what was kept for children that need it no more.
     pub(crate) fn settle_heirs(&self, worker: &mut Worker) {
-        let mut heirs = self.heirs.lock().expect("no thread panics with this lock");
+        let mut heirs = self.heirs.lock();
         if heirs.is_empty() {
             return;
         }

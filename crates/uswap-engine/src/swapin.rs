@@ -156,7 +156,7 @@ impl Engine {
     fn install(&self, plan: &LoadPlan, contents: &[Content; MAX_WINDOW], worker: &mut Worker) -> Served {
         let loads = plan.pages();
         let mut served = Served::Done;
-        let gate = self.gate.read().expect("no thread panics with this lock");
+        let gate = self.gate.pass();
         let mapped = plan.mapped();
         let mut index = mapped.start;
         while index < mapped.end {

@@ -138,7 +138,7 @@ impl Engine {
 
     /// Moves the oldest block out of the program; `None` when there is none. Returns moved and busy pages.
     fn move_out(&self, worker: &mut Worker) -> Option<(u64, u64)> {
-        let gate = self.gate.read().expect("no thread panics with this lock");
+        let gate = self.gate.pass();
         let isolation = self.core().isolate()?;
         let (outcome, busy) = self.move_block(isolation);
         let Isolated { wanted, lost } = self.core().isolated(isolation, outcome);
@@ -362,7 +362,7 @@ impl Engine {
         // SAFETY: as in `store_in_memory`.
         let page = unsafe { self.frame_page(job.frame) };
         let len = worker.compressor.compress(page, &mut worker.compressed)?;
-        let handle = self.pool.lock().expect("no thread panics with this lock").alloc(len)?;
+        let handle = self.pool.lock().alloc(len)?;
         // SAFETY: the object is new, and nobody else knows of it until `stored`.
         unsafe { self.view.slice_mut(handle, len) }.copy_from_slice(&worker.compressed[..len]);
         Some(StoreResult::Pool { handle: handle.0, len: len as u16, hash })
@@ -423,10 +423,7 @@ impl Engine {
 
     /// Writes the oldest objects of the pool to areas while the pool is beyond its limit.
     fn shrink_pool(&self, worker: &mut Worker) {
-        let (bytes, limit) = (
-            self.pool.lock().expect("no thread panics with this lock").pool_bytes() as u64,
-            self.meter.pool_limit.load(Relaxed),
-        );
+        let (bytes, limit) = (self.pool.lock().pool_bytes() as u64, self.meter.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
         if worker.pool_gate.must_shrink(bytes, limit, accept) && self.areas.any_open() {
             let _ = self.write_back(worker);
@@ -438,7 +435,7 @@ impl Engine {
         let mut jobs = [None::<WritebackJob>; BATCH];
         let mut count = 0;
         {
-            let heirs = self.heirs.lock().expect("no thread panics with this lock");
+            let heirs = self.heirs.lock();
             let mut core = self.core();
             while count < BATCH {
                 let Some(job) = core.next_writeback(|entry| Self::heirs_hold(&heirs, entry)) else { break };
@@ -495,7 +492,7 @@ impl Engine {
     /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
     pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
         let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
-        let trash = self.trash.lock().expect("no thread panics with this lock");
+        let trash = self.trash.lock();
         let mut pages = 0;
         for (index, place) in blocks.iter_mut().enumerate() {
             let (block, mask) = {
