@@ -10,6 +10,7 @@ use crate::reclaim::Reclaim;
 use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
 use crate::swap_table::{LetGo, SwapTable};
+use crate::workingset::{Refaults, Workingset};
 use crate::zswap::Zswap;
 
 /// What a [`Core`] is made with.
@@ -41,6 +42,8 @@ pub struct Core {
     pub(crate) cache: SwapCache,
     pub(crate) reclaim: Reclaim,
     pub(crate) zswap: Zswap,
+    /// How long pages were out.
+    pub(crate) workingset: Workingset,
     pub(crate) readahead: Readahead,
     pub(crate) cluster: Cluster,
     pub(crate) slots: Vec<Slots>,
@@ -61,6 +64,7 @@ impl Core {
             cache: SwapCache::new(config.frame_blocks),
             reclaim: Reclaim::new(),
             zswap: Zswap::new(),
+            workingset: Workingset::default(),
             readahead: Readahead::new(config.window_max),
             cluster: Cluster::new(config.window_max),
             slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
@@ -153,6 +157,11 @@ impl Core {
     /// The swap cache, for looking.
     pub fn swap_cache(&self) -> &SwapCache {
         &self.cache
+    }
+
+    /// See [`Workingset::take_refaults`].
+    pub fn take_refaults(&mut self, enough: u64, pool_pages: u64) -> Option<Refaults> {
+        self.workingset.take_refaults(enough, pool_pages)
     }
 
     /// Pages whose content is in the pool, an area, or stored as nothing.

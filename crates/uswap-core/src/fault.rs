@@ -232,15 +232,16 @@ impl Core {
         self.loads_in_flight += count as u32;
         self.swapped_pages -= count as u64;
         let (faulting, hits) = ((page.0 - start.0) as usize, window.hits + self.cluster.take_hits());
-        self.note_pool_hit(&pages[faulting]);
+        self.note_refault(&pages[faulting]);
         FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
     }
 
-    fn note_pool_hit(&mut self, load: &LoadPage) {
-        if let (Some(entry), Location::Pool { .. }) = (load.entry, load.location)
+    fn note_refault(&mut self, load: &LoadPage) {
+        if let Some(entry) = load.entry
             && load.epoch == self.table.epoch()
         {
-            self.zswap.hit(self.table.stamp(entry));
+            let in_pool = matches!(load.location, Location::Pool { .. });
+            self.workingset.refaulted(self.table.stamp(entry), in_pool);
         }
     }
 

@@ -25,6 +25,7 @@ pub mod swap_cache;
 pub mod swap_table;
 pub mod swapout;
 pub mod units;
+pub mod workingset;
 pub mod zswap;
 
 mod cluster;

@@ -1,19 +1,19 @@
 //! How much of what it may have at most the pool gets: as much as pays.
 //!
-//! Memory that the pool gives up becomes memory of the program. Pages that were in the pool for a short time then would
-//! never have left: their faults are saved. Pages that were there longer than the pool is large would be on an area:
-//! their faults cost more. So each hit in the pool is young or old, and what a fault costs from either place is measured.
+//! Memory that the pool gives up becomes memory of the program. Pages that are wanted again soon after they left would
+//! then never have left: their faults are saved, whether they were in the pool or on an area (what is clean is dropped
+//! there without passing through the pool). Pages that were in the pool for longer would be on an area: their faults
+//! cost more. Which are which the refault distance tells ([`workingset`](crate::workingset)); what a fault costs from
+//! either place is measured.
 
-/// Hits in the pool since the last judgement, and what faults cost.
+use crate::workingset::Refaults;
+
+/// Nanoseconds of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolHits {
-    /// Hits on objects among the youngest, as many as the pool has pages of memory.
-    pub young: u64,
-    /// Hits on older objects.
-    pub old: u64,
-    /// Nanoseconds of a fault that finds its page in the pool.
+pub struct FaultCost {
+    /// That finds its page in the pool.
     pub pool_ns: u64,
-    /// Nanoseconds of a fault that reads its page from an area.
+    /// That reads its page from an area.
     pub area_ns: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct PoolShare {
 impl PoolShare {
     /// All of it, as [`share`](Self::share) gives it.
     pub const WHOLE: u64 = 1024;
-    /// Hits that make a judgement.
+    /// Faults that make a judgement.
     pub const ENOUGH: u64 = 1024;
     const LEAST: u64 = Self::WHOLE / 8;
 
@@ -41,14 +41,15 @@ impl PoolShare {
     }
 
     /// Judges what happened since it last did.
-    pub fn update(&mut self, hits: PoolHits) {
-        let saved = hits.young * hits.pool_ns;
-        let lost = hits.old * hits.area_ns.saturating_sub(hits.pool_ns);
-        // A step of a sixteenth, and only for a clear case, so that the pool does not swing.
+    pub fn update(&mut self, refaults: Refaults, cost: FaultCost) {
+        let saved = refaults.young_pool * cost.pool_ns + refaults.young_area * cost.area_ns;
+        let lost = refaults.old_pool * cost.area_ns.saturating_sub(cost.pool_ns);
+        // Only for a clear case, and by a sixteenth unless it is very clear, so that the pool does not swing.
+        let step = self.share / if saved > 4 * lost || lost > 4 * saved { 8 } else { 16 };
         if saved > lost + lost / 4 {
-            self.share = (self.share - self.share / 16).max(Self::LEAST);
+            self.share = (self.share - step).max(Self::LEAST);
         } else if lost > saved + saved / 4 {
-            self.share = (self.share + self.share / 16).min(Self::WHOLE);
+            self.share = (self.share + step).min(Self::WHOLE);
         }
     }
 }
@@ -63,33 +64,36 @@ impl Default for PoolShare {
 mod tests {
     use super::*;
 
-    fn after_many(hits: PoolHits) -> u64 {
+    fn after_many(refaults: Refaults, area_ns: u64) -> u64 {
         let mut share = PoolShare::new();
         for _ in 0..100 {
-            share.update(hits);
+            share.update(refaults, FaultCost { pool_ns: 40, area_ns });
         }
         share.share()
     }
 
     #[test]
     fn a_pool_that_compresses_badly_shrinks_when_the_device_is_fast() {
-        assert_eq!(after_many(PoolHits { young: 700, old: 300, pool_ns: 40, area_ns: 110 }), PoolShare::LEAST);
+        let refaults = Refaults { young_pool: 700, young_area: 0, old_pool: 300 };
+        assert_eq!(after_many(refaults, 110), PoolShare::LEAST);
+        assert_eq!(after_many(refaults, 8000), PoolShare::WHOLE);
     }
 
     #[test]
-    fn the_same_pool_pays_when_the_device_is_slow() {
-        assert_eq!(after_many(PoolHits { young: 700, old: 300, pool_ns: 40, area_ns: 8000 }), PoolShare::WHOLE);
+    fn a_pool_whose_memory_the_program_lacks_shrinks() {
+        assert_eq!(after_many(Refaults { young_pool: 100, young_area: 500, old_pool: 400 }, 110), PoolShare::LEAST);
     }
 
     #[test]
     fn a_share_grows_back() {
         let mut share = PoolShare::new();
+        let cost = FaultCost { pool_ns: 40, area_ns: 110 };
         for _ in 0..100 {
-            share.update(PoolHits { young: 1, old: 0, pool_ns: 40, area_ns: 110 });
+            share.update(Refaults { young_pool: 1, ..Refaults::default() }, cost);
         }
         assert_eq!(share.share(), PoolShare::LEAST);
         for _ in 0..100 {
-            share.update(PoolHits { young: 1, old: 9, pool_ns: 40, area_ns: 110 });
+            share.update(Refaults { young_pool: 1, young_area: 0, old_pool: 9 }, cost);
         }
         assert_eq!(share.share(), PoolShare::WHOLE);
     }

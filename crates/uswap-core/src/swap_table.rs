@@ -33,7 +33,7 @@ struct Entry {
     condemned: bool,
     /// It existed at a fork: an heir may read it.
     inherited: bool,
-    /// When its content came into the pool.
+    /// When its content left the program.
     stamp: u16,
 }
 
@@ -123,7 +123,7 @@ impl SwapTable {
         u128::from(entry.hash_high) << 64 | u128::from(entry.hash_low)
     }
 
-    /// When the content of `id` came into the pool, by the pool's own clock.
+    /// When the content of `id` left the program, by the clock of [`workingset`](crate::workingset).
     pub fn stamp(&self, id: EntryId) -> u16 {
         self.at(id).stamp
     }

@@ -84,24 +84,22 @@ impl Core {
         if record.came_along {
             self.cluster.wasted();
         }
-        let state = match result {
-            StoreResult::Clean => PageState::Swapped { entry: record.clean.expect("a clean page has a stored copy") },
-            StoreResult::Zero => {
-                self.drop_clean(record.clean);
-                PageState::SwappedZero
-            }
+        if result != StoreResult::Clean {
+            self.drop_clean(record.clean);
+        }
+        let entry = match result {
+            StoreResult::Clean => Some(record.clean.expect("a clean page has a stored copy")),
+            StoreResult::Zero => None,
             StoreResult::Pool { handle, len, hash } => {
-                self.drop_clean(record.clean);
                 let entry = self.table.insert(Location::Pool { handle, len }, hash);
-                self.zswap.object_added(entry, handle, &mut self.table);
-                PageState::Swapped { entry }
+                self.zswap.object_added(entry, handle, &self.table);
+                Some(entry)
             }
-            StoreResult::Slot { area, slot, hash } => {
-                self.drop_clean(record.clean);
-                PageState::Swapped { entry: self.table.insert(Location::Slot { area, slot }, hash) }
-            }
+            StoreResult::Slot { area, slot, hash } => Some(self.table.insert(Location::Slot { area, slot }, hash)),
             StoreResult::Failed => unreachable!("handled above"),
         };
+        self.workingset.evicted(entry, &mut self.table);
+        let state = entry.map_or(PageState::SwappedZero, |entry| PageState::Swapped { entry });
         self.pages.set(page, state);
         self.swapped_pages += 1;
         self.cache.release(job.frame);
@@ -117,7 +115,7 @@ impl Core {
         };
         let entry = self.table.insert(location, hash);
         if let Location::Pool { handle, .. } = location {
-            self.zswap.object_added(entry, handle, &mut self.table);
+            self.zswap.object_added(entry, handle, &self.table);
         }
         self.let_go(entry);
     }

@@ -17,18 +17,7 @@ const SEARCH_MAX: usize = 512;
 pub struct Zswap {
     fifo: VecDeque<(EntryId, u32)>,
     objects: u64,
-    /// Objects that were ever added.
-    added: u64,
-    /// Objects with this stamp and younger ones take as much memory as the pool has, uncompressed.
-    young_from: u16,
-    young_hits: u64,
-    old_hits: u64,
 }
-
-/// Objects that get the same stamp of age.
-const STAMP_OBJECTS: u64 = 256;
-/// One object of this many is looked at to find where the young ones begin.
-const SAMPLE: usize = 16;
 
 /// An object to write to an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,30 +59,13 @@ impl PoolGate {
 
 impl Zswap {
     pub(crate) fn new() -> Self {
-        Self { fifo: VecDeque::new(), objects: 0, added: 0, young_from: 0, young_hits: 0, old_hits: 0 }
+        Self { fifo: VecDeque::new(), objects: 0 }
     }
 
-    pub(crate) fn object_added(&mut self, entry: EntryId, handle: u32, table: &mut SwapTable) {
+    pub(crate) fn object_added(&mut self, entry: EntryId, handle: u32, table: &SwapTable) {
         self.fifo.push_back((entry, handle));
         self.objects += 1;
-        self.added += 1;
-        table.set_stamp(entry, self.stamp());
         self.forget_gone(table);
-    }
-
-    /// The stamp of this moment; stamps wrap.
-    fn stamp(&self) -> u16 {
-        (self.added / STAMP_OBJECTS) as u16
-    }
-
-    /// A thread asks for an object that was added at `stamp`.
-    pub(crate) fn hit(&mut self, stamp: u16) {
-        let age = |stamp| self.stamp().wrapping_sub(stamp);
-        if age(stamp) <= age(self.young_from) {
-            self.young_hits += 1;
-        } else {
-            self.old_hits += 1;
-        }
     }
 
     pub(crate) fn object_gone(&mut self) {
@@ -156,21 +128,6 @@ impl Core {
         self.zswap.forget_gone(&self.table);
     }
 
-    /// Hits on young and on old objects since the last call, if they are `enough` to judge by. `pool_pages`: memory of the
-    /// pool; as many objects are young from here on.
-    pub fn take_pool_hits(&mut self, enough: u64, pool_pages: u64) -> Option<(u64, u64)> {
-        let hits = (self.zswap.young_hits, self.zswap.old_hits);
-        if hits.0 + hits.1 < enough {
-            return None;
-        }
-        (self.zswap.young_hits, self.zswap.old_hits) = (0, 0);
-        let table = &self.table;
-        let alive = self.zswap.fifo.iter().rev().step_by(SAMPLE).filter(|(entry, _)| table.is_live(*entry));
-        let last_young = alive.take(pool_pages as usize / SAMPLE + 1).last();
-        self.zswap.young_from = last_young.map_or(self.zswap.stamp(), |&(entry, _)| table.stamp(entry));
-        Some(hits)
-    }
-
     /// Objects in the pool of this process.
     pub fn pool_objects(&self) -> u64 {
         self.zswap.objects
@@ -188,7 +145,7 @@ mod tests {
         let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16 });
         for round in 0..10_000 {
             let entry = core.table.insert(Location::Pool { handle: round, len: 100 }, 0);
-            core.zswap.object_added(entry, round, &mut core.table);
+            core.zswap.object_added(entry, round, &core.table);
             core.let_go(entry);
         }
         assert!(core.zswap.fifo.len() < 100, "{} records of no object", core.zswap.fifo.len());
@@ -202,24 +159,5 @@ mod tests {
         assert!(gate.must_shrink(pages(200_000), pages(200_000), 90));
         assert!(gate.must_shrink(pages(190_000), pages(200_000), 90));
         assert!(!gate.must_shrink(pages(180_000), pages(200_000), 90));
-    }
-
-    #[test]
-    fn hits_are_young_or_old_by_the_memory_of_the_pool() {
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16 });
-        let mut stamps = Vec::new();
-        for object in 0..100 * STAMP_OBJECTS as u32 {
-            let entry = core.table.insert(Location::Pool { handle: object, len: 100 }, 0);
-            core.zswap.object_added(entry, object, &mut core.table);
-            stamps.push(core.table.stamp(entry));
-        }
-        assert_eq!(core.take_pool_hits(0, 40 * STAMP_OBJECTS), Some((0, 0)));
-        for stamp in stamps.iter().rev().step_by(STAMP_OBJECTS as usize) {
-            core.zswap.hit(*stamp);
-        }
-        assert_eq!(core.take_pool_hits(101, 0), None);
-        let (young, old) = core.take_pool_hits(100, 0).unwrap();
-        assert_eq!(young + old, 100);
-        assert!((38..=43).contains(&young), "{young} of 100 hits are young");
     }
 }

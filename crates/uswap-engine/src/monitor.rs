@@ -10,7 +10,7 @@ use uswap_sys::report::Reason;
 use uswap_sys::uffd::UffdUnavailable;
 
 use uswap_core::budget::{Usage, Watermarks};
-use uswap_core::pool_share::{PoolHits, PoolShare};
+use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{PAGE_SIZE, PageRange};
 use uswap_sys::futex::Word;
 use uswap_sys::rss::{StatM, own_rss};
@@ -237,10 +237,10 @@ impl Monitor {
             return;
         }
         let pool_bytes = engine.pool.lock().pool_bytes();
-        let hits = engine.core().take_pool_hits(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
-        if let Some((young, old)) = hits {
+        let refaults = engine.core().take_refaults(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
+        if let Some(refaults) = refaults {
             let [pool_ns, area_ns] = engine.fault_cost.each_ref().map(|cost| cost.load(Relaxed) + FAULT_OVERHEAD_NS);
-            self.pool_share.update(PoolHits { young, old, pool_ns, area_ns });
+            self.pool_share.update(refaults, FaultCost { pool_ns, area_ns });
         }
     }
 
@@ -349,6 +349,7 @@ impl Monitor {
             let Some(marks) = goal(&usage) else {
                 return self.set_meter(&usage, &usage.watermarks());
             };
+            self.judge_pool();
             self.set_meter(&usage, &marks);
             self.look_after_the_rest();
             // Looking at everything takes long and keeps handlers waiting.

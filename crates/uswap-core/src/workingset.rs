@@ -1,0 +1,112 @@
+//! Workingset: how long pages had been out when they are wanted back.
+//!
+//! The kernel's refault distance (mm/workingset.c): a clock counts the pages that leave, each swap entry keeps the time at
+//! which its content left, and the pages that left between then and the fault tell how much larger memory would have had
+//! to be for the page to stay. Where the content lay meanwhile, in the pool or on an area, tells what the fault has cost.
+
+use crate::swap_table::SwapTable;
+
+use crate::entry::EntryId;
+
+/// Pages that leave in one tick of the clock: stamps have 16 bits and wrap after 64 GiB.
+const TICK_PAGES: u64 = 256;
+
+/// Faults since the last judgement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refaults {
+    /// On pages in the pool, which would never have left if the pool's memory had been the program's.
+    pub young_pool: u64,
+    /// The same on pages that were on an area.
+    pub young_area: u64,
+    /// On pages in the pool which would have been on an area then.
+    pub old_pool: u64,
+}
+
+impl Refaults {
+    fn total(&self) -> u64 {
+        self.young_pool + self.young_area + self.old_pool
+    }
+}
+
+/// The clock, and what it measured.
+#[derive(Debug, Default)]
+pub struct Workingset {
+    /// Pages that have left.
+    evicted: u64,
+    /// Ticks in which as many pages leave as the pool has memory.
+    young: u16,
+    refaults: Refaults,
+}
+
+impl Workingset {
+    fn now(&self) -> u16 {
+        (self.evicted / TICK_PAGES) as u16
+    }
+
+    /// A page has left; `entry` names its content, if it is not all zeros.
+    pub(crate) fn evicted(&mut self, entry: Option<EntryId>, table: &mut SwapTable) {
+        self.evicted += 1;
+        if let Some(entry) = entry {
+            table.set_stamp(entry, self.now());
+        }
+    }
+
+    /// A thread wants content back that left at `stamp`.
+    pub(crate) fn refaulted(&mut self, stamp: u16, in_pool: bool) {
+        let young = self.now().wrapping_sub(stamp) <= self.young;
+        match (young, in_pool) {
+            (true, true) => self.refaults.young_pool += 1,
+            (true, false) => self.refaults.young_area += 1,
+            (false, true) => self.refaults.old_pool += 1,
+            (false, false) => {}
+        }
+    }
+
+    /// The faults since the last call, if they are `enough` to judge by. The pool has `pool_pages` of memory.
+    pub fn take_refaults(&mut self, enough: u64, pool_pages: u64) -> Option<Refaults> {
+        if self.refaults.total() < enough {
+            return None;
+        }
+        self.young = (pool_pages / TICK_PAGES).min(u64::from(u16::MAX / 2)) as u16;
+        Some(core::mem::take(&mut self.refaults))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{AreaId, Location};
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_fault_is_young_when_the_pools_memory_would_have_kept_the_page() {
+        let (mut table, mut workingset) = (SwapTable::new(), Workingset::default());
+        assert_eq!(workingset.take_refaults(0, 40 * TICK_PAGES), Some(Refaults::default()));
+        let entries: Vec<EntryId> = (0..100)
+            .map(|tick| {
+                let entry = table.insert(Location::Slot { area: AreaId(0), slot: tick }, 0);
+                workingset.evicted(Some(entry), &mut table);
+                (1..TICK_PAGES).for_each(|_| workingset.evicted(None, &mut table));
+                entry
+            })
+            .collect();
+        for (index, &entry) in entries.iter().enumerate() {
+            workingset.refaulted(table.stamp(entry), index % 2 == 0);
+        }
+        assert_eq!(workingset.take_refaults(101, 0), None);
+        let found = workingset.take_refaults(40, 0).unwrap();
+        assert_eq!(found, Refaults { young_pool: 20, young_area: 20, old_pool: 30 });
+    }
+
+    #[test]
+    fn the_clock_may_wrap() {
+        let (mut table, mut workingset) = (SwapTable::new(), Workingset::default());
+        workingset.evicted = u64::from(u16::MAX) * TICK_PAGES;
+        let _ = workingset.take_refaults(0, 2 * TICK_PAGES);
+        let entry = table.insert(Location::Pool { handle: 1, len: 1 }, 0);
+        workingset.evicted(Some(entry), &mut table);
+        (0..TICK_PAGES).for_each(|_| workingset.evicted(None, &mut table));
+        workingset.refaulted(table.stamp(entry), true);
+        assert_eq!(workingset.take_refaults(1, 0), Some(Refaults { young_pool: 1, ..Refaults::default() }));
+    }
+}
