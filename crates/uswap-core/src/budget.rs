@@ -22,10 +22,22 @@ pub struct Usage {
 pub struct Watermarks {
     /// Where reclaim stops.
     pub low: u64,
-    /// Where reclaim starts.
+    /// Beyond it memory is scarce.
     pub high: u64,
-    /// Where a faulting thread reclaims by itself.
+    /// What the process may use.
     pub limit: u64,
+}
+
+impl Watermarks {
+    /// Where the reclaim thread starts.
+    pub fn start(&self) -> u64 {
+        self.high - (self.high - self.low) / 2
+    }
+
+    /// Where whoever takes memory reclaims as well: the reclaim thread does not keep up.
+    pub fn direct(&self) -> u64 {
+        self.limit - (self.limit - self.high) / 2
+    }
 }
 
 /// 1 MiB: below this distance a reclaim thread that wakes every millisecond comes too late for a fast program.
@@ -61,6 +73,7 @@ mod tests {
     fn alone_a_process_may_use_the_whole_limit() {
         let marks = Usage { limit: 65536, total: 100, mine: 100, processes: 1 }.watermarks();
         assert_eq!(marks, Watermarks { low: 63488, high: 64512, limit: 65536 });
+        assert_eq!((marks.start(), marks.direct()), (64000, 65024));
     }
 
     #[test]

@@ -127,12 +127,14 @@ pub(crate) struct Meter {
     pub mine: AtomicU64,
     /// Pages that handlers added since.
     pub added: AtomicU64,
-    /// Where a handler reclaims a little before it serves a fault.
+    /// Where a handler that has served a fault calls the monitor.
     pub start: AtomicU64,
-    /// Where it goes on until there is room.
+    /// Where it reclaims a little by itself, because the monitor does not keep up.
+    pub direct: AtomicU64,
+    /// Where it does so before it serves a fault, until there is room.
     pub limit: AtomicU64,
-    /// Where reclaim stops.
-    pub low: AtomicU64,
+    /// The monitor need not be called: it reclaims at this moment, or found nothing to reclaim a moment ago.
+    pub called: AtomicBool,
     /// Pool bytes from which the oldest objects are written back.
     pub pool_limit: AtomicU64,
     /// Frames without content that are kept ready.

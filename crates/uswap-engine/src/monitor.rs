@@ -256,7 +256,7 @@ impl Monitor {
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(LOOK_UP_STEPS);
         self.judge_pool();
-        if usage.mine > marks.high {
+        if usage.mine > marks.start() {
             self.reclaim(marks);
         }
         self.look_after_the_rest();
@@ -278,8 +278,8 @@ impl Monitor {
         meter.mine.store(usage.mine, Relaxed);
         meter.added.store(0, Relaxed);
         meter.limit.store(marks.limit, Relaxed);
-        meter.start.store(marks.high - (marks.high - marks.low) / 2, Relaxed);
-        meter.low.store(marks.low, Relaxed);
+        meter.start.store(marks.start(), Relaxed);
+        meter.direct.store(marks.direct(), Relaxed);
         let percent = u64::from(engine.member.group.config().zpool_percent);
         let share = self.pool_share.share();
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
@@ -334,10 +334,13 @@ impl Monitor {
         }
         let engine = self.engine().expect("started above");
         let fork = &self.post.fork;
+        engine.meter.called.store(true, Relaxed);
         self.reclaim_while(engine, |usage| {
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
             (usage.mine > marks.low && !fork.is_requested()).then(|| usage.watermarks())
         });
+        // Where nothing is left to reclaim, the next look is soon enough.
+        engine.meter.called.store(self.fruitless, Relaxed);
     }
 
     /// Reclaims for as long as `goal` has watermarks for the handlers, and something is left to reclaim.

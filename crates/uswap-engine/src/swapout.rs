@@ -76,14 +76,18 @@ impl Engine {
         }
     }
 
-    /// After a fault has been served: near the limit, more leaves than came. Other faults that the handler has read wait
-    /// meanwhile, so it does not go on for long.
+    /// After a fault has been served: near the limit the monitor is called, which reclaims while the program goes on; where
+    /// it does not keep up, more leaves here than came. Other faults that the handler has read wait meanwhile, so it does
+    /// not go on for long.
     pub(crate) fn keep_room(&self, worker: &mut Worker) {
         if self.is_hopeless() {
             return;
         }
+        if self.meter.used() > self.meter.start.load(Relaxed) && !self.meter.called.load(Relaxed) {
+            self.post.ring();
+        }
         for _ in 0..ROUNDS_AFTER_FAULT {
-            if self.meter.used() <= self.meter.start.load(Relaxed) || !self.reclaim_a_little(worker, false) {
+            if self.meter.used() <= self.meter.direct.load(Relaxed) || !self.reclaim_a_little(worker, false) {
                 return;
             }
         }
