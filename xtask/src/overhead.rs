@@ -32,13 +32,16 @@ pub fn measure() -> Result<(), String> {
     println!("  ratio {:.4}, the median of {LONG_RUNS} pairs", ratio);
 
     let sleeping = "import time; block=bytearray(64<<20); block[::4096]=b'x'*(len(block)//4096); time.sleep(30)";
-    let mut resident = Vec::new();
+    let (mut shared_once, mut each_for_itself) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let bare = resident_kib(&mut command(None, &[&python, "-c", sleeping]))?;
         let under = resident_kib(&mut command(Some(&binary), &[&python, "-c", sleeping]))?;
-        resident.push(Pair { bare, under });
+        shared_once.push(Pair { bare: bare.pss, under: under.pss });
+        each_for_itself.push(Pair { bare: bare.rss, under: under.rss });
     }
-    report("resident memory of the tree (Rss of all processes)", &resident, 1.0 / 1024.0, "MiB");
+    let scale = 1.0 / 1024.0;
+    report("resident memory of the tree (Pss: what processes share counts once)", &shared_once, scale, "MiB");
+    report("the same, shared pages counted in each process (Rss)", &each_for_itself, scale, "MiB");
     Ok(())
 }
 
@@ -93,8 +96,15 @@ fn seconds(command: &mut Command) -> Result<f64, String> {
     if status.success() { Ok(seconds) } else { Err(format!("{command:?} ended with {status}")) }
 }
 
+/// Resident memory of a tree, in KiB.
+#[derive(Default)]
+struct Resident {
+    rss: f64,
+    pss: f64,
+}
+
 /// Starts a program that settles and sleeps, reads the memory of its tree, and kills it.
-fn resident_kib(command: &mut Command) -> Result<f64, String> {
+fn resident_kib(command: &mut Command) -> Result<Resident, String> {
     let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
     std::thread::sleep(SETTLED);
     let mut todo = vec![child.id()];
@@ -106,12 +116,16 @@ fn resident_kib(command: &mut Command) -> Result<f64, String> {
             todo.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         }
     }
-    let rss = |pid: &u32| -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0.0)
-    };
-    let total = members.iter().map(rss).sum();
+    let mut total = Resident::default();
+    for pid in members {
+        let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let value = |name: &str| -> f64 {
+            let line = rollup.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0.0)
+        };
+        total.rss += value("Rss:");
+        total.pss += value("Pss:");
+    }
     let killed = child.kill();
     let waited = child.wait();
     killed.and(waited.map(drop)).map_err(|error| format!("{command:?}: {error}"))?;
