@@ -256,6 +256,9 @@ impl Monitor {
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(LOOK_UP_STEPS);
         self.judge_pool();
+        if let Some(engine) = self.engine() {
+            engine.meter.called.store(false, Relaxed);
+        }
         if usage.mine > marks.start() {
             self.reclaim(marks);
         }
