@@ -238,7 +238,7 @@ impl Core {
 
     fn note_refault(&mut self, load: &LoadPage) {
         if let Some(entry) = load.entry
-            && load.epoch == self.table.epoch()
+            && !self.table.is_foreign(entry)
         {
             let in_pool = matches!(load.location, Location::Pool { .. });
             self.workingset.refaulted(self.table.stamp(entry), in_pool);

@@ -256,9 +256,6 @@ impl Monitor {
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(LOOK_UP_STEPS);
         self.judge_pool();
-        if let Some(engine) = self.engine() {
-            engine.meter.called.store(false, Relaxed);
-        }
         if usage.mine > marks.start() {
             self.reclaim(marks);
         }
@@ -271,7 +268,12 @@ impl Monitor {
             // The others may be faster.
             headroom = headroom.min((usage.limit - usage.limit / 64).saturating_sub(usage.total).max(usage.limit / 32));
         }
-        let least = if std::mem::take(&mut self.fruitless) { FRUITLESS_SLEEP_MS } else { 1 };
+        let fruitless = std::mem::take(&mut self.fruitless);
+        if let Some(engine) = self.engine() {
+            // Where nothing is left to reclaim, the next look is soon enough.
+            engine.meter.called.store(fruitless, Relaxed);
+        }
+        let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
         Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS))
     }
 
@@ -342,8 +344,6 @@ impl Monitor {
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
             (usage.mine > marks.low && !fork.is_requested()).then(|| usage.watermarks())
         });
-        // Where nothing is left to reclaim, the next look is soon enough.
-        engine.meter.called.store(self.fruitless, Relaxed);
     }
 
     /// Reclaims for as long as `goal` has watermarks for the handlers, and something is left to reclaim.

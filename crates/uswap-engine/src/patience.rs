@@ -13,7 +13,6 @@ const LOOKS: u32 = 600;
 const SOUND: &str = "no thread panics with this lock";
 
 /// A mutex.
-#[derive(Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
@@ -32,7 +31,6 @@ impl<T> Lock<T> {
 }
 
 /// Many may be inside at a time, or one who shuts it.
-#[derive(Default)]
 pub(crate) struct Gate(RwLock<()>);
 
 impl Gate {
