@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use uswap_engine::fork_advice::{self, Advice};
+use uswap_sys::private_memory;
 
 use crate::start::{POST, RENDEZVOUS};
 
@@ -47,6 +48,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     };
     // SAFETY: errno is this thread's own.
     let errno = unsafe { *libc::__errno_location() };
+    if is_of_the_engine() {
+        return result;
+    }
     // With ENOMEM, part of the range is not mapped; the rest has been advised.
     if RENDEZVOUS.get().is_some() && (result == 0 || errno == libc::ENOMEM) {
         while !fork_advice::post(posted, address as usize, len) && !POST.inert.load(Acquire) {
@@ -58,4 +62,31 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         unsafe { *libc::__errno_location() = errno };
     }
     result
+}
+
+/// Whether a thread of the engine is calling: its stack is private memory. Libraries that the engine uses advise their own
+/// memory through this wrapper.
+fn is_of_the_engine() -> bool {
+    let here = 0u8;
+    let address = &raw const here as usize;
+    private_memory::overlaps(address, address + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uswap_sys::thread::{FileTable, spawn};
+
+    extern "C" fn ask(answer: *mut u8) {
+        // SAFETY: the test waits for this thread, and looks only then.
+        unsafe { *answer = 1 + u8::from(is_of_the_engine()) };
+    }
+
+    #[test]
+    fn a_thread_of_the_engine_is_told_from_the_programs() {
+        let mut answer = 0;
+        spawn(c"advises", 64 << 10, FileTable::Share, ask, &raw mut answer).unwrap().join();
+        assert_eq!(answer, 2);
+        assert!(!is_of_the_engine());
+    }
 }
