@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
-use uswap_sys::maps::{self, MapsOf, Vma};
+use uswap_sys::maps::{self, MapQuery, MapsOf, Vma};
 use uswap_sys::pagemap::PresentRange;
 use uswap_sys::private_memory;
 
@@ -20,6 +20,8 @@ use crate::fork_advice::{self, Kept, Mapping};
 const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
 /// Populated ranges that one step can return.
 const RANGES: usize = 256;
+/// Steps in which one piece of memory is followed while it grows.
+const CHASE_STEPS: u32 = 16;
 /// Mappings that adoption may cause at most: a quarter of vm.max_map_count, 65530 by default.
 const REGISTERED_MAX: usize = 16_000;
 
@@ -64,8 +66,9 @@ impl Adopter {
         }
     }
 
-    /// Adopts every mapping in which the program has touched something. Returns how many pages are new, touched or not.
-    pub fn adopt_more(&mut self, engine: &Engine, look: Look) -> io::Result<u64> {
+    /// Adopts every mapping in which the program has touched something; with `chase`, also what has grown at its end
+    /// meanwhile. Returns how many pages are new, touched or not.
+    pub fn adopt_more(&mut self, engine: &Engine, look: Look, chase: bool) -> io::Result<u64> {
         let mut maps = std::mem::take(&mut self.maps);
         maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
         self.mappings = None;
@@ -78,7 +81,31 @@ impl Adopter {
             }
         }
         self.maps = maps;
+        if chase {
+            found += self.chase(engine)?;
+        }
         self.verify_fresh(engine)?;
+        Ok(found)
+    }
+
+    /// A heap grows by pieces that a fast program fills in less time than it takes to read the maps: the new ends of what
+    /// was just adopted are followed until the program works in memory that is registered, where it waits for room.
+    fn chase(&mut self, engine: &Engine) -> io::Result<u64> {
+        let mut query = MapQuery::open_self()?;
+        let mut found = 0;
+        for index in 0..self.fresh.len() {
+            let mut at = self.fresh[index].1;
+            for _ in 0..CHASE_STEPS {
+                let Some(vma) = query.at(at).filter(is_adoptable) else { break };
+                let Some((start, end)) = private_memory::next_gap(at, vma.end).filter(|gap| gap.0 == at) else { break };
+                let new = self.adopt_mapping(engine, start, end, Look::New)?;
+                if new == 0 {
+                    break;
+                }
+                found += new;
+                at = end;
+            }
+        }
         Ok(found)
     }
 

@@ -28,6 +28,7 @@ use uswap_sys::ring::Ring;
 use uswap_sys::uffd::{Features, Uffd, UffdUnavailable};
 
 use crate::areas::Areas;
+use crate::assist::Call;
 use crate::compress::PageCompressor;
 use crate::fork::Window;
 use crate::group::{Compressor, Counter};
@@ -110,6 +111,7 @@ pub struct Engine {
     /// Where its memory is.
     pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
+    pub(crate) call: Call,
     /// Handlers that have all the memory that they need.
     pub(crate) handlers_ready: AtomicU32,
     pub(crate) post: &'static Post,
@@ -217,6 +219,7 @@ struct Parts {
     frames: PrivateMapping,
     zeros: PrivateMapping,
     pagemap: PageMap,
+    call: Call,
     pool: Zpool,
     areas: Areas,
     core: Core,
@@ -254,6 +257,7 @@ impl Parts {
             }
         };
         let pagemap = PageMap::open_self()?;
+        let call = Call::new()?;
         let areas = Areas::open(member)?;
         // Last, because from here on nothing may fail: unmapping registered memory waits for a handler.
         trash_uffd.register(trash.start(), trash.len())?;
@@ -264,6 +268,7 @@ impl Parts {
             frames,
             zeros,
             pagemap,
+            call,
             pool,
             areas,
             core,
@@ -297,7 +302,7 @@ impl Engine {
         inheritance: Option<Inheritance>,
     ) -> Result<Engine, (Box<Member>, StartError)> {
         match Parts::make(&mut member, inheritance) {
-            Ok(Parts { uffd, trash, frames, zeros, pagemap, pool, areas, core, ancestors }) => Ok(Engine {
+            Ok(Parts { uffd, trash, frames, zeros, pagemap, call, pool, areas, core, ancestors }) => Ok(Engine {
                 uffd,
                 pagemap,
                 frames,
@@ -315,6 +320,7 @@ impl Engine {
                 trash_range: (trash.memory.start(), trash.memory.end()),
                 trash: Lock::new(trash),
                 meter: Meter::default(),
+                call,
                 handlers_ready: AtomicU32::new(0),
                 post,
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],

@@ -484,10 +484,34 @@ impl Monitor {
     }
 
     fn take_over(&mut self, old: Engine) {
+        // Each field by name: one with a descriptor that were dropped here would close a descriptor of this process.
         let Engine {
-            member, uffd, pagemap, frames, zeros, areas, mut ancestors, window, core, pool, heirs, trash, ..
+            member,
+            uffd,
+            pagemap,
+            call,
+            frames,
+            zeros,
+            areas,
+            mut ancestors,
+            window,
+            core,
+            pool,
+            heirs,
+            trash,
+            view: _,
+            phase: _,
+            running: _,
+            gate: _,
+            trash_range: _,
+            meter: _,
+            handlers_ready: _,
+            post: _,
+            fault_cost: _,
+            started: _,
+            said_full: _,
         } = old;
-        std::mem::forget((member, uffd, pagemap, areas));
+        std::mem::forget((member, uffd, pagemap, call, areas));
         std::mem::forget((trash.into_inner(), frames, zeros));
         let mut heirs = heirs.into_inner();
         let ledger = heirs.pop().expect("the window of a fork has a ledger");

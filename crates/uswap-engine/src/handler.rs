@@ -59,6 +59,7 @@ impl Engine {
             let mut fds = [
                 PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
                 PollFd::new(&self.member.client, PollFlags::RDHUP),
+                PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN),
             ];
             if let Err(error) = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)) {
                 self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())));
@@ -69,6 +70,9 @@ impl Engine {
             }
             if fds[0].revents().contains(PollFlags::IN) {
                 self.serve_waiting(&mut worker);
+            }
+            if fds[2].revents().contains(PollFlags::IN) {
+                self.assist(&mut worker);
             }
         }
     }

@@ -16,6 +16,7 @@
 
 pub mod adopt;
 pub mod areas;
+pub mod assist;
 pub mod compress;
 pub mod engine;
 pub mod fork;

@@ -134,6 +134,24 @@ enum Stage {
     Changing,
 }
 
+/// What the last look at what the program has mapped came to.
+struct Adoption {
+    ended: Instant,
+    took: Duration,
+    /// There was something new: a program that fills memory at this moment will soon have more.
+    found: bool,
+}
+
+impl Adoption {
+    /// Until the next one.
+    fn pause(&self, urgent: bool) -> Duration {
+        if urgent {
+            return self.took;
+        }
+        (self.took * if self.found { 1 } else { ADOPT_COST }).max(ADOPT_EVERY)
+    }
+}
+
 pub(crate) struct Monitor {
     pub(crate) post: &'static Post,
     stage: Stage,
@@ -142,7 +160,7 @@ pub(crate) struct Monitor {
     pub(crate) worker: Worker,
     supervisor_looked: Instant,
     published: Instant,
-    adopt_again: Instant,
+    last_adoption: Adoption,
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
@@ -167,7 +185,7 @@ impl Monitor {
             worker,
             supervisor_looked: Instant::now(),
             published: Instant::now(),
-            adopt_again: Instant::now(),
+            last_adoption: Adoption { ended: Instant::now(), took: Duration::ZERO, found: true },
             looked_at_all: Instant::now(),
             fruitless: false,
             pool_share: PoolShare::new(),
@@ -251,7 +269,7 @@ impl Monitor {
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
         if usage.mine > marks.limit / 8 * 5 && self.ready() {
-            self.adopt(Look::New);
+            self.adopt(Look::New, usage.mine > marks.limit);
         }
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(LOOK_UP_STEPS);
@@ -300,20 +318,19 @@ impl Monitor {
         self.engine().is_some() || self.start_engine()
     }
 
-    /// Adopts memory, if that was not done a moment ago: looking at a large program takes time.
-    fn adopt(&mut self, look: Look) {
+    /// Adopts memory, if that was not done a moment ago: looking at a large program takes time. `urgent`: the program fills
+    /// memory that is not adopted yet, and waits for room only once it is.
+    fn adopt(&mut self, look: Look, urgent: bool) {
         let Some(engine) = self.engine() else { return };
-        if look == Look::New && Instant::now() < self.adopt_again {
+        if look == Look::New && self.last_adoption.ended.elapsed() < self.last_adoption.pause(urgent) {
             return;
         }
         let start = Instant::now();
-        let found = self.adopter.adopt_more(engine, look).unwrap_or_else(|error| {
+        let found = self.adopter.adopt_more(engine, look, urgent).unwrap_or_else(|error| {
             engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
             0
         });
-        // A program that fills memory at this moment will soon have more.
-        let pause = start.elapsed() * if found > 0 { 1 } else { ADOPT_COST };
-        self.adopt_again = Instant::now() + pause.max(ADOPT_EVERY);
+        self.last_adoption = Adoption { ended: Instant::now(), took: start.elapsed(), found: found > 0 };
     }
 
     /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
@@ -349,6 +366,7 @@ impl Monitor {
     /// Reclaims for as long as `goal` has watermarks for the handlers, and something is left to reclaim.
     pub(crate) fn reclaim_while(&mut self, engine: &Engine, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
         let (mut fruitless, mut only_broken) = (0, 0);
+        let mut shared = false;
         self.fruitless = false;
         loop {
             let usage = self.usage();
@@ -363,13 +381,18 @@ impl Monitor {
             if all {
                 self.looked_at_all = Instant::now();
             }
-            self.adopt(if all { Look::All } else { Look::New });
+            let urgent = usage.mine > marks.limit;
+            // Only the monitor ends the sharing of a fork; others would look at the same pages in vain.
+            if urgent && !shared {
+                engine.call.make();
+            }
+            self.adopt(if all { Look::All } else { Look::New }, urgent);
             // Little at a time, so that reclaim goes on meanwhile.
             if self.look_up(1) > 0 {
                 fruitless = 0;
             }
-            let urgent = usage.mine > marks.limit;
             let round = engine.reclaim_round(&mut self.worker, urgent);
+            shared = round.busy > 0;
             let broken = self.break_sharing(engine);
             if round.moved + round.stored + round.trashed > 0 {
                 (fruitless, only_broken) = (0, 0);

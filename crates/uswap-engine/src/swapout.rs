@@ -56,12 +56,12 @@ pub(crate) struct Round {
 impl Engine {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
     pub(crate) fn wait_for_room(&self, worker: &mut Worker) {
-        if self.meter.used() <= self.meter.limit.load(Relaxed) || self.is_hopeless() {
+        if !self.is_over_limit() || self.is_hopeless() {
             return;
         }
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
-        while self.meter.used() > self.meter.limit.load(Relaxed) {
+        while self.is_over_limit() {
             if self.reclaim_a_little(worker, true) {
                 continue;
             }
@@ -98,6 +98,10 @@ impl Engine {
         let round = self.reclaim_round(worker, urgent);
         self.meter.freed(round.trashed);
         round.moved + round.stored + round.trashed > 0
+    }
+
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.meter.used() > self.meter.limit.load(Relaxed)
     }
 
     pub(crate) fn is_hopeless(&self) -> bool {
@@ -388,9 +392,15 @@ impl Engine {
             let mut pages = std::mem::take(&mut worker.slot_pages);
             let unplaced = stores.iter().enumerate().filter(|(_, store)| store.result.is_none());
             for ((index, store), slot) in unplaced.zip(slot..slot + u64::from(count)) {
-                let address = self.frame_address(store.job.frame) as *mut u8;
-                // SAFETY: the frame is populated and nobody moves or writes it until `stored`.
-                pages.push(unsafe { SlotPage::new(slot, address, index as u64) });
+                // The slots lie side by side, the frames mostly do not: a copy costs much less than a request.
+                let target = worker.buffer_page(pages.len());
+                // SAFETY: the frame is populated and nobody moves or writes it until `stored`; the buffer page is this
+                // worker's own, and holds the copy until the write is over.
+                unsafe {
+                    let content = self.frame_page(store.job.frame);
+                    (target as *mut [u8; PAGE_SIZE]).copy_from_nonoverlapping(content, 1);
+                    pages.push(SlotPage::new(slot, target, index as u64));
+                }
             }
             self.write(area, &mut pages, worker);
             for page in pages.drain(..) {

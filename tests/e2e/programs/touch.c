@@ -2,6 +2,7 @@
  * Touches fresh memory at a given rate, then reads it all once.
  *
  *     touch fresh MIB THREADS MIB_PER_SECOND WORDS     WORDS written per page: 1 (compresses to nothing) to 512 (random)
+ *     touch heap  MIB 1 MIB_PER_SECOND WORDS           the same, of a heap that grows by 128 KiB at a time
  *     touch fork  MIB CHILDREN MIB_PER_SECOND WORDS    forks while big; parent and children rewrite all of it
  *     touch wave  MIB ROUNDS MIB_PER_SECOND WORDS      grows and gives back, again and again
  */
@@ -9,6 +10,7 @@
 #include <pthread.h>
 
 static size_t mib, count, rate, words;
+static int grows;
 
 static uint64_t value(size_t page, size_t word, uint64_t seed) { return mix(page * 512 + word + seed * 0x9e3779b9u) | 1; }
 
@@ -19,6 +21,8 @@ static void touch(char *p, size_t mibs, size_t rate_here, uint64_t seed)
 	for (size_t m = 0; m < mibs; m++) {
 		for (size_t k = 0; k < MiB / PAGE; k++) {
 			uint64_t *page = (uint64_t *)(p + m * MiB + k * PAGE);
+			if (grows && k % 32 == 0)
+				MUST(sbrk(32 * PAGE) == page);
 			for (size_t w = 0; w < words; w++)
 				page[w] = value(m * 256 + k, w, seed);
 		}
@@ -73,6 +77,13 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%.0f MiB/s\n", (double)mib / (now() - from));
 		for (size_t k = 0; k < count; k++)
 			verify(jobs[k].p, mib / count, jobs[k].seed);
+	} else if (!strcmp(argv[1], "heap")) {
+		/* Nothing else in this program uses brk from here on: malloc is not called. */
+		grows = 1;
+		MUST(sbrk((intptr_t)(PAGE - (uintptr_t)sbrk(0) % PAGE)) != (void *)-1);
+		char *p = sbrk(0);
+		touch(p, mib, rate, 0);
+		verify(p, mib, 0);
 	} else if (!strcmp(argv[1], "fork")) {
 		char *p = map(mib * MiB);
 		touch(p, mib, rate, 100);

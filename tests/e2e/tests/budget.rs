@@ -59,6 +59,12 @@ fn fresh_memory_that_does_not_compress_by_four_threads() {
     touch_within("random-threads", 256, ["fresh", "1024", "4", "1000", "512"]);
 }
 
+/// What malloc does: each piece is filled before it is known, so the program takes no fault that could make it wait.
+#[test]
+fn a_heap_that_grows_while_it_is_filled() {
+    touch_within("heap", 320, ["heap", "768", "1", "1000", "400"]);
+}
+
 #[test]
 fn memory_that_comes_and_goes() {
     touch_within("wave", 128, ["wave", "384", "4", "1000", "64"]);

@@ -100,10 +100,7 @@ impl FileStore {
     }
 
     fn transfer(&self, queue: &mut impl Queue, direction: Direction, batch: &mut [PageIo]) {
-        for io in batch.iter() {
-            self.check_slots(io.slot, io.pages);
-            assert_eq!(io.outcome, IoOutcome::Pending, "a transfer is handed in once");
-        }
+        batch.iter().for_each(|io| self.check(io));
         let mut next = 0;
         let mut in_flight = 0;
         loop {
@@ -127,6 +124,23 @@ impl FileStore {
         }
     }
 
+    /// A lone write by a plain call: io_uring hands a write for which the file system may have to find blocks to a thread
+    /// of its own, and then two threads change places twice.
+    fn write_at_once(&self, io: &mut PageIo) {
+        self.check(io);
+        loop {
+            let offset = io.slot * SLOT_BYTES as u64 + io.done_bytes as u64;
+            // SAFETY: the memory belongs to the transfer until it is over, by the promise of `PageIo::new`, and what is
+            // done is less than all of it while it is pending.
+            let rest = unsafe { std::slice::from_raw_parts(io.address.add(io.done_bytes), io.bytes() - io.done_bytes) };
+            let rest = &rest[..rest.len().min(REQUEST_BYTES_MAX)];
+            let result = rustix::io::pwrite(&self.fd, rest, offset).map_err(|errno| errno.raw_os_error());
+            if settle(io, result) != IoOutcome::Pending {
+                return;
+            }
+        }
+    }
+
     /// Queues what is left of a transfer.
     fn push(&self, queue: &mut impl Queue, direction: Direction, batch: &mut [PageIo], index: usize) {
         let io = &batch[index];
@@ -139,6 +153,11 @@ impl FileStore {
         // and `transfer`, which is the only way there, returns only when nothing is in flight.
         unsafe { queue.push(direction, self.fd.as_fd(), offset, memory, bytes, index as u64) }
             .expect("no more is pushed than the ring has room for");
+    }
+
+    fn check(&self, io: &PageIo) {
+        self.check_slots(io.slot, io.pages);
+        assert_eq!(io.outcome, IoOutcome::Pending, "a transfer is handed in once");
     }
 
     fn check_slots(&self, slot: u64, pages: u32) {
@@ -209,7 +228,10 @@ impl Store for FileStore {
     }
 
     fn write(&self, ring: &mut Ring, batch: &mut [PageIo]) {
-        self.transfer(ring, Direction::Write, batch);
+        match batch {
+            [io] => self.write_at_once(io),
+            _ => self.transfer(ring, Direction::Write, batch),
+        }
     }
 
     fn discard(&self, slot: u64, pages: u32) {
