@@ -22,8 +22,8 @@ const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
 const RANGES: usize = 256;
 /// Steps in which one piece of memory is followed while it grows.
 const CHASE_STEPS: u32 = 16;
-/// Mappings that adoption may cause at most: a quarter of vm.max_map_count, 65530 by default.
-const REGISTERED_MAX: usize = 16_000;
+/// Mappings that are adopted at a time, at most: a quarter of vm.max_map_count, 65530 by default.
+const ADOPTED_MAX: usize = 16_000;
 
 /// Walks over the program's memory and adopts it.
 pub(crate) struct Adopter {
@@ -33,7 +33,8 @@ pub(crate) struct Adopter {
     fresh: Vec<(usize, usize)>,
     /// Ranges that were adopted and whose populated pages are to be looked up.
     unlooked: VecDeque<(usize, usize)>,
-    registered: usize,
+    /// Mappings that were found adopted, or became so, in the last walk.
+    adopted: usize,
     /// Memory that the program itself keeps from its children.
     pub kept: Kept,
     /// What the kernel said about it when this walk first asked.
@@ -60,7 +61,7 @@ impl Adopter {
             present: Box::new([PresentRange::default(); RANGES]),
             fresh: Vec::with_capacity(1024),
             unlooked: VecDeque::with_capacity(1024),
-            registered: 0,
+            adopted: 0,
             kept: Kept::default(),
             mappings: None,
         }
@@ -72,6 +73,7 @@ impl Adopter {
         let mut maps = std::mem::take(&mut self.maps);
         maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
         self.mappings = None;
+        self.adopted = 0;
         let mut found = 0;
         for vma in maps::vmas(&maps).filter(is_adoptable) {
             let mut at = vma.start;
@@ -126,20 +128,21 @@ impl Adopter {
         let range = PageRange::of_bytes(start, end);
         let new = range.pages - engine.core().pages().adopted_in(range);
         if new == 0 {
+            self.adopted += 1;
             return if look == Look::All { self.note_present(engine, start, end) } else { Ok(0) };
         }
         let is_known = new < range.pages;
         if !is_known && engine.pagemap.present(start, end, &mut self.present[..1])?.0 == 0 {
             return Ok(0);
         }
-        if self.registered >= REGISTERED_MAX {
+        if self.adopted >= ADOPTED_MAX {
             return Ok(0);
         }
         self.learn_what_is_kept(engine, range)?;
         if !engine.register(start, end) {
             return Ok(0);
         }
-        self.registered += 1;
+        self.adopted += 1;
         self.fresh.push((start, end));
         self.unlooked.push_back((start, end));
         Ok(new)
@@ -241,7 +244,6 @@ impl Adopter {
                     engine.core().unmapped(PageRange::of_bytes(at, from));
                     if engine.uffd.register(from, to - from).is_ok() {
                         let _ = advise(from, to - from, rustix::mm::Advice::LinuxDontFork);
-                        self.registered += 1;
                     } else {
                         engine.forget_unless_swapped(PageRange::of_bytes(from, to));
                     }

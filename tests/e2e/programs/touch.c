@@ -4,6 +4,7 @@
  *     touch fresh MIB THREADS MIB_PER_SECOND WORDS     WORDS written per page: 1 (compresses to nothing) to 512 (random)
  *     touch heap  MIB 1 MIB_PER_SECOND WORDS           the same, of a heap that grows by 128 KiB at a time
  *     touch fork  MIB CHILDREN MIB_PER_SECOND WORDS    forks while big; parent and children rewrite all of it
+ *     touch churn MIB ROUNDS MIB_PER_SECOND WORDS      first maps, touches and unmaps 64 small mappings ROUNDS times
  *     touch wave  MIB ROUNDS MIB_PER_SECOND WORDS      grows and gives back, again and again
  */
 #include "check.h"
@@ -40,6 +41,22 @@ static void verify(const char *p, size_t mibs, uint64_t seed)
 		size_t w = k % words;
 		if (page[w] != value(k, w, seed) || (words < WORDS && page[WORDS - 1]))
 			bad("page %zu word %zu is %lx", k, w, (unsigned long)page[w]);
+	}
+}
+
+/* Mappings of their own, each between two that cannot be accessed. */
+static void churn(size_t rounds)
+{
+	enum { PIECES = 64, PIECE = 256 * 1024 };
+	for (size_t k = 0; k < rounds; k++) {
+		char *p = mmap(NULL, PIECES * PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		MUST(p != MAP_FAILED);
+		for (size_t piece = 0; piece < PIECES; piece++) {
+			MUST(mprotect(p + piece * PIECE, PIECE / 2, PROT_READ | PROT_WRITE) == 0);
+			p[piece * PIECE] = 1;
+		}
+		sleep_ms(10);
+		MUST(munmap(p, PIECES * PIECE) == 0);
 	}
 }
 
@@ -102,6 +119,14 @@ int main(int argc, char **argv)
 		for (size_t k = 0; k < count; k++)
 			must_succeed(children[k], "child");
 		verify(p, mib, 101);
+	} else if (!strcmp(argv[1], "churn")) {
+		/* Near its budget, so that memory is adopted. */
+		char *p = map(mib / 5 * MiB), *q = map(mib * MiB);
+		touch(p, mib / 5, rate, 0);
+		churn(count);
+		touch(q, mib, rate, 1);
+		verify(p, mib / 5, 0);
+		verify(q, mib, 1);
 	} else if (!strcmp(argv[1], "wave")) {
 		for (size_t k = 0; k < count; k++) {
 			char *p = map(mib * MiB);

@@ -70,6 +70,12 @@ fn memory_that_comes_and_goes() {
     touch_within("wave", 128, ["wave", "384", "4", "1000", "64"]);
 }
 
+/// How many mappings a program has had does not matter, only how many it has.
+#[test]
+fn after_twenty_thousand_mappings() {
+    touch_within("churn", 64, ["churn", "256", "320", "1000", "64"]);
+}
+
 #[test]
 fn forks_while_it_is_big() {
     touch_within("fork", 256, ["fork", "384", "2", "1000", "64"]);
