@@ -15,6 +15,7 @@ use uswap_engine::group::{AreaConfig, PAGE_BYTES};
 
 use crate::failure::{Failure, reason};
 use crate::mkswap::{self, HEADER_BYTES};
+use crate::size;
 use crate::swap_spec::SwapSpec;
 
 /// Smaller areas hold too little to be worth a file.
@@ -73,6 +74,20 @@ pub fn direct_io_works(fd: impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| rustix::io::pread(&fd, &mut *aligned, PAGE_BYTES)).is_ok()
 }
 
+/// Whether this process and its children may write files of that size. Beyond the limit the kernel does not only refuse: it
+/// ends the process by SIGXFSZ.
+fn may_be_as_large_as(bytes: u64) -> Result<(), Failure> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if limit < bytes => Err(Failure::ours(format!(
+            "the limit on the size of files (ulimit -f) is {}, the swap file needs {}: raise it, or give a smaller one, as in \
+             --swap file:PATH,size=64M",
+            size::chosen(limit),
+            size::chosen(bytes),
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The default area: an unlinked file.
 pub fn temporary(directory: &Path, bytes: u64) -> Result<OpenArea, Failure> {
     let cannot = |error: io::Error| {
@@ -80,6 +95,7 @@ pub fn temporary(directory: &Path, bytes: u64) -> Result<OpenArea, Failure> {
         Failure::ours(format!("cannot make a swap file in '{directory}': {}", reason(&error)))
     };
     let bytes = bytes.max(AREA_BYTES_MIN) / PAGE_BYTES * PAGE_BYTES;
+    may_be_as_large_as(bytes)?;
     let grown = |fd: OwnedFd| rustix::fs::ftruncate(&fd, bytes).map(|()| fd).map_err(io::Error::from);
     let direct = match open_unnamed(directory, OFlags::DIRECT) {
         Ok((fd, _)) => Some(grown(fd).map_err(cannot)?).filter(|fd| direct_io_works(fd)),
@@ -151,6 +167,7 @@ pub fn named(spec: &SwapSpec) -> Result<OpenArea, Failure> {
     // 4. What we make is marked as swap.
     if formatted.is_none() {
         if bytes > length || ours {
+            may_be_as_large_as(bytes)?;
             file.set_len(bytes).map_err(cannot)?;
         }
         let uuid = crate::random::bytes().map_err(cannot)?;

@@ -99,6 +99,21 @@ fn unwritable_swap_directory() {
     expect(&mut set("/proc"), 125, &["swap file in '/proc'"]);
 }
 
+/// The kernel would end uswap by SIGXFSZ.
+#[test]
+fn swap_file_larger_than_the_limit_on_files() {
+    let run = |options: &str| {
+        let mut shell = Command::new("/bin/sh");
+        let script = format!("ulimit -f 4096 && exec '{}' run {options} true", env!("CARGO_BIN_EXE_uswap"));
+        shell.args(["-c", &script]).stdin(Stdio::null()).env_remove("USWAP_SWAP_DIR");
+        shell
+    };
+    expect(&mut run("-m 64M"), 125, &["ulimit -f", "4 GiB"]);
+    let directory = Directory::new("limit");
+    let file = directory.path("swap");
+    expect(&mut run(&format!("-m 64M --swap file:{},size=64M", file.display())), 125, &["ulimit -f", "64 MiB"]);
+}
+
 #[test]
 fn swap_file_that_cannot_be_used() {
     let directory = Directory::new("swap");

@@ -168,6 +168,7 @@ pub(crate) struct Monitor {
     /// When a child was last promised memory.
     promised: Option<Instant>,
     said_cannot_swap: bool,
+    said_cannot_look: bool,
 }
 
 impl Monitor {
@@ -191,6 +192,7 @@ impl Monitor {
             pool_share: PoolShare::new(),
             promised: None,
             said_cannot_swap: false,
+            said_cannot_look: false,
         })
     }
 
@@ -326,10 +328,8 @@ impl Monitor {
             return;
         }
         let start = Instant::now();
-        let found = self.adopter.adopt_more(engine, look, urgent).unwrap_or_else(|error| {
-            engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
-            0
-        });
+        let found = self.adopter.adopt_more(engine, look, urgent);
+        let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
         self.last_adoption = Adoption { ended: Instant::now(), took: start.elapsed(), found: found > 0 };
     }
 
@@ -341,12 +341,18 @@ impl Monitor {
             match self.adopter.look_up(engine) {
                 Ok(Some(pages)) => found += pages,
                 Ok(None) => break,
-                Err(error) => {
-                    engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(&error)));
-                }
+                Err(error) => found += self.cannot_look(engine, &error),
             }
         }
         found
+    }
+
+    /// Says so once, and that nothing was found.
+    fn cannot_look(&mut self, engine: &Engine, error: &io::Error) -> u64 {
+        if !std::mem::replace(&mut self.said_cannot_look, true) {
+            engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(error)));
+        }
+        0
     }
 
     /// Reclaims down to the low watermark, or until nothing more can be had.
