@@ -38,11 +38,6 @@ impl Watermarks {
     pub fn direct(&self) -> u64 {
         self.limit - (self.limit - self.high) / 2
     }
-
-    /// Where every thread that can reclaim does: a program takes memory without asking, as fast as one thread reclaims.
-    pub fn all(&self) -> u64 {
-        self.limit + (self.limit - self.high) / 2
-    }
 }
 
 /// 1 MiB: below this distance a reclaim thread that wakes every millisecond comes too late for a fast program.
@@ -78,7 +73,7 @@ mod tests {
     fn alone_a_process_may_use_the_whole_limit() {
         let marks = Usage { limit: 65536, total: 100, mine: 100, processes: 1 }.watermarks();
         assert_eq!(marks, Watermarks { low: 63488, high: 64512, limit: 65536 });
-        assert_eq!((marks.start(), marks.direct(), marks.all()), (64000, 65024, 66048));
+        assert_eq!((marks.start(), marks.direct()), (64000, 65024));
     }
 
     #[test]

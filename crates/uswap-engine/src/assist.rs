@@ -34,9 +34,10 @@ impl Call {
 
     /// Anybody: enough.
     pub fn end(&self) {
-        self.calls.store(false, Release);
-        // In this order: a call that is being made at this moment is heard, or made again.
+        // In this order: a call that is made in between is not heard, and can be made again. The other way round it would be
+        // taken back with the old one, and then taken for made for ever.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.calls.store(false, Release);
     }
 
     /// To be polled.
@@ -59,6 +60,50 @@ impl Engine {
         };
         if !helped {
             self.call.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_heard(call: &Call) -> bool {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(call.as_fd(), rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Default::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn a_call_is_heard_until_it_ends() {
+        let call = Call::new().unwrap();
+        assert!(!is_heard(&call));
+        call.make();
+        call.make();
+        assert!(is_heard(&call));
+        call.end();
+        assert!(!is_heard(&call));
+    }
+
+    /// As handlers do: who hears a call ends it.
+    fn hear(call: &Call) {
+        if is_heard(call) {
+            call.end();
+        }
+    }
+
+    #[test]
+    fn after_calls_that_end_as_they_are_made_the_next_is_heard() {
+        for _ in 0..300 {
+            let call = Call::new().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..1000).for_each(|_| call.make()));
+                for _ in 0..2 {
+                    scope.spawn(|| (0..1000).for_each(|_| hear(&call)));
+                }
+            });
+            hear(&call);
+            call.make();
+            assert!(is_heard(&call), "calls are not heard any more");
         }
     }
 }
