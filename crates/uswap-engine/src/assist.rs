@@ -12,23 +12,32 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::{Engine, Entry, Worker};
 
+/// With a lower limit on descriptors (RLIMIT_NOFILE) each one counts: the engine needs all others more than this one.
+const DESCRIPTORS_MIN: u64 = 32;
+
 /// A call that handlers hear while they wait for faults.
 pub(crate) struct Call {
-    /// Readable while the monitor calls.
-    event: OwnedFd,
+    /// Readable while the monitor calls. `None` where descriptors are scarce: nobody is called then.
+    event: Option<OwnedFd>,
     calls: AtomicBool,
 }
 
 impl Call {
     pub fn new() -> io::Result<Call> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let event = match limit {
+            Some(limit) if limit < DESCRIPTORS_MIN => None,
+            _ => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+        };
         Ok(Call { event, calls: AtomicBool::new(false) })
     }
 
     /// The monitor: help is wanted.
     pub fn make(&self) {
-        if !self.calls.swap(true, AcqRel) {
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        if let Some(event) = &self.event
+            && !self.calls.swap(true, AcqRel)
+        {
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }
     }
 
@@ -36,13 +45,15 @@ impl Call {
     pub fn end(&self) {
         // In this order: a call that is made in between is not heard, and can be made again. The other way round it would be
         // taken back with the old one, and then taken for made for ever.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        self.calls.store(false, Release);
+        if let Some(event) = &self.event {
+            let _ = rustix::io::read(event, &mut [0; 8]);
+            self.calls.store(false, Release);
+        }
     }
 
-    /// To be polled.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    /// To be polled, if there is one.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -69,7 +80,7 @@ mod tests {
     use super::*;
 
     fn is_heard(call: &Call) -> bool {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(call.as_fd(), rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(call.as_fd().unwrap(), rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Default::default())).unwrap() == 1
     }
 

@@ -59,7 +59,10 @@ impl Engine {
             let mut fds = [
                 PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
                 PollFd::new(&self.member.client, PollFlags::RDHUP),
-                PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN),
+                match self.call.as_fd() {
+                    Some(call) => PollFd::from_borrowed_fd(call, PollFlags::IN),
+                    None => PollFd::new(&self.member.client, PollFlags::empty()),
+                },
             ];
             if let Err(error) = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)) {
                 self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())));
