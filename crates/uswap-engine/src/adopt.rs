@@ -93,6 +93,9 @@ impl Adopter {
     /// A heap grows by pieces that a fast program fills in less time than it takes to read the maps: the new ends of what
     /// was just adopted are followed until the program works in memory that is registered, where it waits for room.
     fn chase(&mut self, engine: &Engine) -> io::Result<u64> {
+        if self.fresh.is_empty() {
+            return Ok(0);
+        }
         // One descriptor more may be one too many.
         let Ok(mut query) = MapQuery::open_self() else { return Ok(0) };
         let mut found = 0;

@@ -65,7 +65,7 @@ impl Engine {
                 let round = self.reclaim_round(worker, true);
                 self.meter.freed(round.trashed);
                 // What a fork shares, only the monitor can move.
-                round.busy == 0 && round.moved + round.stored + round.trashed > 0
+                round.busy == 0 && round.achieved_something()
             }
             Entry::Running(_) | Entry::Frozen => false,
         };

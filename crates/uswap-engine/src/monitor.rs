@@ -400,7 +400,7 @@ impl Monitor {
             let round = engine.reclaim_round(&mut self.worker, urgent);
             shared = round.busy > 0;
             let broken = self.break_sharing(engine);
-            if round.moved + round.stored + round.trashed > 0 {
+            if round.achieved_something() {
                 (fruitless, only_broken) = (0, 0);
                 continue;
             }

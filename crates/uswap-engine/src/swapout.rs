@@ -53,6 +53,13 @@ pub(crate) struct Round {
     pub trashed: u64,
 }
 
+impl Round {
+    /// Whether it brought the budget nearer.
+    pub fn achieved_something(&self) -> bool {
+        self.moved + self.stored + self.trashed > 0
+    }
+}
+
 impl Engine {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
     pub(crate) fn wait_for_room(&self, worker: &mut Worker) {
@@ -97,7 +104,7 @@ impl Engine {
     fn reclaim_a_little(&self, worker: &mut Worker, urgent: bool) -> bool {
         let round = self.reclaim_round(worker, urgent);
         self.meter.freed(round.trashed);
-        round.moved + round.stored + round.trashed > 0
+        round.achieved_something()
     }
 
     pub(crate) fn is_over_limit(&self) -> bool {

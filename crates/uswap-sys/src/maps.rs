@@ -261,6 +261,7 @@ mod tests {
             assert!(vmas(&buffer).any(|v| v.start <= here && here < v.end && v.write));
         }
     }
+
     #[test]
     fn a_mapping_that_is_asked_for_is_as_in_the_list() {
         let mut query = MapQuery::open_self().unwrap();

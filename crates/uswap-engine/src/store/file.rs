@@ -129,11 +129,9 @@ impl FileStore {
     fn write_at_once(&self, io: &mut PageIo) {
         self.check(io);
         loop {
-            let offset = io.slot * SLOT_BYTES as u64 + io.done_bytes as u64;
-            // SAFETY: the memory belongs to the transfer until it is over, by the promise of `PageIo::new`, and what is
-            // done is less than all of it while it is pending.
-            let rest = unsafe { std::slice::from_raw_parts(io.address.add(io.done_bytes), io.bytes() - io.done_bytes) };
-            let rest = &rest[..rest.len().min(REQUEST_BYTES_MAX)];
+            let (offset, memory, bytes) = rest_of(io);
+            // SAFETY: the memory belongs to the transfer until it is over, by the promise of `PageIo::new`.
+            let rest = unsafe { std::slice::from_raw_parts(memory, bytes) };
             let result = rustix::io::pwrite(&self.fd, rest, offset).map_err(|errno| errno.raw_os_error());
             if settle(io, result) != IoOutcome::Pending {
                 return;
@@ -143,15 +141,10 @@ impl FileStore {
 
     /// Queues what is left of a transfer.
     fn push(&self, queue: &mut impl Queue, direction: Direction, batch: &mut [PageIo], index: usize) {
-        let io = &batch[index];
-        let offset = io.slot * SLOT_BYTES as u64 + io.done_bytes as u64;
-        // SAFETY: `done_bytes` is less than the transfer's bytes while it is pending.
-        let memory = unsafe { io.address.add(io.done_bytes) };
-        // A longer one is continued like a short count.
-        let bytes = (io.bytes() - io.done_bytes).min(REQUEST_BYTES_MAX) as u32;
+        let (offset, memory, bytes) = rest_of(&batch[index]);
         // SAFETY: the memory belongs to the transfer until `read` or `write` returns, by the promise of `PageIo::new`;
         // and `transfer`, which is the only way there, returns only when nothing is in flight.
-        unsafe { queue.push(direction, self.fd.as_fd(), offset, memory, bytes, index as u64) }
+        unsafe { queue.push(direction, self.fd.as_fd(), offset, memory, bytes as u32, index as u64) }
             .expect("no more is pushed than the ring has room for");
     }
 
@@ -167,6 +160,15 @@ impl FileStore {
             self.slots
         );
     }
+}
+
+/// What is left of a pending transfer, as one request: where in the file, where in memory, and how many bytes. A longer one
+/// is continued like a short count.
+fn rest_of(io: &PageIo) -> (u64, *mut u8, usize) {
+    let offset = io.slot * SLOT_BYTES as u64 + io.done_bytes as u64;
+    // SAFETY: `done_bytes` is less than the transfer's bytes while it is pending.
+    let memory = unsafe { io.address.add(io.done_bytes) };
+    (offset, memory, (io.bytes() - io.done_bytes).min(REQUEST_BYTES_MAX))
 }
 
 /// Hands over what is queued and waits for a completion. Does not come back as long as the ring does not work: the
