@@ -22,6 +22,10 @@ const NOT_FOR_THE_AGENT: [&str; 9] = [
     "CARGO_UNSTABLE_BUILD_DIR",
 ];
 
+/// Of zstd's compressors the agent needs only the fastest: its level is negative (uswap-engine/src/compress.rs). The
+/// others would be a sixth of what is written to a memory file at each start of a program.
+const SLOW_ZSTD_COMPRESSORS: [&str; 7] = ["DFAST", "GREEDY", "LAZY", "LAZY2", "BTLAZY2", "BTOPT", "BTULTRA"];
+
 fn main() {
     let ours = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let crates = ours.parent().expect("crates/uswap-cli");
@@ -53,8 +57,11 @@ fn main() {
         // The outer cargo has just made the lock file fit; a build that changed it would start us again.
         .arg("--locked")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_STRIP", if symbols { "none" } else { "symbols" })
         .env("CARGO_PROFILE_RELEASE_DEBUG", if symbols { "1" } else { "0" });
+    cargo.env("CFLAGS", c_flags());
     for name in NOT_FOR_THE_AGENT {
         cargo.env_remove(name);
     }
@@ -62,6 +69,13 @@ fn main() {
     assert!(status.success(), "the agent does not build");
     let library = target.join(triple).join("release/libuswap_agent.so");
     println!("cargo::rustc-env=USWAP_AGENT_LIBRARY={}", library.display());
+}
+
+/// For the C code in the agent: what the outer build was given, and what is left out.
+fn c_flags() -> String {
+    println!("cargo::rerun-if-env-changed=CFLAGS");
+    let without = SLOW_ZSTD_COMPRESSORS.map(|name| format!(" -DZSTD_EXCLUDE_{name}_BLOCK_COMPRESSOR"));
+    env::var("CFLAGS").unwrap_or_default() + &without.concat()
 }
 
 /// OUT_DIR is TARGET/[TRIPLE/]PROFILE/build/uswap-cli-HASH/out: a sibling of PROFILE.

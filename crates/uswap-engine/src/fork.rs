@@ -390,8 +390,8 @@ impl Monitor {
         };
         engine.phase.store(FREEZING);
         let running = engine.running.write().expect("no thread panics with this lock");
-        engine.empty_swap_cache(&mut self.worker);
-        engine.take_and_release(&mut self.worker);
+        engine.empty_swap_cache(self.worker());
+        engine.take_and_release(self.worker());
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
             // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
@@ -412,7 +412,7 @@ impl Monitor {
         if !forked {
             engine.fork_failed();
         }
-        engine.take_and_release(&mut self.worker);
+        engine.take_and_release(self.worker());
         self.post.fork.state.store_and_wake(IDLE);
     }
 
@@ -539,7 +539,7 @@ impl Monitor {
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
-        engine.take_and_release(&mut self.worker);
+        engine.take_and_release(self.worker());
     }
 }
 

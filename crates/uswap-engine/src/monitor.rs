@@ -17,7 +17,7 @@ use uswap_sys::rss::{StatM, own_rss};
 use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
-use crate::engine::{Engine, RELEASED_KEPT, StartError, Worker};
+use crate::engine::{Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::fork::ForkPost;
 use crate::group::ProcessSlot;
 use crate::member::{Member, Rendezvous};
@@ -129,7 +129,10 @@ impl Scale {
 /// The member that the monitor looks after, with or without an engine.
 enum Stage {
     Watching(Member),
-    Swapping(&'static Engine),
+    Swapping {
+        engine: &'static Engine,
+        worker: Box<Worker>,
+    },
     /// Between the two.
     Changing,
 }
@@ -157,7 +160,6 @@ pub(crate) struct Monitor {
     stage: Stage,
     scale: Scale,
     pub(crate) adopter: Adopter,
-    pub(crate) worker: Worker,
     supervisor_looked: Instant,
     published: Instant,
     last_adoption: Adoption,
@@ -175,15 +177,12 @@ impl Monitor {
     pub(crate) fn new(post: &'static Post, member: Member) -> io::Result<Monitor> {
         post.index.store(member.index, Release);
         post.generation.store(member.generation, Release);
-        let mut worker = Worker::new(member.group.config().compressor)?;
-        worker.collects_busy = true;
         member.slot().running();
         Ok(Monitor {
             post,
             stage: Stage::Watching(member),
             scale: Scale::new()?,
             adopter: Adopter::new(),
-            worker,
             supervisor_looked: Instant::now(),
             published: Instant::now(),
             last_adoption: Adoption { ended: Instant::now(), took: Duration::ZERO, found: true },
@@ -199,15 +198,23 @@ impl Monitor {
     pub(crate) fn member(&self) -> &Member {
         match &self.stage {
             Stage::Watching(member) => member,
-            Stage::Swapping(engine) => &engine.member,
+            Stage::Swapping { engine, .. } => &engine.member,
             Stage::Changing => unreachable!("a stage changes inside one function"),
         }
     }
 
     pub(crate) fn engine(&self) -> Option<&'static Engine> {
         match self.stage {
-            Stage::Swapping(engine) => Some(engine),
+            Stage::Swapping { engine, .. } => Some(engine),
             _ => None,
+        }
+    }
+
+    /// What this thread has for its work on the engine, which there is.
+    pub(crate) fn worker(&mut self) -> &mut Worker {
+        match &mut self.stage {
+            Stage::Swapping { worker, .. } => worker,
+            _ => unreachable!("who has no engine has nothing to work on"),
         }
     }
 
@@ -397,7 +404,7 @@ impl Monitor {
             if self.look_up(1) > 0 {
                 fruitless = 0;
             }
-            let round = engine.reclaim_round(&mut self.worker, urgent);
+            let round = engine.reclaim_round(self.worker(), urgent);
             shared = round.busy > 0;
             let broken = self.break_sharing(engine);
             if round.achieved_something() {
@@ -422,10 +429,10 @@ impl Monitor {
     /// Returns how many.
     fn break_sharing(&mut self, engine: &Engine) -> u64 {
         let mut broken = 0;
-        while let Some(page) = self.worker.busy.pop() {
+        while let Some(page) = self.worker().busy.pop() {
             let mut range = PageRange { start: page, pages: 1 };
-            while self.worker.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
-                range.start = self.worker.busy.pop().expect("looked at above");
+            while self.worker().busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
+                range.start = self.worker().busy.pop().expect("looked at above");
                 range.pages += 1;
             }
             engine.core().reclaim_soon(range);
@@ -445,11 +452,8 @@ impl Monitor {
             unreachable!("only a watching monitor starts an engine");
         };
         // Kept for the message, should the engine not start.
-        match Engine::start(member, self.post, None) {
-            Ok(engine) => {
-                self.swap_with(engine);
-                true
-            }
+        match self.swap_with(member, None) {
+            Ok(_) => true,
             Err((member, error)) => {
                 self.said_cannot_swap = true;
                 member.alarm(format_args!("uswap: process {} cannot swap: {}", std::process::id(), Explain(&error)));
@@ -460,26 +464,31 @@ impl Monitor {
     }
 
     /// In a forked child: an engine that goes on with what the parent left.
-    pub(crate) fn start_child_engine(
-        &mut self,
-        inheritance: crate::engine::Inheritance,
-    ) -> Result<&'static Engine, StartError> {
+    pub(crate) fn start_child_engine(&mut self, inheritance: Inheritance) -> Result<&'static Engine, StartError> {
         let Stage::Watching(member) = std::mem::replace(&mut self.stage, Stage::Changing) else {
             unreachable!("a child's monitor starts its engine first of all");
         };
-        let engine = Engine::start(member, self.post, Some(inheritance)).map_err(|(_, error)| error)?;
-        Ok(self.swap_with(engine))
+        self.swap_with(member, Some(inheritance)).map_err(|(_, error)| error)
     }
 
-    /// Goes on with `engine`; starts its handlers.
-    pub(crate) fn swap_with(&mut self, engine: Engine) -> &'static Engine {
-        let engine: &'static Engine = Box::leak(Box::new(engine));
+    /// Goes on with an engine, and starts its handlers. What this thread needs for it is made only now: most programs
+    /// never come near their budget.
+    fn swap_with(
+        &mut self,
+        member: Member,
+        inheritance: Option<Inheritance>,
+    ) -> Result<&'static Engine, (Box<Member>, StartError)> {
+        let worker = match Worker::new(member.group.config().compressor) {
+            Ok(worker) => Box::new(Worker { collects_busy: true, ..worker }),
+            Err(error) => return Err((Box::new(member), error.into())),
+        };
+        let engine: &'static Engine = Box::leak(Box::new(Engine::start(member, self.post, inheritance)?));
         ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Release);
-        self.stage = Stage::Swapping(engine);
+        self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
         start_handlers(engine);
-        engine
+        Ok(engine)
     }
 
     fn look_after_the_rest(&mut self) {
@@ -495,7 +504,7 @@ impl Monitor {
         }
         self.published = Instant::now();
         let _running = engine.running.read().expect("no thread panics with this lock");
-        engine.settle_heirs(&mut self.worker);
+        engine.settle_heirs(self.worker());
         engine.publish();
         let spare = engine.meter.reserve.load(Relaxed);
         engine.trash_free_frames(spare);

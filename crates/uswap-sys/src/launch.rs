@@ -9,11 +9,11 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 /// Bits of `INHERITED`: standard descriptors 0, 1, 2 were closed; signals were ignored.
 const CLOSED: u32 = 1;
@@ -166,57 +166,75 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
+/// Bytes of the stack that a child runs on until it executes its program: a handful of calls.
+const CHILD_STACK_BYTES: usize = 64 << 10;
+
 /// Starts a program as our child, with the signal mask, ignored signals and closed descriptors that we were
 /// started with. It is killed when we die. Returns its pid when it has been executed.
+///
+/// As vfork(2), and for its reason: a fork that is followed by an exec copies page tables for nothing. The child runs
+/// on a stack of its own while this thread waits.
 pub fn spawn(program: &Program, mask: &SavedMask) -> Result<u32, SpawnError> {
     let arguments = pointers(&program.arguments);
     let environment = pointers(&program.environment);
-    let (read_end, write_end) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| SpawnError::Fork(e.into()))?;
-    let parent = std::process::id();
-    // SAFETY: glibc keeps its own locks consistent over fork; the child calls async-signal-safe functions
-    // only, until exec or exit.
-    let child = check(unsafe { libc::fork() }).map_err(SpawnError::Fork)?;
-    if child == 0 {
-        // SAFETY: the pointers are to strings that live in this process's copy, and end with null.
-        unsafe { run_in_child(program, &arguments, &environment, mask, parent, write_end.as_raw_fd()) }
-    }
-    drop(write_end);
-    let mut errno = [0; 4];
-    match rustix::io::retry_on_intr(|| rustix::io::read(&read_end, &mut errno[..])) {
-        Ok(4) => {
-            // The child exits right now: nobody else shall find it.
-            // SAFETY: our own child; no status is asked for.
+    let start = Start {
+        file: program.file.as_ptr(),
+        arguments: arguments.as_ptr(),
+        environment: environment.as_ptr(),
+        mask,
+        parent: std::process::id(),
+        errno: AtomicI32::new(0),
+    };
+    let mut stack = vec![MaybeUninit::<u128>::uninit(); CHILD_STACK_BYTES / size_of::<u128>()];
+    // SAFETY: the child shares our memory, and this thread is stopped until the child executes a program or ends: so
+    // `start`, what it points to, and the stack outlive its use of them, and what it does to libc's data of this thread
+    // (errno) is over when this thread goes on. The stack's end is aligned as a u128 is. The child calls
+    // async-signal-safe functions only; signals that have handlers of ours are those of faults in our own code.
+    let child = check(unsafe {
+        libc::clone(
+            start_program,
+            stack.as_mut_ptr_range().end.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            std::ptr::from_ref(&start).cast_mut().cast(),
+        )
+    })
+    .map_err(SpawnError::Fork)?;
+    match start.errno.load(Relaxed) {
+        // It executes, or was killed before it could, which its status will say.
+        0 => Ok(child as u32),
+        errno => {
+            // SAFETY: our own child, which exits right now; no status is asked for.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-            Err(SpawnError::Exec(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))))
+            Err(SpawnError::Exec(io::Error::from_raw_os_error(errno)))
         }
-        // End of file: exec closed the pipe, or the child was killed before, which its status will say.
-        _ => Ok(child as u32),
     }
 }
 
-/// The child's part: never returns.
-///
-/// # Safety
-/// `arguments` and `environment` are null-terminated lists of C strings.
-unsafe fn run_in_child(
-    program: &Program,
-    arguments: &[*const c_char],
-    environment: &[*const c_char],
-    mask: &SavedMask,
+/// What a child needs to become a program, and what it answers.
+struct Start<'a> {
+    file: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    mask: &'a SavedMask,
     parent: u32,
-    report: RawFd,
-) -> ! {
-    // SAFETY: async-signal-safe calls with valid arguments; the descriptors closed are those that were closed
-    // when we started, so nobody relies on them.
+    /// Why execve(2) refused.
+    errno: AtomicI32,
+}
+
+/// The child's part: never returns. Its argument is a [`Start`].
+extern "C" fn start_program(start: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes a pointer to its own `Start`, and waits.
+    let start = unsafe { &*start.cast::<Start<'_>>() };
+    // SAFETY: async-signal-safe calls with valid arguments, the two lists being of C strings and ending with null; the
+    // descriptors closed are those that were closed when we started, in a table that is the child's own.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        if libc::getppid() as u32 != parent {
+        if libc::getppid() as u32 != start.parent {
             // The supervisor died before the line above: nobody would tell us.
             libc::_exit(125);
         }
         for fd in 0..3 {
-            if inherited(CLOSED << fd) && fd != report {
+            if inherited(CLOSED << fd) {
                 libc::close(fd);
             }
         }
@@ -225,11 +243,11 @@ unsafe fn run_in_child(
         };
         set_disposition(libc::SIGPIPE, ignored_or_default(SIGPIPE_IGNORED));
         set_disposition(libc::SIGCHLD, ignored_or_default(SIGCHLD_IGNORED));
-        libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &start.mask.0, std::ptr::null_mut());
         // The system call itself: in a nested run the outer agent wraps execve to put itself in front.
-        libc::syscall(libc::SYS_execve, program.file.as_ptr(), arguments.as_ptr(), environment.as_ptr());
-        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOEXEC).to_ne_bytes();
-        libc::write(report, errno.as_ptr().cast(), errno.len());
+        libc::syscall(libc::SYS_execve, start.file, start.arguments, start.environment);
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOEXEC);
+        start.errno.store(errno, Relaxed);
         libc::_exit(126)
     }
 }

@@ -39,6 +39,7 @@ pub mod rss;
 pub mod rusage;
 pub mod thread;
 pub mod uffd;
+mod unwinder;
 
 pub use private_memory::AlignedBuffer;
 

@@ -497,9 +497,9 @@ struct Zipf {
 
 impl Zipf {
     fn new(pages: u64) -> Zipf {
-        let zeta = |n: u64| (1..=n).map(|rank| (rank as f64).powf(-ZIPF_THETA)).sum::<f64>();
+        let zeta = |n: u64| (1..=n).map(|rank| libm::pow(rank as f64, -ZIPF_THETA)).sum::<f64>();
         let zeta_all = zeta(pages);
-        let eta = (1.0 - (2.0 / pages as f64).powf(1.0 - ZIPF_THETA)) / (1.0 - zeta(2) / zeta_all);
+        let eta = (1.0 - libm::pow(2.0 / pages as f64, 1.0 - ZIPF_THETA)) / (1.0 - zeta(2) / zeta_all);
         Zipf { pages, zeta: zeta_all, alpha: 1.0 / (1.0 - ZIPF_THETA), eta }
     }
 
@@ -512,10 +512,10 @@ impl Zipf {
         let at = fraction * self.zeta;
         if at < 1.0 {
             0
-        } else if at < 1.0 + 0.5f64.powf(ZIPF_THETA) {
+        } else if at < 1.0 + libm::pow(0.5, ZIPF_THETA) {
             1
         } else {
-            let rank = self.pages as f64 * (self.eta * fraction - self.eta + 1.0).powf(self.alpha);
+            let rank = self.pages as f64 * libm::pow(self.eta * fraction - self.eta + 1.0, self.alpha);
             (rank as u64).min(self.pages - 1)
         }
     }

@@ -10,13 +10,14 @@ pub mod supervise;
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit};
 use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, FaultPlan, Group, GroupConfig};
 use uswap_engine::protocol::{self, Token};
-use uswap_sys::launch::{self, InheritedDescriptors, Side, SignalFd, SpawnError};
+use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, SpawnError};
 
 use crate::failure::{Failure, reason, say};
 use crate::size;
@@ -45,46 +46,84 @@ fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
 
 fn run(options: &RunOptions) -> Result<Ending, Failure> {
     let inherited = InheritedDescriptors::now();
-
-    // 1. Everything that can be wrong with the request, before anything is set up.
-    let budget_bytes = options.budget_bytes()?;
-    let fault_injection = fault_plan(options)?;
-    if options.swap.len() > AREAS_MAX {
-        return Err(Failure::ours(format!("{} swap areas are more than {AREAS_MAX}", options.swap.len())));
+    let anchor = Anchor::start().map_err(internal("the agent"))?;
+    let served = Request::check(options)
+        .and_then(|request| set_up(request, &anchor))
+        .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
+    if !matches!(served, Ok(Served { somebody_stays: true, .. })) {
+        anchor.release();
+        anchor.wait();
     }
-    let runnable = program::find(&options.command)?;
-    let substrate = substrate::find()?;
-    let stats_file = options.stats.as_deref().map(open_stats).transpose()?;
-    let areas = open_areas(options, budget_bytes)?;
+    served.map(|served| served.ending)
+}
 
-    // 2. What the processes share.
-    let mut config = GroupConfig {
-        memory_limit_bytes: budget_bytes,
-        zpool_percent: options.zpool_percent,
-        accept_threshold_percent: ACCEPT_THRESHOLD_PERCENT,
-        compressor: options.compressor.into(),
-        verbosity: options.verbosity(),
-        fault_injection,
-        ..GroupConfig::default()
-    };
-    for (place, area) in config.areas.iter_mut().zip(&areas) {
-        *place = area.config;
+/// Everything that can be wrong with a request has been looked at, and nothing has been set up.
+struct Request<'a> {
+    options: &'a RunOptions,
+    budget_bytes: u64,
+    fault_injection: FaultPlan,
+    runnable: Runnable,
+    device: Option<OwnedFd>,
+    stats_file: Option<File>,
+    areas: Vec<OpenArea>,
+}
+
+impl Request<'_> {
+    fn check(options: &RunOptions) -> Result<Request<'_>, Failure> {
+        let budget_bytes = options.budget_bytes()?;
+        let fault_injection = fault_plan(options)?;
+        if options.swap.len() > AREAS_MAX {
+            return Err(Failure::ours(format!("{} swap areas are more than {AREAS_MAX}", options.swap.len())));
+        }
+        Ok(Request {
+            options,
+            budget_bytes,
+            fault_injection,
+            runnable: program::find(&options.command)?,
+            device: substrate::find()?.device,
+            stats_file: options.stats.as_deref().map(open_stats).transpose()?,
+            areas: open_areas(options, budget_bytes)?,
+        })
     }
-    let (group, group_fd) = Group::create(&config).map_err(internal("the group"))?;
-    for (number, area) in areas.iter().enumerate() {
-        for page in &area.bad_pages {
-            if u64::from(*page) < area.config.slots {
+
+    /// What the processes will share, without any yet.
+    fn group(&self) -> io::Result<(Group, OwnedFd)> {
+        let mut config = GroupConfig {
+            memory_limit_bytes: self.budget_bytes,
+            zpool_percent: self.options.zpool_percent,
+            accept_threshold_percent: ACCEPT_THRESHOLD_PERCENT,
+            compressor: self.options.compressor.into(),
+            verbosity: self.options.verbosity(),
+            fault_injection: self.fault_injection,
+            ..GroupConfig::default()
+        };
+        for (place, area) in config.areas.iter_mut().zip(&self.areas) {
+            *place = area.config;
+        }
+        let (group, fd) = Group::create(&config)?;
+        for (number, area) in self.areas.iter().enumerate() {
+            for page in area.bad_pages.iter().filter(|page| u64::from(**page) < area.config.slots) {
                 group.withhold_cluster(number, (u64::from(*page) / CLUSTER_SLOTS) as u32);
             }
         }
+        Ok((group, fd))
     }
+}
+
+/// What is left of a request for the run itself.
+struct Run<'a> {
+    options: &'a RunOptions,
+    program: launch::Program,
+    runnable: Runnable,
+    mask: SavedMask,
+    stats_file: Option<File>,
+}
+
+fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<'a>), Failure> {
+    let (group, group_fd) = request.group().map_err(internal("the group"))?;
     let token = Token(crate::random::bytes().map_err(internal("the token"))?);
     let socket_name = socket_name().map_err(internal("the socket"))?;
     let listener = protocol::listen(socket_name.as_bytes()).map_err(internal("the socket"))?;
-    let library = agent::library().map_err(internal("the agent"))?;
-    let anchor = Anchor::start(library).map_err(internal("the agent"))?;
-
-    // 3. The supervisor, and with it the program.
     let mask = launch::block(&signals::WATCHED).map_err(internal("signals"))?;
     let signals = SignalFd::new(&signals::WATCHED).map_err(internal("signals"))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -93,51 +132,69 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
         group,
         group_fd,
         proc: uswap_sys::proc::open_root().map_err(internal("/proc"))?,
-        device: substrate.device,
-        areas,
+        device: request.device,
+        areas: request.areas,
         token,
-        anchor,
+        anchor_pid: anchor.pid,
     };
-    let mut supervisor =
-        Supervisor::new(shared, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
-    if options.verbose {
-        describe(&supervisor, &runnable);
+    let Request { options, runnable, stats_file, .. } = request;
+    let supervisor = Supervisor::new(shared, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
+    let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
+    let program = runnable.with_environment(environment);
+    Ok((supervisor, Run { options, program, runnable, mask, stats_file }))
+}
+
+/// How a run went.
+struct Served {
+    ending: Ending,
+    /// A process of its own serves those who outlive the main program, and the anchor is its.
+    somebody_stays: bool,
+}
+
+/// Starts the program, and stays with it.
+fn serve(
+    mut supervisor: Supervisor,
+    run: Run<'_>,
+    inherited: InheritedDescriptors,
+    anchor: &Anchor,
+) -> Result<Served, Failure> {
+    if run.options.verbose {
+        describe(&supervisor, &run.runnable);
     }
-    let environment =
-        environment::for_program(std::env::vars_os(), &supervisor.shared().anchor.path, &socket_name, &token);
+    anchor.ready().map_err(internal("the agent"))?;
     let started = Instant::now();
-    let main = launch::spawn(&runnable.with_environment(environment), &mask).map_err(|error| match error {
+    let main = launch::spawn(&run.program, &run.mask).map_err(|error| match error {
         SpawnError::Fork(error) => internal("a process")(error),
-        SpawnError::Exec(error) => runnable.failure(&error),
+        SpawnError::Exec(error) => run.runnable.failure(&error),
     })?;
     // The program has its own; here they would only keep pipes open.
     inherited.close();
     let _ = launch::null_stdio(false);
     raise_descriptor_limit();
 
-    // 4. Stay.
     let ending = supervisor.until_main_ends(main);
     let wall_seconds = started.elapsed().as_secs_f64();
-    let stays = supervisor.somebody_stays();
+    let somebody_stays = supervisor.somebody_stays();
+    if !somebody_stays {
+        anchor.release();
+    }
     supervisor.finish();
     let shared = supervisor.shared();
-    if let (Some(file), Some(path)) = (&stats_file, &options.stats) {
+    if let (Some(file), Some(path)) = (&run.stats_file, &run.options.stats) {
         let json = stats::json(&shared.group, &supervisor.peaks, &shared.areas, ending.status(), wall_seconds);
         if let Err(error) = stats::write(file, &json) {
             say(format_args!("cannot write '{}': {}", path.display(), reason(&error)));
         }
     }
     supervisor.tell(stats::summary(&shared.group, &supervisor.peaks));
-    if stays {
-        stay_behind(&mut supervisor);
-    } else {
-        shared.anchor.end();
+    if somebody_stays {
+        stay_behind(&mut supervisor, anchor);
     }
-    Ok(ending)
+    Ok(Served { ending, somebody_stays })
 }
 
 /// Daemons of the tree still need somebody who serves them: a process of its own does, and this one may end.
-fn stay_behind(supervisor: &mut Supervisor) {
+fn stay_behind(supervisor: &mut Supervisor, anchor: &Anchor) {
     match launch::fork() {
         Ok(Side::Parent(_)) => {}
         Ok(Side::Child) => {
@@ -146,7 +203,8 @@ fn stay_behind(supervisor: &mut Supervisor) {
             let _ = launch::null_stdio(true);
             let _ = std::env::set_current_dir("/");
             let _ = supervisor.until_all_end();
-            supervisor.shared().anchor.end();
+            // Not its parent, or no more: whoever is has to collect it.
+            anchor.release();
             std::process::exit(0);
         }
         Err(error) => supervisor.tell(format_args!(

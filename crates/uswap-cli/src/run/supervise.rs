@@ -23,7 +23,6 @@ use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, SlotState
 use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal, Token};
 use uswap_sys::launch::{self, SignalFd};
 
-use super::agent::Anchor;
 use super::signals;
 use super::stats::Peaks;
 use crate::failure::say;
@@ -83,8 +82,8 @@ pub struct Shared {
     pub areas: Vec<OpenArea>,
     /// What proves that a process belongs here.
     pub token: Token,
-    /// What keeps the agent's path valid.
-    pub anchor: Anchor,
+    /// A child of ours that is not of the tree: it keeps the agent's path valid.
+    pub anchor_pid: u32,
 }
 
 /// See the file's head.
@@ -186,7 +185,7 @@ impl Supervisor {
 
     /// Children of ours that are neither members nor the anchor.
     fn unknown_children(&self) -> usize {
-        let unknown = |pid: u32| pid != self.shared.anchor.pid && !self.members.iter().any(|m| m.pid == pid);
+        let unknown = |pid: u32| pid != self.shared.anchor_pid && !self.members.iter().any(|m| m.pid == pid);
         let me = std::process::id();
         match fs::read_to_string("/proc/thread-self/children") {
             Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| unknown(*pid)).count(),
@@ -496,7 +495,7 @@ impl Supervisor {
                 _ => slot.pid.load(Relaxed),
             };
             let unknown = |pid: u32| {
-                pid != self.shared.anchor.pid
+                pid != self.shared.anchor_pid
                     && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
             };
             let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
