@@ -56,7 +56,7 @@ pub enum Vanished {
     Lost,
 }
 
-/// Pages to bring in, all in one run of addresses.
+/// Pages to bring in: side by side, or at equal distances, which then land in buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadPlan {
     /// Names the swap-in.
@@ -77,6 +77,13 @@ impl LoadPlan {
     /// The pages.
     pub fn pages(&self) -> &[LoadPage] {
         &self.pages[..self.count]
+    }
+
+    /// The run of addresses from the page `index` on that holds the rest of the plan.
+    pub fn span_from(&self, index: usize) -> PageRange {
+        let pages = &self.pages()[index..];
+        let (first, last) = (pages[0].page, pages[pages.len() - 1].page);
+        PageRange { start: first, pages: last.0 - first.0 + 1 }
     }
 
     /// Which of them go to the program; the others rest in the swap cache.
@@ -161,7 +168,7 @@ impl Core {
         // Blocks move out whole, so a stream that comes back finds its pages side by side.
         let window = self.readahead.window(page);
         let mut pages = 0;
-        while pages <= window.after {
+        while pages <= window.after() {
             let (next_page, next_frame) = (page.plus(u64::from(pages)), FrameId(frame.0 + pages));
             let there = next_frame.block() == frame.block()
                 && self.pages.get(next_page) == Some(PageState::InFrame { frame: next_frame })
@@ -172,7 +179,7 @@ impl Core {
             self.cache.restore(next_frame);
             pages += 1;
         }
-        self.readahead.clipped(page, window, page, page.plus(u64::from(pages)));
+        self.readahead.brought(page, window, pages);
         FaultPlan::Restore { first: page, frame, pages }
     }
 
@@ -181,7 +188,7 @@ impl Core {
         let window = self.readahead.window(page);
         let mut end = page;
         // Pages that are read before they are written stay the shared zero page: no memory is spent on them.
-        let after = if write { window.after } else { 0 };
+        let after = if write { window.after() } else { 0 };
         while end.0 <= page.0 + u64::from(after)
             && self.pages.get(end) == Some(PageState::Untouched)
             && !self.pages.is_isolating(end)
@@ -189,7 +196,7 @@ impl Core {
             self.pages.set(end, PageState::ReadingIn { entry: None, op });
             end = end.plus(1);
         }
-        self.readahead.clipped(page, window, page, end);
+        self.readahead.brought(page, window, (end.0 - page.0) as u32);
         self.loads_in_flight += 1;
         FaultPlan::Zero { range: PageRange { start: page, pages: end.0 - page.0 }, op }
     }
@@ -197,24 +204,23 @@ impl Core {
     fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
         let op = self.next_op();
         let window = self.readahead.window(page);
-        let pages = &self.pages;
         let swapped = |page| {
-            matches!(pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
-                && !pages.is_isolating(page)
+            matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
+                && !self.pages.is_isolating(page)
         };
-        let mut start = page;
-        while page.0 - start.0 < u64::from(window.before) && swapped(PageNumber(start.0 - 1)) {
-            start = PageNumber(start.0 - 1);
+        let mut count = 1;
+        while count < window.pages as usize && window.page(page, count as u32).is_some_and(swapped) {
+            count += 1;
         }
-        let mut end = page.plus(1);
-        while end.0 - page.0 <= u64::from(window.after) && swapped(end) {
-            end = end.plus(1);
-        }
-        self.readahead.clipped(page, window, start, end);
-        let mut count = (end.0 - start.0) as usize;
+        self.readahead.brought(page, window, count as u32);
+        // In address order.
+        let (mut start, step) = match window.step {
+            step @ ..0 => (window.page(page, count as u32 - 1).expect("looked at above"), -step as u64),
+            step => (page, step as u64),
+        };
         let mut only_faulting = false;
         let mut block = None;
-        if count >= MOVE_PAGES_MIN {
+        if count >= MOVE_PAGES_MIN && step == 1 {
             block = self.cache.take_block(((1u32 << count) - 1) as u16);
         } else if count == 1 {
             let around = self.around(page);
@@ -225,13 +231,15 @@ impl Core {
                 (start, count) = (around.start, around.pages as usize);
             }
         }
+        let step = if count > 1 && !only_faulting { step } else { 1 };
         let mut pages = [NO_PAGE; MAX_WINDOW];
         for (index, slot) in pages[..count].iter_mut().enumerate() {
-            *slot = self.plan_load(start.plus(index as u64), index, block, op);
+            *slot = self.plan_load(start.plus(index as u64 * step), index, block, op);
         }
         self.loads_in_flight += count as u32;
         self.swapped_pages -= count as u64;
-        let (faulting, hits) = ((page.0 - start.0) as usize, window.hits + self.cluster.take_hits());
+        let faulting = ((page.0 - start.0) / step) as usize;
+        let hits = window.hits + self.cluster.take_hits();
         self.note_refault(&pages[faulting]);
         FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
     }

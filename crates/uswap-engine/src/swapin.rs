@@ -209,7 +209,8 @@ impl Engine {
                     if later && index <= plan.faulting {
                         served = Served::AfterEvents;
                     }
-                    self.wake(loads[index].page, (mapped.end - index) as u64);
+                    let rest = plan.span_from(index);
+                    self.wake(rest.start, rest.pages);
                     if !later && !matches!(stop, Stop::Missing | Stop::ProcessGone) {
                         self.fatal(format_args!(
                             "uswap: page {:#x} cannot be moved in: {stop:?}",
@@ -257,6 +258,7 @@ impl Engine {
                 (Landing::Buffer, Landing::Buffer) => true,
                 _ => false,
             };
+            let beside = beside && next.page == first.page.plus(run as u64);
             if !beside || contents[index + run] != Content::Ready || !core.still_loading(next.page, plan.op) {
                 break;
             }
