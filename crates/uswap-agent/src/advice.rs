@@ -1,4 +1,4 @@
-//! A wrapper of madvise: what the program says about its memory and fork.
+//! A wrapper of madvise: what the program says about its memory and fork, and that it gives memory up lazily.
 //!
 //! All advice goes to libc as it is. What concerns fork is also posted to the engine, which uses the same advice for itself
 //! and must not undo the program's.
@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use uswap_engine::fork_advice::{self, Advice};
+use uswap_engine::lazy_free;
 use uswap_sys::private_memory;
 
 use crate::start::{POST, RENDEZVOUS};
@@ -29,6 +30,10 @@ pub(crate) fn prepare() {
 /// As for madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if advice == libc::MADV_FREE {
+        // Before it is done: the memory may be adopted at this moment.
+        lazy_free::note();
+    }
     let real = REAL.load(Acquire);
     let result = if real.is_null() {
         // Before the agent has started.

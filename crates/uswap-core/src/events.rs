@@ -19,6 +19,14 @@ impl Core {
         self.discard_all(range);
     }
 
+    /// Of `range`, pages may disappear at any time, and then are zeros: madvise(MADV_FREE) before the memory was adopted.
+    /// What is there still has its content.
+    pub fn given_up_lazily(&mut self, range: PageRange) {
+        if range.pages > 0 {
+            self.pages.note_discarded(range);
+        }
+    }
+
     fn discard_all(&mut self, mut range: PageRange) {
         while let Some((page, state)) = self.pages.take_known(&mut range) {
             self.discard(page, state);

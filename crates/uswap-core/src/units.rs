@@ -8,7 +8,7 @@ pub const LEAF_PAGES: usize = 512;
 pub const BLOCK_PAGES: usize = 16;
 
 /// A page of the managed process: its address divided by [`PAGE_SIZE`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageNumber(pub u64);
 
 impl PageNumber {
@@ -39,7 +39,7 @@ impl PageNumber {
 }
 
 /// Consecutive pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct PageRange {
     /// First page.
     pub start: PageNumber,
@@ -57,6 +57,12 @@ impl PageRange {
     /// The page after the last one.
     pub fn end(self) -> PageNumber {
         self.start.plus(self.pages)
+    }
+
+    /// What is in both.
+    pub fn intersection(self, other: Self) -> Self {
+        let (start, end) = (self.start.max(other.start), self.end().min(other.end()));
+        Self { start, pages: end.0.saturating_sub(start.0) }
     }
 
     /// Whether `page` is one of these.

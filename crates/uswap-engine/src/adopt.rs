@@ -14,7 +14,9 @@ use uswap_sys::pagemap::PresentRange;
 use uswap_sys::private_memory;
 
 use crate::engine::{Engine, advise};
-use crate::fork_advice::{self, Kept, Mapping};
+use crate::fork_advice::{self, Kept};
+use crate::lazy_free;
+use crate::smaps::{self, Mapping};
 
 /// Looked at in one step: reclaim and handlers wait no longer than that takes.
 const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
@@ -86,6 +88,7 @@ impl Adopter {
         if chase {
             found += self.chase(engine)?;
         }
+        self.note_lazily_freed(engine)?;
         self.verify_fresh(engine)?;
         Ok(found)
     }
@@ -161,7 +164,7 @@ impl Adopter {
         if self.mappings.is_none() {
             // In this order: what is posted from here on is newer than the flags.
             self.kept.catch_up();
-            self.mappings = Some(fork_advice::mappings()?);
+            self.mappings = Some(smaps::mappings()?);
         }
         let mut at = range.start;
         while at < range.end() {
@@ -172,6 +175,20 @@ impl Adopter {
                 self.kept.learn(gap, self.mappings.as_deref().unwrap_or_default());
             }
             at = next.map_or(range.end(), PageRange::end);
+        }
+        Ok(())
+    }
+
+    /// Asked after the registration: what is given up from there on is reported.
+    fn note_lazily_freed(&mut self, engine: &Engine) -> io::Result<()> {
+        if self.fresh.is_empty() || !lazy_free::is_used() {
+            return Ok(());
+        }
+        for mapping in smaps::mappings()?.iter().filter(|mapping| mapping.lazily_freed) {
+            for &(start, end) in &self.fresh {
+                let both = PageRange::of_bytes(start, end).intersection(mapping.range);
+                engine.core().given_up_lazily(both);
+            }
         }
         Ok(())
     }

@@ -586,7 +586,7 @@ impl Engine {
     /// In a forked child: memory that the program wanted to be wiped is empty, whatever it was in the parent.
     fn wipe(&self) -> io::Result<()> {
         if fork_advice::wipes() {
-            for mapping in fork_advice::mappings()?.iter().filter(|mapping| mapping.wiped) {
+            for mapping in crate::smaps::mappings()?.iter().filter(|mapping| mapping.wiped) {
                 self.core().removed(mapping.range);
             }
         }

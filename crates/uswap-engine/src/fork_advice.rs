@@ -9,10 +9,11 @@
 //! MADV_WIPEONFORK is never changed by the engine, so the child reads it from the kernel. It is enough to know that the
 //! program ever used it.
 
-use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
 
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
+
+use crate::smaps::Mapping;
 
 /// What was said about a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,9 +207,9 @@ impl Kept {
     pub fn learn(&mut self, range: PageRange, mappings: &[Mapping]) {
         self.pages.remove(range);
         for mapping in mappings.iter().filter(|mapping| mapping.kept) {
-            let (start, end) = (mapping.range.start.max(range.start), mapping.range.end().min(range.end()));
-            if start < end {
-                self.pages.insert(PageRange { start, pages: end.0 - start.0 });
+            let both = mapping.range.intersection(range);
+            if both.pages > 0 {
+                self.pages.insert(both);
             }
         }
     }
@@ -228,47 +229,6 @@ impl Kept {
         }
         left
     }
-}
-
-/// Flags of mappings that have to do with fork.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub range: PageRange,
-    /// MADV_DONTFORK.
-    pub kept: bool,
-    /// MADV_WIPEONFORK.
-    pub wiped: bool,
-}
-
-/// Reads the flags of this process's mappings. Slow: the kernel looks at every page.
-pub(crate) fn mappings() -> io::Result<Vec<Mapping>> {
-    let mut text = Vec::new();
-    std::fs::File::from(uswap_sys::proc::open(c"/proc/thread-self/smaps")?).read_to_end(&mut text)?;
-    Ok(parse(&text))
-}
-
-fn parse(smaps: &[u8]) -> Vec<Mapping> {
-    let mut found = Vec::new();
-    let mut range = None;
-    for line in smaps.split(|&byte| byte == b'\n') {
-        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            let has = |flag: &[u8]| flags.split(|&byte| byte == b' ').any(|word| word == flag);
-            let (kept, wiped) = (has(b"dc"), has(b"wf"));
-            if let (Some(range), true) = (range.take(), kept || wiped) {
-                found.push(Mapping { range, kept, wiped });
-            }
-        } else if line.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
-            range = addresses(line);
-        }
-    }
-    found
-}
-
-fn addresses(line: &[u8]) -> Option<PageRange> {
-    let text = str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
-    let (start, end) = text.split_once('-')?;
-    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-    (start < end).then(|| PageRange::of_bytes(start, end))
 }
 
 #[cfg(test)]
@@ -326,9 +286,9 @@ mod tests {
     fn flags_of_the_kernel_replace_what_was_known() {
         let mut kept = kept(&[range(10, 5), range(20, 20)]);
         let mappings = [
-            Mapping { range: range(5, 5), kept: true, wiped: false },
-            Mapping { range: range(12, 2), kept: false, wiped: true },
-            Mapping { range: range(24, 50), kept: true, wiped: false },
+            Mapping { range: range(5, 5), kept: true, ..Mapping::default() },
+            Mapping { range: range(12, 2), wiped: true, ..Mapping::default() },
+            Mapping { range: range(24, 50), kept: true, ..Mapping::default() },
         ];
         kept.learn(range(0, 26), &mappings);
         assert_eq!(all(&kept), [range(5, 5), range(24, 16)]);
@@ -340,19 +300,5 @@ mod tests {
         kept.moved(range(15, 10), PageNumber(120));
         // What was at the target is gone; the old place stays until its unmapping.
         assert_eq!(all(&kept), [range(10, 10), range(100, 25), range(130, 20)]);
-    }
-
-    #[test]
-    fn flags_of_mappings_are_read() {
-        let smaps = b"7f0000000000-7f0000003000 rw-p 00000000 00:00 0 \nSize: 12 kB\nVmFlags: rd wr mr mw me dc ac \n\
-            7f0000003000-7f0000004000 rw-p 00000000 00:00 0 [heap]\nVmFlags: rd wr mr mw me ac sd \n\
-            7f0000005000-7f0000006000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n";
-        assert_eq!(
-            parse(smaps),
-            [
-                Mapping { range: range(0x7f0000000, 3), kept: true, wiped: false },
-                Mapping { range: range(0x7f0000005, 1), kept: false, wiped: true },
-            ]
-        );
     }
 }

@@ -27,6 +27,16 @@ pub(crate) enum Served {
     AfterEvents,
 }
 
+/// What became of a page that the books call resident.
+enum Presence {
+    /// It is there, or the books have changed.
+    There,
+    /// It is not, and an unread event may tell why.
+    Changing,
+    /// It is not.
+    Vanished(Vanished),
+}
+
 /// A fault that has been read.
 #[derive(Clone, Copy)]
 pub(crate) struct PendingFault {
@@ -159,6 +169,13 @@ impl Engine {
     /// Applies an event to the books. The gate is held for writing.
     pub(crate) fn apply(&self, event: Message) {
         let mut core = self.core();
+        // Threads that wait for a page of the range: what they wait for may have ended with it, unknown to whoever would
+        // have woken them.
+        let waited_for = match event {
+            Message::Remap { from, len, .. } => PageRange::of_bytes(from, from + len),
+            Message::Remove { start, end } | Message::Unmap { start, end } => PageRange::of_bytes(start, end),
+            _ => PageRange { start: PageNumber(0), pages: 0 },
+        };
         match event {
             Message::Remap { from, to, len } => {
                 let pages = (len / uswap_core::PAGE_SIZE) as u64;
@@ -173,6 +190,8 @@ impl Engine {
                 self.fatal(format_args!("uswap: userfaultfd sent a message of unknown kind {kind:#x}"))
             }
         }
+        drop(core);
+        self.wake(waited_for.start, waited_for.pages);
     }
 
     fn serve_pending(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
@@ -211,12 +230,16 @@ impl Engine {
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
                 self.core().zeros_installed(range, op, installed);
+                // After the books: who finds its page still missing asks again, and must not be told to wait for what
+                // is over.
+                self.wake(range.start, range.pages);
                 self.count(Counter::SwpinZero, 0);
                 (served, Some(LatencyKind::Zero))
             }
             FaultPlan::Restore { first, frame, pages } => {
                 let (moved, left, served) = self.move_in(first, frame, pages);
                 self.core().restored(first, frame, pages, moved, left);
+                self.wake(first, u64::from(pages));
                 self.count(Counter::SwapCacheHit, u64::from(moved));
                 (served, Some(LatencyKind::SwapCache))
             }
@@ -225,14 +248,17 @@ impl Engine {
                 return self.swap_in(&plan, since, worker);
             }
             FaultPlan::Wait => (Served::Done, None),
-            FaultPlan::Present => {
-                if self.check_present(page) == Some(Vanished::Discarded) {
+            FaultPlan::Present => match self.check_present(page) {
+                Presence::Changing => (Served::AfterEvents, None),
+                Presence::Vanished(Vanished::Discarded) => {
                     drop(gate);
                     return self.serve(fault, worker);
                 }
-                self.wake(page, 1);
-                (Served::Done, None)
-            }
+                Presence::There | Presence::Vanished(Vanished::Lost) => {
+                    self.wake(page, 1);
+                    (Served::Done, None)
+                }
+            },
             FaultPlan::Poisoned => {
                 self.poison(page);
                 (Served::Done, None)
@@ -250,7 +276,8 @@ impl Engine {
         self.member.slot().tally.latency(kind).record(nanoseconds);
     }
 
-    /// Maps zeros at `range`; returns how many pages from its start now are there.
+    /// Maps zeros at `range`; returns how many pages from its start now are there. Who waits for the others is woken by the
+    /// caller.
     pub(crate) fn install_zeros(&self, range: PageRange, write: bool) -> (u64, Served) {
         let mut done = 0;
         while done < range.pages {
@@ -269,7 +296,6 @@ impl Engine {
                 // Populated before the range was registered.
                 Some(Stop::AlreadyThere) => done += 1,
                 Some(Stop::TryLater) => {
-                    self.wake(range.start, done);
                     return (done, if done > 0 { Served::Done } else { Served::AfterEvents });
                 }
                 Some(Stop::NoMemory) if done == 0 => {
@@ -279,12 +305,11 @@ impl Engine {
                 Some(_) => break,
             }
         }
-        self.wake(range.start, range.pages);
         (done, Served::Done)
     }
 
     /// Moves frames back into the program; returns how many pages from the first now are there, and whether their frames
-    /// have kept their memory.
+    /// have kept their memory. Who waits for the others is woken by the caller.
     pub(crate) fn move_in(&self, first: PageNumber, frame: FrameId, pages: u32) -> (u32, FrameLeft, Served) {
         let mut done = 0;
         let mut served = Served::Done;
@@ -315,7 +340,6 @@ impl Engine {
                 )),
             }
         }
-        self.wake(first, u64::from(pages));
         (done, left, served)
     }
 
@@ -354,19 +378,24 @@ impl Engine {
     }
 
     /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the
-    /// message had been read. If it really is missing and was not discarded, its content is lost.
-    fn check_present(&self, page: PageNumber) -> Option<Vanished> {
+    /// message had been read. If it really is missing, was not discarded, and no unread event tells that it was unmapped
+    /// or moved, its content is lost. The caller keeps events from being applied.
+    fn check_present(&self, page: PageNumber) -> Presence {
         let mut core = self.core();
         // Looked at under the lock, for a page is there before the books say so, and leaves after they say so.
         if !core.is_resident(page) || self.is_present(page) {
-            return None;
+            return Presence::There;
+        }
+        // In this order: an event is counted before the page goes.
+        if self.uffd.is_changing() {
+            return Presence::Changing;
         }
         let vanished = core.vanished(page);
         drop(core);
         if vanished == Vanished::Lost {
             self.tell_vanished(page);
         }
-        Some(vanished)
+        Presence::Vanished(vanished)
     }
 
     /// The content of `page`, poisoned in the books, is lost, and nobody knows why.

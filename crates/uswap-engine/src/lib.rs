@@ -5,7 +5,7 @@
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
 //! - [`handler`]: faults and events, as userfaultfd delivers them;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
-//! - [`adopt`]: which of the program's memory is managed;
+//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children;
@@ -23,12 +23,14 @@ pub mod fork;
 pub mod fork_advice;
 pub mod group;
 pub mod handler;
+pub mod lazy_free;
 pub mod ledger;
 pub mod member;
 pub mod monitor;
 pub mod page_io;
 mod patience;
 pub mod protocol;
+mod smaps;
 pub mod store;
 pub mod swapin;
 pub mod swapout;

@@ -568,6 +568,16 @@ impl Uffd {
         Ok(())
     }
 
+    /// Whether the program is changing its memory right now: an event is unread, or its task has not gone on yet. The
+    /// kernel counts an event before memory disappears, and ends the count after the event was read; while there is one,
+    /// it refuses to fill anything, an empty range included. Fault path.
+    pub fn is_changing(&self) -> bool {
+        let mut request = FillRequest { range: RangeRequest { start: 0, len: 0 }, mode: 0, done: 0 };
+        // SAFETY: the layout is uffdio_zeropage's. An empty range is not a range, so nothing is changed.
+        let result = unsafe { self.ioctl::<IOC_ZEROPAGE, _>(&mut request) };
+        result.is_err_and(|errno| errno == Errno::AGAIN)
+    }
+
     /// Waits until there is a message; false when the time is over or a signal came. `None` waits for
     /// ever. Fault path.
     pub fn wait_readable(&self, timeout_ms: Option<i32>) -> io::Result<bool> {

@@ -159,9 +159,11 @@ fn t11e_nothing_is_filled_while_a_remove_event_is_unread() {
         });
         assert!(uffd.wait_readable(Some(10_000)).unwrap());
         assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), stopped(0, Stop::TryLater));
+        assert!(uffd.is_changing());
         assert_eq!(next(&uffd), Message::Remove { start: start + P, end: start + 2 * P });
     });
     // The event is read and its thread has gone on.
+    assert!(!uffd.is_changing());
     assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
     assert_eq!(uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake), complete(P));
 }

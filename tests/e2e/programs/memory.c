@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 
 #ifndef MADV_POPULATE_READ
@@ -271,6 +272,89 @@ static void unmap(void)
 	MUST(brk(top) == 0);
 	MUST(sbrk((intptr_t)(48 * MiB)) != (void *)-1);
 	check_zero(heap, 40 * MiB, "brk shrunk and grown");
+}
+
+static void on_alarm(int sig) { (void)sig; }
+
+static _Atomic int crowd_goes_on;
+
+/* Keeps those busy that serve faults. */
+static void *crowd(void *memory)
+{
+	uint64_t at = (uint64_t)(uintptr_t)&at;
+	while (crowd_goes_on) {
+		at = mix(at + 1);
+		(void)*(volatile uint64_t *)((char *)memory + at % (SIZE / PAGE) * PAGE);
+	}
+	return NULL;
+}
+
+/* A signal interrupts a thread that waits for a page; it faults again, and may have moved the page away by the time its
+ * second message is looked at. */
+static void remap_under_signals(void)
+{
+	const size_t block = 16 * PAGE;
+	pthread_t threads[3];
+	char *other = swapped(SIZE, 24, "crowd");
+	crowd_goes_on = 1;
+	char *p = swapped(SIZE, 25, "signals");
+	char *q = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	MUST(q != MAP_FAILED);
+	struct sigaction action = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
+	MUST(sigaction(SIGALRM, &action, NULL) == 0);
+	sigset_t alarms, before;
+	sigemptyset(&alarms);
+	sigaddset(&alarms, SIGALRM);
+	MUST(pthread_sigmask(SIG_BLOCK, &alarms, &before) == 0);
+	for (int k = 0; k < 3; k++)
+		MUST(pthread_create(&threads[k], NULL, crowd, other) == 0);
+	MUST(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+	struct itimerval often = { { 0, 60 }, { 0, 60 } }, never = { { 0, 0 }, { 0, 0 } };
+	for (int round = 0; round < 2; round++) {
+		MUST(setitimer(ITIMER_REAL, &often, NULL) == 0);
+		for (size_t k = 0; k < SIZE / block; k++) {
+			uint64_t *word = (uint64_t *)(p + k * block + k % 16 * PAGE);
+			MUST(*(volatile uint64_t *)word == word_of(25, k * 16 + k % 16, 0));
+			MUST(mremap(p + k * block, block, block, MREMAP_MAYMOVE | MREMAP_FIXED, q + k * block) == q + k * block);
+		}
+		MUST(setitimer(ITIMER_REAL, &never, NULL) == 0);
+		char *old = p;
+		p = q;
+		q = old;
+		check(p, SIZE, 25, "moved between signals");
+		push_out(p, SIZE, "signals");
+	}
+	crowd_goes_on = 0;
+	for (int k = 0; k < 3; k++)
+		MUST(pthread_join(threads[k], NULL) == 0);
+}
+
+/* Given up before uswap looks at it, dropped by the kernel after. */
+static void free_early(void)
+{
+	const size_t bytes = 16 * MiB;
+	char *p = map(bytes);
+	fill(p, bytes, 26);
+	MUST(madvise(p, bytes, MADV_FREE) == 0);
+	/* Enough for uswap to adopt everything, and not so much that it moves anything out. */
+	size_t more = env_number("USWAP_E2E_BALLAST_MIB", 96) * MiB / 3;
+	char *q = map(more);
+	fill(q, more, 27);
+	sleep_ms(500);
+	MUST(madvise(p, bytes, MADV_PAGEOUT) == 0);
+	size_t dropped = 0;
+	for (size_t k = 0; k < bytes / PAGE; k++) {
+		uint64_t *words = (uint64_t *)(p + k * PAGE);
+		if (wrong_word(words, 26, k) < WORDS || k % 4 == 3) {
+			check_zero(words, PAGE, "dropped");
+			dropped++;
+		}
+	}
+	MUST(dropped > bytes / PAGE / 2);
+	fill(p, bytes, 28);
+	push_out(p, bytes, "used again");
+	check(p, bytes, 28, "used again");
+	check(q, more, 27, "beside");
 }
 
 static void advise(void)
@@ -675,7 +759,8 @@ int main(int argc, char **argv)
 		{ "mprotect", protect },	  { "code", code },
 		{ "mlock", lock },		  { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-dontunmap", remap_dontunmap },
-		{ "mremap-large", remap_large },  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
+		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
+		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },
 		{ "shared", shared },		  { "io", io },

@@ -40,6 +40,8 @@ cases! { "memory":
     mremap_grows_shrinks_and_moves = "mremap",
     mremap_onto_swapped_memory = "mremap-over",
     mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",
+    mremap_between_signals = "mremap-signals",
+    memory_given_up_before_it_was_adopted = "free-early",
     nothing_appears_in_a_hole_of_the_program = "hole",
     mremap_dontunmap = "mremap-dontunmap",
     munmap_and_brk = "munmap",
