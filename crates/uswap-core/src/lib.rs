@@ -15,6 +15,7 @@ extern crate alloc;
 pub mod budget;
 pub mod entry;
 pub mod fault;
+pub mod linux;
 pub mod page_table;
 pub mod pool_share;
 pub mod ranges;
