@@ -10,3 +10,4 @@
 pub mod errno;
 pub mod swap_entry;
 pub mod swap_header;
+pub mod swap_map;
