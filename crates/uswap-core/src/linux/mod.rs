@@ -7,7 +7,15 @@
 //!
 //! The rules are those of Linux 6.18 unless a type says which era it follows.
 
+pub mod cluster;
 pub mod errno;
+pub mod priority;
+pub mod slot_alloc;
+pub mod swap_area;
+pub mod swap_areas;
 pub mod swap_entry;
+pub mod swap_extents;
 pub mod swap_header;
 pub mod swap_map;
+pub mod swapoff_area;
+pub mod swapon;

@@ -261,6 +261,12 @@ impl SwapMap {
         rest.iter().position(|&byte| byte != 0 && byte != BAD).map(|index| from + index as u64)
     }
 
+    /// Damages the map, for tests of checkers.
+    #[cfg(test)]
+    pub(super) fn set_byte(&mut self, slot: u64, byte: u8) {
+        self.bytes[slot as usize] = byte;
+    }
+
     fn left(&self, slot: u64) -> Left {
         match self.byte(slot) {
             0 => Left::Free,
