@@ -8,7 +8,9 @@
 //! The rules are those of Linux 6.18 unless a type says which era it follows.
 
 pub mod errno;
+pub mod lru;
 pub mod readahead;
 pub mod swap_entry;
 pub mod swap_header;
 pub mod swap_in;
+pub mod workingset;
