@@ -21,6 +21,7 @@ pub mod pool_share;
 pub mod ranges;
 pub mod readahead;
 pub mod reclaim;
+pub mod replacement;
 pub mod slots;
 pub mod swap_cache;
 pub mod swap_table;

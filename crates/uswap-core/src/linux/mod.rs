@@ -9,13 +9,17 @@
 
 pub mod cluster;
 pub mod errno;
+pub mod lru;
 pub mod priority;
+pub mod readahead;
 pub mod slot_alloc;
 pub mod swap_area;
 pub mod swap_areas;
 pub mod swap_entry;
 pub mod swap_extents;
 pub mod swap_header;
+pub mod swap_in;
 pub mod swap_map;
 pub mod swapoff_area;
 pub mod swapon;
+pub mod workingset;
