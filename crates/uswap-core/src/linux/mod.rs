@@ -12,6 +12,7 @@ pub mod errno;
 pub mod lru;
 pub mod priority;
 pub mod readahead;
+pub mod shmem;
 pub mod slot_alloc;
 pub mod swap_area;
 pub mod swap_areas;
