@@ -58,6 +58,26 @@ pub struct SwapTarget<'a> {
     pub map_fits: bool,
 }
 
+impl<'a> SwapTarget<'a> {
+    /// A file or device without anything that swapon(2) objects to; for a file, `extents` is to be set.
+    pub fn new(id: u64, device: AreaTraits, first_page: &'a [u8], pages: u64) -> Self {
+        Self {
+            id,
+            zoned: false,
+            unlinked: false,
+            min_folio_order: 0,
+            has_read_folio: true,
+            first_page,
+            pages,
+            extents: Err(Hole { block: 0 }),
+            device,
+            discards: false,
+            node: None,
+            map_fits: true,
+        }
+    }
+}
+
 /// Why swapon(2) refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CannotSwapon {

@@ -40,20 +40,7 @@ fn header(pages: u64, bad: &[u32]) -> [u8; HEADER_BYTES] {
 }
 
 fn target(id: u64, pages: u64, first_page: &[u8]) -> SwapTarget<'_> {
-    SwapTarget {
-        id,
-        zoned: false,
-        unlinked: false,
-        min_folio_order: 0,
-        has_read_folio: true,
-        first_page,
-        pages,
-        extents: Err(Hole { block: 0 }),
-        device: SSD,
-        discards: true,
-        node: None,
-        map_fits: true,
-    }
+    SwapTarget { discards: true, ..SwapTarget::new(id, SSD, first_page, pages) }
 }
 
 fn request(target: SwapTarget<'_>, flags: u32) -> SwaponRequest<'_> {
