@@ -63,3 +63,5 @@ pub mod swapoff_area;
 pub mod swapon;
 pub mod swapped_memory;
 pub mod workingset;
+pub mod zsmalloc;
+pub mod zswap;
