@@ -53,6 +53,7 @@ pub mod shmem;
 pub mod slot_alloc;
 pub mod swap_area;
 pub mod swap_areas;
+pub mod swap_cache;
 pub mod swap_entry;
 pub mod swap_extents;
 pub mod swap_header;
