@@ -7,6 +7,7 @@
 //!
 //! The rules are those of Linux 6.18 unless a type says which era it follows.
 
+pub mod anon_page;
 pub mod errno;
 pub mod lru;
 pub mod readahead;
@@ -14,3 +15,4 @@ pub mod swap_entry;
 pub mod swap_header;
 pub mod swap_in;
 pub mod workingset;
+pub mod write_reuse;
