@@ -10,9 +10,13 @@
 pub mod anon_page;
 pub mod errno;
 pub mod lru;
+pub mod memory_high;
+pub mod numa;
 pub mod readahead;
+pub mod scan_balance;
 pub mod swap_entry;
 pub mod swap_header;
 pub mod swap_in;
+pub mod watermarks;
 pub mod workingset;
 pub mod write_reuse;
