@@ -20,3 +20,4 @@ pub mod swap_in;
 pub mod watermarks;
 pub mod workingset;
 pub mod write_reuse;
+pub mod writeout;
