@@ -20,6 +20,7 @@ pub mod page_table;
 pub mod pool_share;
 pub mod ranges;
 pub mod readahead;
+pub mod readahead_streams;
 pub mod reclaim;
 pub mod replacement;
 pub mod slots;
