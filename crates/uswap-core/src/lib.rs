@@ -25,6 +25,7 @@ pub mod reclaim;
 pub mod replacement;
 pub mod slots;
 pub mod swap_cache;
+pub mod swap_readahead;
 pub mod swap_table;
 pub mod swapout;
 pub mod units;
