@@ -151,10 +151,10 @@ impl SwapReadahead {
         ReadAlong::Nothing
     }
 
-    /// A page that had come along, and was kept with `tag`, left memory untouched.
-    pub fn dropped(&mut self, region: &mut RegionReadahead, tag: Option<Tag>) {
+    /// `page`, which had come along and was kept with `tag`, left memory untouched.
+    pub fn dropped(&mut self, region: &mut RegionReadahead, page: PageNumber, tag: Option<Tag>) {
         if let (RegionState::Streams(streams), Some(tag)) = (&mut region.state, tag) {
-            streams.dropped(tag);
+            streams.dropped(page, tag);
         }
     }
 }

@@ -50,7 +50,7 @@ proptest! {
                     for (page, tag) in unused.take(count).collect::<Vec<_>>() {
                         memory.remove(&page);
                         tally.wasted += 1;
-                        streams.dropped(tag);
+                        streams.dropped(PageNumber(page), tag);
                     }
                     continue;
                 }

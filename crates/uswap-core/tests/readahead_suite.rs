@@ -37,12 +37,12 @@ impl Memory {
         self.by_age.insert(self.clock, page);
     }
 
-    fn shrink(&mut self) -> Option<Option<Option<Tag>>> {
-        if self.pages.len() <= MEMORY {
+    fn shrink(&mut self, limit: usize) -> Option<(u64, Option<Option<Tag>>)> {
+        if self.pages.len() <= limit {
             return None;
         }
         let (_, page) = self.by_age.pop_first().unwrap();
-        self.pages.remove(&page).map(|(_, unused)| unused)
+        self.pages.remove(&page).map(|(_, unused)| (page, unused))
     }
 }
 
@@ -64,6 +64,11 @@ struct Score {
 }
 
 fn run(kind: ReadaheadKind, pattern: &Pattern) -> Score {
+    run_in(MEMORY, kind, pattern)
+}
+
+/// With a memory of `limit` pages.
+fn run_in(limit: usize, kind: ReadaheadKind, pattern: &Pattern) -> Score {
     let mut readahead = SwapReadahead::new(kind, 3);
     let mut region = readahead.region(REGION);
     let mut memory = Memory { absent: pattern.absent.clone(), ..Memory::default() };
@@ -88,10 +93,10 @@ fn run(kind: ReadaheadKind, pattern: &Pattern) -> Score {
                 memory.put(page, Some(along.tag()));
             }
         }
-        while let Some(unused) = memory.shrink() {
+        while let Some((page, unused)) = memory.shrink(limit) {
             if let Some(tag) = unused {
                 score.wasted += 1;
-                readahead.dropped(&mut region, tag);
+                readahead.dropped(&mut region, PageNumber(page), tag);
             }
         }
     }
@@ -234,4 +239,18 @@ fn without_readahead_each_first_touch_is_a_miss() {
     let pattern = pattern("sequential", 0..PAGES);
     let Score { misses, hits, wasted } = run(ReadaheadKind::None, &pattern);
     assert_eq!((misses, hits, wasted), (PAGES, 0, 0));
+}
+
+#[test]
+fn windows_that_do_not_fit_memory_shrink_until_they_do() {
+    for limit in [64, 128, 256, 1024] {
+        for pattern in foreseeable() {
+            let ours = run_in(limit, ReadaheadKind::Streams, &pattern);
+            println!("{limit} pages, {}: {ours:?}", pattern.name);
+            assert!(ours.wasted * 10 <= ours.hits + ours.wasted, "{limit} pages, {}", pattern.name);
+            for kind in [ReadaheadKind::LinuxCluster, ReadaheadKind::LinuxVma] {
+                assert!(ours.misses < run_in(limit, kind, &pattern).misses, "{limit} pages, {}", pattern.name);
+            }
+        }
+    }
 }

@@ -5,7 +5,8 @@
 //! of the program without waiting for a miss: when half of what lies ahead is used up, the window grows and is filled again, up
 //! to a fourth of what the program has passed, and up to 2 MiB. What is brought carries the *tag* of its stream, and whoever keeps the pages tells what became of each: a
 //! touch, or dropped unused. So every stream knows how often it is right. One that is not shrinks, and ends; and a region
-//! whose streams were mostly wrong asks for more misses before it believes the next.
+//! whose streams were mostly wrong asks for more misses before it believes the next. Pages that are dropped before the program
+//! comes to them say something else: the window is too large for memory, and is halved.
 
 mod detect;
 mod stream;
@@ -148,11 +149,11 @@ impl RegionStreams {
         self.follow(index, |stream| stream.found(page, max, region))
     }
 
-    /// A page that was brought by the stream of `tag` left memory untouched.
-    pub fn dropped(&mut self, tag: Tag) {
+    /// `page`, which was brought by the stream of `tag`, left memory untouched.
+    pub fn dropped(&mut self, page: PageNumber, tag: Tag) {
         self.total.wasted += 1;
         let Some(index) = self.alive(tag) else { return };
-        if !self.streams[index].dropped() {
+        if !self.streams[index].dropped(page) {
             self.end(index);
         }
     }
@@ -271,7 +272,7 @@ mod tests {
         let forward = missed(&mut streams, [10, 11]).unwrap();
         let stride = missed(&mut streams, [5000, 5005, 5010]).unwrap();
         let _ = streams.found(PageNumber(12), forward.tag);
-        streams.dropped(stride.tag);
+        streams.dropped(PageNumber(5015), stride.tag);
         let each: Vec<Accuracy> = streams.streams().map(|stream| stream.accuracy).collect();
         assert_eq!(each, [Accuracy { hits: 1, wasted: 0 }, Accuracy { hits: 0, wasted: 1 }]);
         assert_eq!(streams.accuracy(), Accuracy { hits: 1, wasted: 1 });
@@ -281,7 +282,7 @@ mod tests {
     fn a_stream_that_is_wrong_ends_and_the_next_must_show_more() {
         let mut streams = region();
         let ahead = missed(&mut streams, [10, 11]).unwrap();
-        (0..2).for_each(|_| streams.dropped(ahead.tag));
+        [9, 8].into_iter().for_each(|page| streams.dropped(PageNumber(page), ahead.tag));
         assert_eq!(streams.found(PageNumber(12), ahead.tag), None, "it has ended");
         assert_eq!(pages(missed(&mut streams, [1000, 1001])), []);
         assert_eq!(pages(missed(&mut streams, [1002])), [1003, 1004]);
@@ -291,7 +292,7 @@ mod tests {
     fn streams_that_are_right_take_the_doubt_away() {
         let mut streams = region();
         let wrong = missed(&mut streams, [10, 11]).unwrap();
-        (0..2).for_each(|_| streams.dropped(wrong.tag));
+        [9, 8].into_iter().for_each(|page| streams.dropped(PageNumber(page), wrong.tag));
         // The place of a stream is judged when another takes it.
         for stream in 1..=STREAMS as u64 + 1 {
             let first = stream * 10_000;

@@ -7,6 +7,8 @@ use crate::units::{PageNumber, PageRange};
 const FIRST_WINDOW: u32 = 2;
 /// Pages that the program must have passed for each page that lies ahead: when a stream stops, at most a fifth was waste.
 const PROOF: i64 = 4;
+/// Windows that must fit memory before a larger one is tried again.
+const RETRY_WINDOWS: u32 = 32;
 /// Pages that it may skip, because they were in memory or not on swap.
 const GAP_MAX: i64 = 8;
 /// What is remembered of a stream's past: when so many pages are judged, both counts are halved.
@@ -33,11 +35,19 @@ pub(super) struct Steps {
 pub(super) struct Stream {
     /// Where it began.
     origin: i64,
+    /// The page that was touched last.
+    at: i64,
     /// The first page that was not asked for yet.
     next: i64,
     stride: i64,
     /// Pages that may lie ahead of the program.
     window: u32,
+    /// Larger windows were too large for memory.
+    ceiling: u32,
+    /// Hits since that was seen, or since a larger ceiling was tried.
+    hits_below: u32,
+    /// Up to here pages were asked for with a window that was too large.
+    too_early_until: i64,
     /// Pages were asked for, and none was found since.
     barren: bool,
     /// What became of the last ones.
@@ -53,9 +63,13 @@ impl Stream {
     pub fn new(page: PageNumber, Found { stride, steps }: Found, max: u32, generation: u32) -> Self {
         Self {
             origin: page.0 as i64 - stride * i64::from(steps),
+            at: page.0 as i64,
             next: page.0 as i64,
             stride,
             window: FIRST_WINDOW.min(max),
+            ceiling: max,
+            hits_below: 0,
+            too_early_until: page.0 as i64,
             barren: false,
             hits: 0,
             wasted: 0,
@@ -104,10 +118,13 @@ impl Stream {
     /// The program missed `page`, which it [expects](Self::expects). What to read after it. Its window is 0 when it turns out
     /// to be none.
     pub fn missed(&mut self, page: PageNumber, region: PageRange) -> Option<Steps> {
-        // A page that it asked for was dropped before its use, or the program passes by what it asks for.
-        if self.barren || self.steps_to_next(page).is_some_and(|steps| steps > 0) {
+        // It asked for the page, which is not there, or the program passes by what it asks for.
+        let again =
+            self.steps_to_next(page).is_some_and(|steps| steps > 0) && !self.is_before(page, self.too_early_until);
+        if self.barren || again {
             self.collapse();
         }
+        self.at = page.0 as i64;
         self.next = page.0 as i64 + self.stride;
         self.fill(self.window, region)
     }
@@ -116,7 +133,9 @@ impl Stream {
     pub fn found(&mut self, page: PageNumber, max: u32, region: PageRange) -> Option<Steps> {
         self.total.hits += 1;
         self.hits += 1;
+        self.hits_below = self.hits_below.saturating_add(1);
         self.barren = false;
+        self.at = page.0 as i64;
         self.forget();
         let ahead = self.steps_to_next(page)? - 1;
         if ahead > i64::from(self.window / 2) || ahead < 0 {
@@ -125,14 +144,21 @@ impl Stream {
         if self.wasted * 4 <= self.hits {
             let passed = (page.0 as i64 - self.origin) / self.stride;
             let proven = u32::try_from(passed / PROOF).unwrap_or(0);
-            self.window = (self.window * 2).min(proven).min(max).max(self.window);
+            if self.hits_below >= self.ceiling.saturating_mul(RETRY_WINDOWS) {
+                (self.ceiling, self.hits_below) = ((self.ceiling * 2).min(max), 0);
+            }
+            self.window = (self.window * 2).min(proven).min(self.ceiling).max(self.window);
         }
         self.fill(self.window.saturating_sub(ahead as u32), region)
     }
 
-    /// A page of it was dropped unused. `false`: it is wrong so often that it is none.
-    pub fn dropped(&mut self) -> bool {
+    /// `page`, one of its own, was dropped unused. `false`: it is wrong so often that it is none.
+    pub fn dropped(&mut self, page: PageNumber) -> bool {
         self.total.wasted += 1;
+        if self.is_before(page, self.next) && !self.is_before(page, self.at) {
+            self.dropped_early(page);
+            return true;
+        }
         self.wasted += 1;
         let wrong = self.wasted * 2 > self.hits && self.wasted >= self.window.min(JUDGED_MAX / 4);
         if wrong {
@@ -140,6 +166,23 @@ impl Stream {
         }
         self.forget();
         self.window > 0
+    }
+
+    /// The program was still on its way to `page`: not the stream is wrong, but its window does not fit memory. That is told
+    /// once for all pages that were asked for by then.
+    fn dropped_early(&mut self, page: PageNumber) {
+        if self.is_before(page, self.too_early_until) {
+            return;
+        }
+        self.window = (self.window / 2).max(FIRST_WINDOW.min(self.window));
+        self.ceiling = self.window;
+        self.hits_below = 0;
+        self.too_early_until = self.next;
+    }
+
+    /// Whether the stream comes to `page` before it comes to `other`.
+    fn is_before(&self, page: PageNumber, other: i64) -> bool {
+        (other - page.0 as i64) * self.stride.signum() > 0
     }
 
     fn collapse(&mut self) {
@@ -256,7 +299,8 @@ mod tests {
         let mut stream = stream(1);
         stream.window = 16;
         let mut dropped = 1;
-        while stream.dropped() {
+        // Pages that the program has left behind.
+        while stream.dropped(PageNumber(900)) {
             dropped += 1;
         }
         assert_eq!(dropped, 16 + 8 + 4 + 2);
@@ -268,12 +312,29 @@ mod tests {
         let mut stream = stream(1);
         stream.window = 16;
         stream.hits = 40;
-        (0..20).for_each(|_| assert!(stream.dropped()));
+        (0..20).for_each(|_| assert!(stream.dropped(PageNumber(900))));
         assert_eq!(stream.window(), 16);
         (stream.origin, stream.next) = (0, 1001);
         let _ = stream.found(PageNumber(1000), 512, REGION);
         assert_eq!(stream.window(), 16, "more than a fifth of it is wasted");
-        (0..2).for_each(|_| assert!(stream.dropped()));
+        (0..2).for_each(|_| assert!(stream.dropped(PageNumber(900))));
         assert_eq!(stream.window(), 8);
+    }
+
+    #[test]
+    fn a_window_that_does_not_fit_memory_is_halved_once_and_tried_again_late() {
+        let mut stream = stream(1);
+        stream.window = 64;
+        stream.origin = 0;
+        assert_eq!(stream.missed(PageNumber(1000), REGION).unwrap().pages, 64);
+        (1033..1065).for_each(|page| assert!(stream.dropped(PageNumber(page))));
+        assert_eq!(stream.window(), 32);
+        let mut windows = alloc::vec::Vec::new();
+        for page in 1001..3000 {
+            let _ = stream.found(PageNumber(page), 512, REGION);
+            windows.push(stream.window());
+        }
+        assert_eq!(windows.iter().position(|&window| window > 32), Some(1023), "after 32 windows");
+        assert_eq!(windows.last(), Some(&64));
     }
 }
