@@ -11,6 +11,7 @@ pub mod anon_page;
 pub mod errno;
 pub mod lru;
 pub mod memory_high;
+pub mod memory_max;
 pub mod numa;
 pub mod readahead;
 pub mod scan_balance;
