@@ -44,11 +44,16 @@
 //! memory.areas_mut().swapoff_finish(area);
 //! ```
 
+pub mod anon_page;
 pub mod cluster;
 pub mod errno;
 pub mod lru;
+pub mod memory_high;
+pub mod memory_max;
+pub mod numa;
 pub mod priority;
 pub mod readahead;
+pub mod scan_balance;
 pub mod shmem;
 pub mod slot_alloc;
 pub mod swap_area;
@@ -63,6 +68,9 @@ pub mod swapoff;
 pub mod swapoff_area;
 pub mod swapon;
 pub mod swapped_memory;
+pub mod watermarks;
 pub mod workingset;
+pub mod write_reuse;
+pub mod writeout;
 pub mod zsmalloc;
 pub mod zswap;

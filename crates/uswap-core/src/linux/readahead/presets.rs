@@ -37,7 +37,7 @@ impl Preset {
     pub const LINUX_5_8: Self =
         Self { name: "5.8-6.12", swapoff_looks_first: true, swapoff_counts_hits: true, ..Self::LINUX_5_1 };
     /// Swapoff looks first, but by a lookup that counts nothing: windows come from adjacency alone. Read in the source of 6.18
-    /// and 7.3, not measured.
+    /// and 7.3, not measured; 6.13 to 6.17 were not read.
     pub const LINUX_6_18: Self = Self { name: "6.18", swapoff_looks_first: true, ..Self::LINUX_5_1 };
     /// The proposal of the 2024 thread: one helper for all, which has only a policy in swapoff. Not merged.
     pub const PROPOSED_2024: Self =

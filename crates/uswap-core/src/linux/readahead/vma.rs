@@ -79,7 +79,7 @@ impl VmaReadahead {
         let start = page.0.saturating_sub(before);
         let leaf = page.0 & !(LEAF_PAGES as u64 - 1);
         let first = start.max(region.start.0).max(leaf);
-        let end = (start + wide).min(region.end().0).min(leaf + LEAF_PAGES as u64);
+        let end = (page.0 + wide - before).min(region.end().0).min(leaf + LEAF_PAGES as u64);
         PageWindow { window, pages: first..end }
     }
 }
