@@ -56,6 +56,7 @@ pub mod readahead;
 pub mod scan_balance;
 pub mod shmem;
 pub mod slot_alloc;
+pub mod slot_cache;
 pub mod swap_area;
 pub mod swap_areas;
 pub mod swap_cache;

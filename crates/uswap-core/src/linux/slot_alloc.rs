@@ -21,7 +21,7 @@ pub enum AllocRule {
     /// free slot of the map from where the area's last search ended, whatever cluster it is in.
     MapScan,
     /// 6.12: free before nonfull, all of frag, discards before stealing, a position for each CPU and area; areas of equal
-    /// priority take turns every 64 slots. That a CPU took those 64 in advance, and gave back as many at a time, is left out.
+    /// priority take turns every 64 slots. That a CPU took those in advance is in [`slot_cache`](super::slot_cache).
     V6_12,
     /// 6.18: nonfull before free (free first where clusters are discarded), one of frag, a position for each CPU.
     V6_18,

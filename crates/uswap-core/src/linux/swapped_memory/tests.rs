@@ -7,9 +7,9 @@ use crate::linux::swap_header::{HEADER_BYTES, SwapHeader};
 use crate::linux::swapon::{SwapTarget, SwaponRequest};
 use crate::units::PageNumber;
 
-/// A machine with areas of so many slots, on solid-state devices.
+/// A machine of four CPUs with areas of so many slots, on solid-state devices.
 pub(crate) fn machine(areas: &[u64], synchronous_io: bool) -> SwappedMemory {
-    let mut all = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
+    let mut all = SwapAreas::new(SwapAreasConfig::new(4, AllocRule::V6_18));
     for (id, &pages) in areas.iter().enumerate() {
         let mut first_page = [0; HEADER_BYTES];
         SwapHeader::make(pages, &[], [0; 16], "").unwrap().write(&mut first_page);
