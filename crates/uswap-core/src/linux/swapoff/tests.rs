@@ -388,6 +388,63 @@ fn ours_ends_at_a_signal_with_every_page_somewhere() {
     assert_eq!(memory.check(), Ok(()));
 }
 
+/// A mapping of 8192 pages of which a quarter is in memory, after a thread has written at random for a while: each write
+/// fault brings one page in and puts another one out.
+fn churned() -> SwappedMemory {
+    const PAGES: u64 = 8192;
+    let mut memory = machine(&[10_240], false);
+    memory.add_space();
+    let mapping = memory.add_mapping(PageRange { start: PageNumber(512), pages: PAGES });
+    let place = |page: u64| Place { mapping, page: PageNumber(512 + page) };
+    let mut resident: Vec<u64> = (PAGES * 3 / 4..PAGES).collect();
+    for page in 0..PAGES {
+        memory.set_present(place(page));
+        if page < PAGES * 3 / 4 {
+            memory.swap_out(place(page), 0, &mut ()).unwrap();
+        }
+    }
+    let mut no_readahead = SwapInPath::new(SwapoffEra::V5_8.preset(), Readahead::new(0, false));
+    let mut state = 88_172_645_463_325_252u64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % below
+    };
+    for _ in 0..4 * PAGES {
+        let page = random(PAGES);
+        if matches!(memory.pte(place(page)), Pte::Swapped(_)) {
+            let _ = memory.fault(&mut no_readahead, place(page), true, &mut Vec::new()).unwrap();
+            let victim = random(resident.len() as u64) as usize;
+            memory.swap_out(place(resident[victim]), 0, &mut ()).unwrap();
+            resident[victim] = page;
+        }
+    }
+    memory
+}
+
+#[test]
+fn row_6_random_writes_leave_slots_so_that_windows_by_slot_are_one_or_two() {
+    let told = swapoff(&mut churned(), SwapoffEra::V5_8, false);
+    let calls: u64 = told.windows.values().sum();
+    let small = told.windows[&1] + told.windows.get(&2).unwrap_or(&0);
+    assert!(small * 10 > calls * 9, "{:?}", told.windows);
+    assert!(told.submissions.len() > 6144 * 9 / 10, "nearly every page is a read of its own");
+}
+
+#[test]
+fn rows_4_and_5_windows_by_address_stay_and_blocks_of_2_mib_are_few_reads() {
+    let by_address = swapoff(&mut churned(), SwapoffEra::V5_8, true);
+    assert!(by_address.submissions.len() < 6144 / 2 && by_address.reads == 6144, "many pages of a window at a time");
+    let blocks = swapoff(&mut churned(), SwapoffEra::Proposed2024Blocks, true);
+    assert!(blocks.submissions.len() <= 20, "an area of twenty blocks");
+    let mut memory = churned();
+    let ours = drain(&mut memory);
+    assert_eq!((ours.submissions.len(), ours.relocated), (blocks.submissions.len(), 6144));
+    assert!(ours.reads <= blocks.reads, "holes are read over: {} against {}", ours.reads, blocks.reads);
+    assert_off(&memory);
+}
+
 #[derive(Clone, Debug)]
 struct Scene {
     era: usize,
