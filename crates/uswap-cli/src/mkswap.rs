@@ -1,20 +1,9 @@
-//! The first page of a swap area, as mkswap(8) writes it.
+//! The first page of a swap area, as mkswap(8) writes it: which of them we take, and the one that we make.
 
-use std::fmt;
+use uswap_core::linux::swap_header::{self, Backing, BadHeader, ByteOrder, SwapHeader};
 
-/// Bytes of the header: one page.
-pub const HEADER_BYTES: usize = 4096;
+pub use uswap_core::linux::swap_header::HEADER_BYTES;
 
-/// Entries that fit between the bad page list and the magic: (4086 - 1536) / 4.
-const BAD_PAGES_MAX: u32 = 637;
-const MAGIC: &[u8; 10] = b"SWAPSPACE2";
-const MAGIC_AT: usize = HEADER_BYTES - MAGIC.len();
-const VERSION_AT: usize = 1024;
-const LAST_PAGE_AT: usize = 1028;
-const BAD_COUNT_AT: usize = 1032;
-const UUID_AT: usize = 1036;
-const LABEL_AT: usize = 1052;
-const BAD_PAGES_AT: usize = 1536;
 /// The volume label of files that we made.
 const OUR_LABEL: &[u8; 16] = b"uswap\0\0\0\0\0\0\0\0\0\0\0";
 
@@ -23,78 +12,32 @@ const OUR_LABEL: &[u8; 16] = b"uswap\0\0\0\0\0\0\0\0\0\0\0";
 pub struct Header {
     /// Pages of the area, the header's included.
     pub pages: u64,
-    /// Pages that must not be used.
+    /// Pages that must not be used, ascending.
     pub bad_pages: Vec<u32>,
     /// We made the file.
     pub ours: bool,
 }
 
-/// Why a header is not to be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadHeader {
-    /// `SWAP-SPACE`, of Linux before 2.2.
-    TooOld,
-    /// Neither version 1 nor its byte-swapped form.
-    Version(u32),
-    /// No pages but the header.
-    Empty,
-    /// More than fit, or one that the area does not have.
-    BadPages,
-}
-
-impl fmt::Display for BadHeader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BadHeader::TooOld => f.write_str("swap format of version 0"),
-            BadHeader::Version(version) => write!(f, "unknown swap format version {version}"),
-            BadHeader::Empty => f.write_str("swap header says that the area is empty"),
-            BadHeader::BadPages => f.write_str("swap header has an impossible list of bad pages"),
-        }
-    }
-}
-
 /// Reads a first page. None when no mkswap has been there.
 pub fn parse(page: &[u8; HEADER_BYTES]) -> Result<Option<Header>, BadHeader> {
-    match &page[MAGIC_AT..] {
-        magic if magic == MAGIC => {}
-        b"SWAP-SPACE" => return Err(BadHeader::TooOld),
-        _ => return Ok(None),
-    }
-    let raw = |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
-    // Whoever made it may have had the other byte order.
-    let swapped = match raw(VERSION_AT) {
-        1 => false,
-        0x0100_0000 => true,
-        version => return Err(BadHeader::Version(version)),
+    // How long the file is, is looked at later; ours may have bad pages, which the kernel refuses.
+    let any = Backing { pages: u64::MAX, regular_file: false, slots_max: u64::MAX };
+    let layout = match swap_header::check(page, any) {
+        Err(BadHeader::NoMagic) => return Ok(None),
+        other => other?,
     };
-    let word = |at: usize| {
-        if swapped { raw(at).swap_bytes() } else { raw(at) }
-    };
-    let last_page = word(LAST_PAGE_AT);
-    if last_page == 0 {
-        return Err(BadHeader::Empty);
-    }
-    let bad_count = word(BAD_COUNT_AT);
-    if bad_count > BAD_PAGES_MAX {
-        return Err(BadHeader::BadPages);
-    }
-    let bad_pages: Vec<u32> = (0..bad_count as usize).map(|n| word(BAD_PAGES_AT + 4 * n)).collect();
-    if bad_pages.iter().any(|page| *page == 0 || *page > last_page) {
-        return Err(BadHeader::BadPages);
-    }
-    let ours = &page[LABEL_AT..LABEL_AT + 16] == OUR_LABEL;
-    Ok(Some(Header { pages: u64::from(last_page) + 1, bad_pages, ours }))
+    let ours = &SwapHeader::parse(page)?.label == OUR_LABEL;
+    let bad_pages = layout.bad.iter().map(|&page| u32::try_from(page).expect("bad pages are 32 bits wide")).collect();
+    Ok(Some(Header { pages: layout.slots, bad_pages, ours }))
 }
 
 /// The header of a file that we make.
 pub fn format(pages: u64, uuid: [u8; 16]) -> [u8; HEADER_BYTES] {
     let last_page = u32::try_from(pages - 1).unwrap_or(u32::MAX);
+    let header =
+        SwapHeader { byte_order: ByteOrder::Little, last_page, bad_pages: Vec::new(), uuid, label: *OUR_LABEL };
     let mut page = [0; HEADER_BYTES];
-    page[VERSION_AT..][..4].copy_from_slice(&1u32.to_le_bytes());
-    page[LAST_PAGE_AT..][..4].copy_from_slice(&last_page.to_le_bytes());
-    page[UUID_AT..][..16].copy_from_slice(&uuid);
-    page[LABEL_AT..][..16].copy_from_slice(OUR_LABEL);
-    page[MAGIC_AT..].copy_from_slice(MAGIC);
+    header.write(&mut page);
     page
 }
 
@@ -135,8 +78,8 @@ mod tests {
         assert_eq!(change(4086, b"SWAP-SPACE"), Err(BadHeader::TooOld));
         assert_eq!(change(1024, &[2]), Err(BadHeader::Version(2)));
         assert_eq!(change(1028, &[0]), Err(BadHeader::Empty));
-        assert_eq!(change(1032, &[1]), Err(BadHeader::BadPages), "page 0 is never bad");
-        assert_eq!(change(1032, &[0xff, 0xff]), Err(BadHeader::BadPages));
+        assert_eq!(change(1032, &[1]), Err(BadHeader::BadPageOutside(0)), "page 0 is never bad");
+        assert_eq!(change(1032, &[0xff, 0xff]), Err(BadHeader::TooManyBadPages(0xffff)));
         assert_eq!(change(4086, b"x"), Ok(None));
     }
 
