@@ -148,21 +148,25 @@ impl Replacement for LinuxLru {
     fn evict(&mut self) -> Option<PageIndex> {
         loop {
             self.refill_inactive();
-            let page = self.inactive.pop_back(&mut self.links)?;
+            let page = self.inactive.back()?;
             let flags = &mut self.flags[page as usize];
             let (young, referenced) = (*flags & YOUNG != 0, *flags & REFERENCED != 0);
-            if young && referenced {
+            if young && !referenced {
+                *flags = *flags & !YOUNG | REFERENCED;
+                self.inactive.rotate(&mut self.links);
+                continue;
+            }
+            let was_workingset = *flags & WORKINGSET != 0;
+            self.inactive.remove(&mut self.links, page);
+            if young {
                 self.activate(page);
                 self.workingset.age(self.list, 1);
-            } else if young {
-                *flags = *flags & !YOUNG | REFERENCED;
-                self.inactive.push_front(&mut self.links, page);
-            } else {
-                let was_workingset = core::mem::replace(flags, SHADOW) & WORKINGSET != 0;
-                let shadow = self.workingset.evicted(self.list, was_workingset);
-                self.links.keep(page, shadow.word());
-                return Some(page);
+                continue;
             }
+            *flags = SHADOW;
+            let shadow = self.workingset.evicted(self.list, was_workingset);
+            self.links.keep(page, shadow.word());
+            return Some(page);
         }
     }
 

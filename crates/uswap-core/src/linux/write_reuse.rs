@@ -194,8 +194,8 @@ fn large(page: &PageRefs, folio: LargeFolio) -> WriteFault {
         return COPY;
     }
     let slot_freed = page.may_free_swap();
-    let cache = if page.cached && !slot_freed { folio.pages } else { 0 };
-    match page.mapped == page.mapped + cache + page.other {
+    let references = page.total() - if slot_freed { folio.pages } else { 0 };
+    match references == page.mapped {
         true => WriteFault::Reuse { slot_freed },
         false => WriteFault::Copy { slot_freed },
     }

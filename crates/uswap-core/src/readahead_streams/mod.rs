@@ -282,7 +282,7 @@ mod tests {
     fn a_stream_that_is_wrong_ends_and_the_next_must_show_more() {
         let mut streams = region();
         let ahead = missed(&mut streams, [10, 11]).unwrap();
-        [9, 8].into_iter().for_each(|page| streams.dropped(PageNumber(page), ahead.tag));
+        [12, 13].into_iter().for_each(|page| streams.dropped(PageNumber(page), ahead.tag));
         assert_eq!(streams.found(PageNumber(12), ahead.tag), None, "it has ended");
         assert_eq!(pages(missed(&mut streams, [1000, 1001])), []);
         assert_eq!(pages(missed(&mut streams, [1002])), [1003, 1004]);
@@ -292,7 +292,7 @@ mod tests {
     fn streams_that_are_right_take_the_doubt_away() {
         let mut streams = region();
         let wrong = missed(&mut streams, [10, 11]).unwrap();
-        [9, 8].into_iter().for_each(|page| streams.dropped(PageNumber(page), wrong.tag));
+        [12, 13].into_iter().for_each(|page| streams.dropped(PageNumber(page), wrong.tag));
         // The place of a stream is judged when another takes it.
         for stream in 1..=STREAMS as u64 + 1 {
             let first = stream * 10_000;

@@ -155,7 +155,8 @@ impl Stream {
     /// `page`, one of its own, was dropped unused. `false`: it is wrong so often that it is none.
     pub fn dropped(&mut self, page: PageNumber) -> bool {
         self.total.wasted += 1;
-        if self.is_before(page, self.next) && !self.is_before(page, self.at) {
+        let ahead = self.is_before(page, self.next) && !self.is_before(page, self.at);
+        if ahead && self.total.hits > 0 {
             self.dropped_early(page);
             return true;
         }
@@ -308,6 +309,14 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_of_which_nothing_was_ever_wanted_is_none() {
+        let mut stream = stream(1);
+        assert_eq!(stream.missed(PageNumber(1000), REGION).unwrap().pages, 2);
+        assert!(stream.dropped(PageNumber(1001)));
+        assert!(!stream.dropped(PageNumber(1002)));
+    }
+
+    #[test]
     fn a_little_waste_stops_growth_and_more_of_it_shrinks_the_window() {
         let mut stream = stream(1);
         stream.window = 16;
@@ -327,6 +336,7 @@ mod tests {
         stream.window = 64;
         stream.origin = 0;
         assert_eq!(stream.missed(PageNumber(1000), REGION).unwrap().pages, 64);
+        stream.total.hits = 1;
         (1033..1065).for_each(|page| assert!(stream.dropped(PageNumber(page))));
         assert_eq!(stream.window(), 32);
         let mut windows = alloc::vec::Vec::new();

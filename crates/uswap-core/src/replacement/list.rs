@@ -1,17 +1,20 @@
 //! Lists of pages that take 8 bytes a page: two links in an array indexed by page.
+//!
+//! A list is a circle with a mark between its ends, so that its oldest page becomes its newest without a link being changed:
+//! policies that send pages round once more do nothing oftener.
 
 use alloc::vec::Vec;
 
 use super::PageIndex;
 
-/// The end of a list.
+/// No page: an empty list.
 const NONE: PageIndex = PageIndex::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// Towards the front.
+    /// Towards the front; of the front, the back.
     newer: PageIndex,
-    /// Towards the back.
+    /// Towards the back; of the back, the front.
     older: PageIndex,
 }
 
@@ -73,10 +76,13 @@ impl List {
 
     /// `page` is in no list that shares `links`.
     pub fn push_front(&mut self, links: &mut Links, page: PageIndex) {
-        *links.at(page) = Link { newer: NONE, older: self.front };
-        match self.front {
-            NONE => self.back = page,
-            front => links.at(front).newer = page,
+        if self.pages == 0 {
+            *links.at(page) = Link { newer: page, older: page };
+            self.back = page;
+        } else {
+            *links.at(page) = Link { newer: self.back, older: self.front };
+            links.at(self.front).newer = page;
+            links.at(self.back).older = page;
         }
         self.front = page;
         self.pages += 1;
@@ -84,16 +90,25 @@ impl List {
 
     /// `page` is in this list.
     pub fn remove(&mut self, links: &mut Links, page: PageIndex) {
-        let Link { newer, older } = *links.at(page);
-        match newer {
-            NONE => self.front = older,
-            newer => links.at(newer).older = older,
-        }
-        match older {
-            NONE => self.back = newer,
-            older => links.at(older).newer = newer,
-        }
         self.pages -= 1;
+        if self.pages == 0 {
+            (self.front, self.back) = (NONE, NONE);
+            return;
+        }
+        let Link { newer, older } = *links.at(page);
+        links.at(newer).older = older;
+        links.at(older).newer = newer;
+        if self.front == page {
+            self.front = older;
+        }
+        if self.back == page {
+            self.back = newer;
+        }
+    }
+
+    /// The page at the back is the one in front from here on. The list is not empty.
+    pub fn rotate(&mut self, links: &mut Links) {
+        (self.front, self.back) = (self.back, links.at(self.back).newer);
     }
 
     pub fn pop_back(&mut self, links: &mut Links) -> Option<PageIndex> {
@@ -104,7 +119,9 @@ impl List {
 
     /// `page` is in this list.
     pub fn move_to_front(&mut self, links: &mut Links, page: PageIndex) {
-        if self.front != page {
+        if self.back == page {
+            self.rotate(links);
+        } else if self.front != page {
             self.remove(links, page);
             self.push_front(links, page);
         }

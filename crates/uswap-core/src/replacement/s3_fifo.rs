@@ -73,8 +73,8 @@ impl S3Fifo {
         }
     }
 
-    fn move_to_main(&mut self, page: PageIndex, uses: u8) {
-        self.flags[page as usize] = MAIN | uses;
+    fn move_to_main(&mut self, page: PageIndex) {
+        self.flags[page as usize] = MAIN;
         self.main.push_front(&mut self.links, page);
     }
 }
@@ -113,7 +113,7 @@ impl Replacement for S3Fifo {
         self.links.cover(page);
         if self.flags[page as usize] & GHOST != 0 {
             self.ghosts.remove(&mut self.links, page);
-            self.move_to_main(page, 0);
+            self.move_to_main(page);
         } else {
             self.flags[page as usize] = SMALL;
             self.small.push_front(&mut self.links, page);
@@ -125,19 +125,21 @@ impl Replacement for S3Fifo {
             if self.small.len() >= self.small_pages() || self.main.len() == 0 {
                 let page = self.small.pop_back(&mut self.links)?;
                 if self.flags[page as usize] & USES >= USES_TO_MAIN {
-                    self.move_to_main(page, 0);
+                    self.move_to_main(page);
                 } else {
                     self.become_ghost(page);
                     return Some(page);
                 }
             } else {
-                let page = self.main.pop_back(&mut self.links).expect("the main queue has pages");
-                let uses = self.flags[page as usize] & USES;
-                if uses == 0 {
-                    self.flags[page as usize] = 0;
+                let page = self.main.back().expect("the main queue has pages");
+                let flags = &mut self.flags[page as usize];
+                if *flags & USES == 0 {
+                    *flags = 0;
+                    self.main.remove(&mut self.links, page);
                     return Some(page);
                 }
-                self.move_to_main(page, uses - 1);
+                *flags -= 1;
+                self.main.rotate(&mut self.links);
             }
         }
     }

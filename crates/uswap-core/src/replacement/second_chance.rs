@@ -73,7 +73,7 @@ impl Replacement for SecondChance {
                 return Some(page);
             }
             *flags = RESIDENT;
-            self.queue.move_to_front(&mut self.links, page);
+            self.queue.rotate(&mut self.links);
         }
     }
 
