@@ -302,6 +302,12 @@ impl Engine {
                     pause();
                     return (done, Served::AfterEvents);
                 }
+                Some(Stop::Missing) if range.pages - done == 1 => {
+                    // The memory is gone, and no event is unread that would say so: it had gone before this fault was
+                    // looked at, which had it adopted again. A mapping that is made there later must not pass for known.
+                    self.core().unmapped(PageRange { start: range.start.plus(done), pages: 1 });
+                    break;
+                }
                 Some(_) => break,
             }
         }
