@@ -1,0 +1,12 @@
+//! uswap-sim rehearses: the core of uswap on virtual memory, virtual devices and virtual time.
+//!
+//! Core decides, here as in the engine; what is here is the world around it: time ([`clock`]), chance ([`chance`]),
+//! devices ([`device`]), prices ([`costs`]). Everything is a function of its input and one seed: the same input gives the
+//! same bytes out. Nothing here asks the machine for anything but files that the user names.
+#![forbid(unsafe_code)]
+
+pub mod chance;
+pub mod clock;
+pub mod costs;
+pub mod device;
+pub mod input;
