@@ -10,3 +10,4 @@ pub mod clock;
 pub mod costs;
 pub mod device;
 pub mod input;
+pub mod soak;
