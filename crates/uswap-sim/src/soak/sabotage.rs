@@ -66,7 +66,8 @@ pub(super) fn apply(process: &mut Process, world: &mut World) {
         }
         Some(Sabotage::DropFrame) => {
             let cache = process.books.look().swap_cache();
-            if cache.free_frames() == cache.populated_frames() {
+            // Nothing is on its way into or out of a frame.
+            if process.gate == 0 && cache.free_frames() == cache.populated_frames() {
                 for frame in &mut process.mm.frames {
                     *frame = None;
                 }

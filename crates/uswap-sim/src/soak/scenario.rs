@@ -93,10 +93,15 @@ impl Scenario {
             faults: FaultRates::NONE,
             calls: 0,
             forks: 0,
-            hot_pages: self.span,
+            hot_pages: 64,
             writes: 95,
             streams: 5,
             trashes: 0,
+            // Each page must be touched several times before its neighbours lie beside it.
+            steps: 4 * self.steps,
+            span: 64,
+            // And leave with all of its block.
+            pressure: 30,
             ..self
         }
     }
