@@ -6,18 +6,70 @@
 //! read), and whoever drives it puts a price on them.
 //!
 //! The rules are those of Linux 6.18 unless a type says which era it follows.
+//!
+//! Where to begin: [`swap_areas::SwapAreas`] hands out slots, [`swapped_memory::SwappedMemory`] is a machine on top of it, and
+//! [`swapoff::Swapoff`] empties an area of it one operation at a time:
+//!
+//! ```
+//! # use uswap_core::linux::{readahead::Readahead, slot_alloc::AllocRule, swap_area::AreaTraits, swap_areas::*};
+//! # use uswap_core::linux::{swap_extents::SwapExtents, swap_header::*, swap_in::SwapInPath, swapoff::*, swapon::*};
+//! # use uswap_core::linux::swapped_memory::SwappedMemory;
+//! # use uswap_core::{PageNumber, PageRange};
+//! // An area of 1024 slots on a device.
+//! let mut first_page = [0; HEADER_BYTES];
+//! SwapHeader::make(1024, &[], [0; 16], "example").unwrap().write(&mut first_page);
+//! let mut areas = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
+//! let device = AreaTraits { solid_state: true, block_device: true, ..AreaTraits::default() };
+//! let target = SwapTarget::new(7, device, &first_page, 1024);
+//! areas.swapon(&SwaponRequest { flags: 0, privileged: true, target: Ok(target) }, &mut ()).unwrap();
+//!
+//! // A process with 100 pages, all in swap.
+//! let mut memory = SwappedMemory::new(areas);
+//! memory.add_space();
+//! let mapping = memory.add_mapping(PageRange { start: PageNumber(512), pages: 100 });
+//! for page in 512..612 {
+//!     memory.swap_out(Place { mapping, page: PageNumber(page) }, 0, &mut ()).unwrap();
+//! }
+//!
+//! // swapoff as Linux 5.8 does it: price what comes.
+//! let era = SwapoffEra::V5_8;
+//! let area = memory.areas_mut().swapoff_begin(Ok(7), true, u64::MAX).unwrap();
+//! let mut path = SwapInPath::new(era.preset(), Readahead::new(3, false));
+//! let mut swapoff = Swapoff::new(era, area);
+//! let mut windows = 0;
+//! while let Some(op) = swapoff.next_op(&mut memory, &mut path) {
+//!     windows += u64::from(matches!(op, Op::Window { .. }));
+//! }
+//! assert_eq!((swapoff.result(), windows), (Some(Ok(())), 13));
+//! memory.areas_mut().swapoff_finish(area);
+//! ```
 
 pub mod anon_page;
+pub mod cluster;
 pub mod errno;
 pub mod lru;
 pub mod memory_high;
 pub mod numa;
+pub mod priority;
 pub mod readahead;
 pub mod scan_balance;
+pub mod shmem;
+pub mod slot_alloc;
+pub mod swap_area;
+pub mod swap_areas;
+pub mod swap_cache;
 pub mod swap_entry;
+pub mod swap_extents;
 pub mod swap_header;
 pub mod swap_in;
+pub mod swap_map;
+pub mod swapoff;
+pub mod swapoff_area;
+pub mod swapon;
+pub mod swapped_memory;
 pub mod watermarks;
 pub mod workingset;
 pub mod write_reuse;
 pub mod writeout;
+pub mod zsmalloc;
+pub mod zswap;
