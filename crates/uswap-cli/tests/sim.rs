@@ -116,6 +116,23 @@ fn comparing_shows_all_policies_and_the_bound() {
     }
 }
 
+/// A debug build takes a while for the full size; what the rows say is tested in the simulator.
+#[test]
+fn published_numbers_stand_beside_simulated_ones() {
+    let directory = Directory::new("paper");
+    let page = directory.path("paper.html");
+    let json = printed(&["paper", "--json", "--html", &page]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let numbers: std::collections::BTreeSet<u64> = rows.iter().map(|row| row["row"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=23).collect());
+    for row in &rows {
+        let told = row["how"] != "not simulated" || !row["note"].as_str().unwrap().is_empty();
+        assert!(told && row["direction_is_right"] != false, "{row}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("</html>") && page.matches("<svg").count() > 20);
+}
+
 #[test]
 fn a_malformed_trace_line_is_named() {
     let directory = Directory::new("malformed");

@@ -54,6 +54,31 @@ pub fn lines(title: &str, x: &str, y: &str, lines: &[Line]) -> String {
     svg
 }
 
+/// One bar for each number, with the number beside it.
+pub fn bars(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
+    const BAR: i32 = 26;
+    let largest = bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (860, (bars.len() as i32 * BAR + 44) as u32)).into_drawing_area();
+        let drawn = (|| {
+            root.draw(&Text::new(title, (8, 10), ("sans-serif", 16)))?;
+            for (index, (name, value)) in bars.iter().enumerate() {
+                let top = 36 + index as i32 * BAR;
+                let end = 190 + (value / largest * 520.0) as i32;
+                let colour = COLOURS[usize::from(name.ends_with("after")) + 2 * usize::from(name == "ours")];
+                root.draw(&Rectangle::new([(190, top), (end.max(191), top + BAR - 8)], colour.filled()))?;
+                root.draw(&Text::new(name.as_str(), (8, top + 3), ("sans-serif", 14)))?;
+                let value = if *value < 10.0 { format!("{value:.3} {unit}") } else { format!("{value:.1} {unit}") };
+                root.draw(&Text::new(value, (end + 8, top + 3), ("sans-serif", 14)))?;
+            }
+            root.present()
+        })();
+        drawn.expect("drawing into a string does not fail");
+    }
+    svg
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

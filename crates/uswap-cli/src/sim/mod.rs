@@ -3,6 +3,7 @@
 
 mod compare;
 mod input;
+mod paper;
 mod run;
 mod soak;
 mod trace;
@@ -28,6 +29,7 @@ enum Simulate {
     Compare(compare::CompareArgs),
     Trace(trace::TraceArgs),
     Soak(soak::SoakArgs),
+    Paper(paper::PaperArgs),
     /// The built-in devices and workloads.
     List,
 }
@@ -37,6 +39,7 @@ pub fn main(arguments: SimArgs) -> ExitCode {
         Simulate::Run(arguments) => run::main(&arguments),
         Simulate::Compare(arguments) => compare::main(&arguments),
         Simulate::Trace(arguments) => trace::main(&arguments),
+        Simulate::Paper(arguments) => paper::main(&arguments),
         Simulate::Soak(arguments) => return soak::main(&arguments),
         Simulate::List => print(&list()),
     };

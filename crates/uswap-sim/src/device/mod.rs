@@ -98,8 +98,16 @@ impl Device {
     /// Submits `requests` together at `now_ns`: neighbours among them, in the order given, become one. Tells when each of
     /// what they became ends, in order.
     pub fn submit(&mut self, now_ns: u64, direction: Direction, requests: &[Request]) -> Vec<(Request, u64)> {
+        let mut at_ns = now_ns;
         merged(requests, self.profile.merge_pages)
-            .map(|request| (request, self.submit_one(now_ns, direction, request)))
+            .map(|request| {
+                let end_ns = self.submit_one(at_ns, direction, request);
+                // Whoever does the work itself does one thing after the other.
+                if self.profile.synchronous {
+                    at_ns = end_ns;
+                }
+                (request, end_ns)
+            })
             .collect()
     }
 

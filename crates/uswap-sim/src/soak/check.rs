@@ -117,7 +117,8 @@ fn check_page(page: PageNumber, state: PageState, process: &Process, group: &Gro
         PageState::ReadingIn { entry: Some(entry), .. } => check_stored(page, entry, process, group),
         PageState::SwappedZero | PageState::ReadingIn { entry: None, .. } => {
             // A page brought in while the books stood still for a fork is newer than they are.
-            if matches!(pte, Pte::Present { .. }) { Ok(()) } else { right(Content::ZERO, "nothing") }
+            let newer = matches!(pte, Pte::Present { .. }) || is_on_its_way(page, process);
+            if newer { Ok(()) } else { right(Content::ZERO, "nothing") }
         }
         PageState::Poisoned => {
             ensure(process.truth.is_lost(page), Checker::LostForAReason, || format!("{page:?} is poisoned"))
@@ -125,9 +126,16 @@ fn check_page(page: PageNumber, state: PageState, process: &Process, group: &Gro
     }
 }
 
+/// Whether the page is in a frame that the books have not been told of: a move that runs across swapped pages takes along
+/// one that had come in beside them.
+fn is_on_its_way(page: PageNumber, process: &Process) -> bool {
+    let holds = |content: &Content| process.truth.allows(page, content.hash());
+    process.gate > 0 && process.mm.frames.iter().flatten().any(holds)
+}
+
 fn check_stored(page: PageNumber, entry: EntryId, process: &Process, group: &Group) -> Checked {
     let table = process.books.look().swap_table();
-    let newer = matches!(process.mm.at(page).pte, Pte::Present { .. });
+    let newer = matches!(process.mm.at(page).pte, Pte::Present { .. }) || is_on_its_way(page, process);
     let hash = table.hash(entry);
     ensure(newer || process.truth.allows(page, hash), Checker::Recoverable, || {
         format!("{page:?} has {entry:?}, which is not {:?}", process.truth.expected(page))
