@@ -80,6 +80,7 @@ fn the_same_seed_and_input_give_the_same_bytes() {
         &["run", "--workload", workload, "--memory", "2M", "--seed", "5"][..],
         &["run", "--workload", workload, "--memory", "2M", "--seed", "5", "--json"],
         &["compare", "--workload", workload, "--json"],
+        &["time", "--workload", workload, "--processes", "3", "--memory", "4M", "--failing-reads", "5"],
         &["soak", "--seeds", "3"],
     ] {
         assert_eq!(printed(arguments), printed(arguments), "{arguments:?}");
@@ -179,6 +180,7 @@ fn what_does_not_exist_is_refused_with_what_does() {
     refused(&["run", "--workload", "loop", "--memory", "1Q"], &["--memory", "suffix 'Q'"]);
     refused(&["run", "--workload", "loop", "--memory", "100"], &["less than a page"]);
     refused(&["run", "--memory", "1M"], &["--trace"]);
+    refused(&["time", "--workload", "loop", "--memory", "1M", "--era", "4.4"], &["'4.4'", "5.8"]);
     refused(&["soak", "--shard", "3/2"], &["a shard is K/N"]);
     refused(&["dance"], &["'dance'"]);
 }

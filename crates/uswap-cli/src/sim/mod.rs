@@ -6,6 +6,7 @@ mod input;
 mod paper;
 mod run;
 mod soak;
+mod time;
 mod trace;
 
 use std::io::Write;
@@ -27,6 +28,7 @@ pub struct SimArgs {
 enum Simulate {
     Run(run::RunArgs),
     Compare(compare::CompareArgs),
+    Time(time::TimeArgs),
     Trace(trace::TraceArgs),
     Soak(soak::SoakArgs),
     Paper(paper::PaperArgs),
@@ -38,6 +40,7 @@ pub fn main(arguments: SimArgs) -> ExitCode {
     let outcome = match arguments.command {
         Simulate::Run(arguments) => run::main(&arguments),
         Simulate::Compare(arguments) => compare::main(&arguments),
+        Simulate::Time(arguments) => time::main(&arguments),
         Simulate::Trace(arguments) => trace::main(&arguments),
         Simulate::Paper(arguments) => paper::main(&arguments),
         Simulate::Soak(arguments) => return soak::main(&arguments),

@@ -23,7 +23,7 @@ const AREA_ID: u64 = 1;
 const PAGE_CLUSTER: u32 = 3;
 
 /// A machine with one area on a device like `profile`, of `slots` slots.
-fn machine(slots: u64, profile: &Profile) -> SwappedMemory {
+pub(crate) fn machine(slots: u64, profile: &Profile) -> SwappedMemory {
     let mut first_page = [0; HEADER_BYTES];
     SwapHeader::make(slots, &[], [0; 16], "sim").expect("the area is large enough").write(&mut first_page);
     let mut areas = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
