@@ -1,5 +1,5 @@
-//! What the soak's engine does and the real one does not (yet): each is the remedy of a fault that the soak has found.
-//! Without it the soak finds the fault again.
+//! What the engine does since the soak has found what happens otherwise. Without any one of these the soak finds that
+//! fault again.
 
 /// Which remedies are applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -308,15 +308,10 @@ fn adopt(process: &mut Process, world: &mut World) -> Checked {
     }
     let range = process.mm.mapping_around(page);
     world.coverage.note(Happening::Adopt);
-    let new: Vec<PageNumber> =
-        pages_of(range).filter(|&page| process.books.look().pages().get(page).is_none()).collect();
     process.books.tell(move |core| core.adopt(range));
-    let is_lazy = |&page: &PageNumber| matches!(process.mm.at(page).pte, Pte::Present { lazy_free: true, .. });
-    if world.remedies.lazy_pages_are_seen && new.iter().any(is_lazy) {
-        for page in new {
-            // Nothing of it is known yet, so nothing is given up.
-            process.books.tell(move |core| core.removed(PageRange { start: page, pages: 1 }));
-        }
+    let is_lazy = |page| matches!(process.mm.at(page).pte, Pte::Present { lazy_free: true, .. });
+    if world.remedies.lazy_pages_are_seen && pages_of(range).any(is_lazy) {
+        process.books.tell(move |core| core.given_up_lazily(range));
     }
     for page in pages_of(range) {
         process.mm.at_mut(page).registered = true;

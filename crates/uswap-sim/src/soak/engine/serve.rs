@@ -373,7 +373,7 @@ impl Serve {
                 } else if stop != Stop::Missing {
                     return violated(Checker::Recoverable, format!("{:?} cannot come in: {stop:?}", plan.pages[index]));
                 }
-                let rest = PageRange { start: plan.pages[index].page, pages: (mapped.end - index) as u64 };
+                let rest = plan.span_from(index);
                 process.wake(rest, world);
                 index = mapped.end;
             }
@@ -437,6 +437,7 @@ impl Serve {
                 (Landing::Buffer, Landing::Buffer) => true,
                 _ => false,
             };
+            let beside = beside && next.page == first.page.plus(run as u64);
             let ready = matches!(self.found[index + run], Found::Ready(_));
             if !beside || !ready || !process.books.look().still_loading(next.page, plan.op) {
                 break;
