@@ -3,6 +3,8 @@
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
+/// What the user gave to the simulator is wrong.
+pub const BAD_INPUT: u8 = 2;
 /// uswap itself failed, before the program or instead of it.
 pub const OURS: u8 = 125;
 /// The program cannot be run.
@@ -21,6 +23,11 @@ impl Failure {
     /// A failure of uswap's own.
     pub fn ours(text: impl Into<String>) -> Failure {
         Failure { status: OURS, text: text.into() }
+    }
+
+    /// Something is wrong with what the simulator was given.
+    pub fn bad_input(text: impl Into<String>) -> Failure {
+        Failure { status: BAD_INPUT, text: text.into() }
     }
 
     /// A program that cannot be run.

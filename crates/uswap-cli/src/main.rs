@@ -2,7 +2,8 @@
 //!
 //! - `run` ([`run`]): a program inside a memory budget, with its supervisor;
 //! - `doctor` ([`doctor`]): what the environment allows, and how to get what it lacks;
-//! - `bench` ([`bench`]): the same load under uswap and under the kernel's swap.
+//! - `bench` ([`bench`]): the same load under uswap and under the kernel's swap;
+//! - `sim` ([`sim`]): the same decisions on virtual memory, devices and time.
 //!
 //! Whatever goes wrong is one line on standard error and an exit status ([`failure`]).
 
@@ -15,6 +16,7 @@ mod memory_limit;
 mod mkswap;
 mod random;
 mod run;
+mod sim;
 mod size;
 mod substrate;
 mod swap_area;
@@ -40,6 +42,7 @@ enum Command {
     Run(run::options::RunOptions),
     Doctor(doctor::DoctorOptions),
     Bench(bench::BenchArgs),
+    Sim(sim::SimArgs),
     #[command(hide = true)]
     BenchLoad(bench::LoadArgs),
 }
@@ -51,6 +54,10 @@ fn main() -> ExitCode {
             print!("{error}");
             return ExitCode::SUCCESS;
         }
+        // What the simulator is given is input, like its files.
+        Err(error) if std::env::args_os().nth(1).is_some_and(|word| word == "sim") => {
+            return Failure::bad_input(usage(&error).to_string()).report();
+        }
         Err(error) => return usage(&error).report(),
     };
     match arguments.command {
@@ -58,6 +65,7 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(arguments) => bench::main(arguments),
         Command::BenchLoad(arguments) => bench::load_main(arguments),
+        Command::Sim(arguments) => sim::main(arguments),
     }
 }
 
@@ -66,7 +74,7 @@ fn usage(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return Failure::ours("no subcommand: uswap run, uswap doctor or uswap bench (see uswap --help)");
+        return Failure::ours("no subcommand: uswap run, uswap doctor, uswap bench or uswap sim (see uswap --help)");
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim);

@@ -1,0 +1,86 @@
+//! `uswap sim`: the decisions of uswap on virtual memory, devices and time. Nothing here touches the machine but files that
+//! the user names; what is wrong with them is one line, and exit status 2.
+
+mod compare;
+mod input;
+mod paper;
+mod run;
+mod soak;
+mod time;
+mod trace;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+
+/// Rehearse: run policies on traces and workloads, or the engine's own core through adversarial schedules.
+#[derive(Args)]
+#[command(subcommand_required = true, arg_required_else_help = false)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    command: Simulate,
+}
+
+#[derive(Subcommand)]
+enum Simulate {
+    Run(run::RunArgs),
+    Compare(compare::CompareArgs),
+    Time(time::TimeArgs),
+    Trace(trace::TraceArgs),
+    Soak(soak::SoakArgs),
+    Paper(paper::PaperArgs),
+    /// The built-in devices and workloads.
+    List,
+}
+
+pub fn main(arguments: SimArgs) -> ExitCode {
+    let outcome = match arguments.command {
+        Simulate::Run(arguments) => run::main(&arguments),
+        Simulate::Compare(arguments) => compare::main(&arguments),
+        Simulate::Time(arguments) => time::main(&arguments),
+        Simulate::Trace(arguments) => trace::main(&arguments),
+        Simulate::Paper(arguments) => paper::main(&arguments),
+        Simulate::Soak(arguments) => return soak::main(&arguments),
+        Simulate::List => print(&list()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn list() -> String {
+    let mut text = String::from("devices\n");
+    for profile in uswap_sim::device::Profile::built_in() {
+        text += &format!("  {:<14}{}\n", profile.name, profile.about);
+    }
+    text += "workloads (NAME or NAME:key=value,... with pages accesses theta stride writes)\n";
+    for (name, about) in uswap_sim::workload::NAMES {
+        text += &format!("  {name:<14}{about}\n");
+    }
+    text += "policies\n";
+    for name in uswap_core::replacement::NAMES {
+        text += &format!("  {name}\n");
+    }
+    text
+}
+
+/// Prints to standard output. Who has closed it does not want it.
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::ours(format!("cannot write the result: {}", crate::failure::reason(&error))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file that the user asked for.
+fn write_file(path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes).map_err(|error| {
+        Failure::ours(format!("cannot write '{}': {}", path.display(), crate::failure::reason(&error)))
+    })
+}

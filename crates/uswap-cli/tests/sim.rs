@@ -1,0 +1,197 @@
+//! `uswap sim`: what it prints, and what it says to bad input.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("uswap-sim-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    /// A file with this content; its path.
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_uswap")).arg("sim").args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn printed(arguments: &[&str]) -> String {
+    let output = sim(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// One line with all of `parts`, and exit status 2.
+#[track_caller]
+fn refused(arguments: &[&str], parts: &[&str]) {
+    let output = sim(arguments);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.lines().count(), 1, "not one line: {text}");
+    assert!(text.starts_with("uswap: "), "{text}");
+    for part in parts {
+        assert!(text.contains(part), "no '{part}' in: {text}");
+    }
+    assert!(output.stdout.is_empty());
+}
+
+const DEVICE: &str = "[[device]]\nname = \"mine\"\nread_latency = { fixed_us = 10 }\nwrite_latency = { fixed_us = 10 }
+queue_depth = 1\nmerge_pages = 1\n";
+
+#[test]
+fn a_trace_is_run_and_its_misses_are_counted() {
+    let directory = Directory::new("run");
+    let trace = directory.file("t", "w 1\nw 2\nw 3\nr 1 # again\n");
+    let devices = directory.file("d.toml", DEVICE);
+    let text =
+        printed(&["run", "--trace", &trace, "--memory", "8K", "--devices", &devices, "--device", "mine", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // Two pages fit; the first has left when it is wanted again.
+    assert_eq!((&report["misses"], &report["pages_read"], &report["pages_written"]), (&4.into(), &1.into(), &2.into()));
+    assert!(printed(&["run", "--trace", &trace, "--memory", "12K"]).contains("misses        3 (75.00 %)"));
+}
+
+#[test]
+fn the_same_seed_and_input_give_the_same_bytes() {
+    let directory = Directory::new("same");
+    let workload = "zipf:pages=2000,accesses=20000";
+    for arguments in [
+        &["run", "--workload", workload, "--memory", "2M", "--seed", "5"][..],
+        &["run", "--workload", workload, "--memory", "2M", "--seed", "5", "--json"],
+        &["compare", "--workload", workload, "--json"],
+        &["time", "--workload", workload, "--processes", "3", "--memory", "4M", "--failing-reads", "5"],
+        &["soak", "--seeds", "3"],
+    ] {
+        assert_eq!(printed(arguments), printed(arguments), "{arguments:?}");
+    }
+    let (first, second) = (directory.path("1.svg"), directory.path("2.svg"));
+    for path in [&first, &second] {
+        printed(&["compare", "--workload", workload, "--svg", path]);
+    }
+    let svg = fs::read_to_string(first).unwrap();
+    assert!(svg.contains("belady") && svg.contains("s3-fifo"));
+    assert_eq!(svg, fs::read_to_string(second).unwrap());
+}
+
+#[test]
+fn both_forms_of_a_trace_are_the_same_trace() {
+    let directory = Directory::new("forms");
+    let workload = "sysbench:pages=2000,accesses=20000";
+    let (text, binary) = (directory.path("t"), directory.path("b"));
+    printed(&["trace", "--workload", workload, "--out", &text]);
+    printed(&["trace", "--workload", workload, "--out", &binary, "--binary"]);
+    let misses = |path: &str| {
+        let report = printed(&["run", "--trace", path, "--memory", "1M", "--json"]);
+        serde_json::from_str::<serde_json::Value>(&report).unwrap()["misses"].clone()
+    };
+    assert_eq!(misses(&text), misses(&binary));
+    assert!(fs::metadata(binary).unwrap().len() * 3 < fs::metadata(text).unwrap().len());
+}
+
+#[test]
+fn comparing_shows_all_policies_and_the_bound() {
+    let table = printed(&["compare", "--workload", "loop:pages=1000,accesses=10000", "--memory", "1M,2M,4M"]);
+    for name in ["second-chance", "s3-fifo", "lirs", "belady", "1.0 MiB", "4.0 MiB"] {
+        assert!(table.contains(name), "no {name} in {table}");
+    }
+}
+
+/// A debug build takes a while for the full size; what the rows say is tested in the simulator.
+#[test]
+fn published_numbers_stand_beside_simulated_ones() {
+    let directory = Directory::new("paper");
+    let page = directory.path("paper.html");
+    let json = printed(&["paper", "--json", "--html", &page]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let numbers: std::collections::BTreeSet<u64> = rows.iter().map(|row| row["row"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=23).collect());
+    for row in &rows {
+        let told = row["how"] != "not simulated" || !row["note"].as_str().unwrap().is_empty();
+        assert!(told && row["direction_is_right"] != false, "{row}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("</html>") && page.matches("<svg").count() > 20);
+}
+
+#[test]
+fn a_malformed_trace_line_is_named() {
+    let directory = Directory::new("malformed");
+    let trace = directory.file("bad.txt", "r 1\nr 2\nx 3\n");
+    refused(&["run", "--trace", &trace, "--memory", "1M"], &["bad.txt:3: ", "'x' is neither r nor w"]);
+    refused(&["compare", "--trace", &trace], &["bad.txt:3: "]);
+}
+
+#[test]
+fn a_truncated_or_foreign_file_is_refused() {
+    let directory = Directory::new("truncated");
+    let whole = directory.path("b");
+    printed(&["trace", "--workload", "random:accesses=1000", "--out", &whole, "--binary"]);
+    let bytes = fs::read(&whole).unwrap();
+    let cut = directory.file("cut", &bytes[..bytes.len() / 2]);
+    refused(&["run", "--trace", &cut, "--memory", "1M"], &["cut: ", "truncated"]);
+    let mut foreign = bytes;
+    foreign[0] = 0xff;
+    let foreign = directory.file("foreign", foreign);
+    refused(&["run", "--trace", &foreign, "--memory", "1M"], &["foreign: ", "wrong magic"]);
+    refused(&["run", "--trace", &directory.path("none"), "--memory", "1M"], &["none: No such file"]);
+    let empty = directory.file("empty", "");
+    refused(&["run", "--trace", &empty, "--memory", "1M"], &["empty: there is no access"]);
+}
+
+#[test]
+fn an_impossible_device_is_refused_with_its_line() {
+    let directory = Directory::new("device");
+    let run = |file: &str, device: &str, parts: &[&str]| {
+        refused(&["run", "--workload", "loop", "--memory", "1M", "--devices", file, "--device", device], parts);
+    };
+    let devices = directory.file("d.toml", DEVICE.replace("queue_depth = 1", "queue_depth = 0"));
+    run(&devices, "mine", &["d.toml:1: ", "device 'mine': queue_depth must be"]);
+    let devices = directory.file("e.toml", DEVICE.replace("fixed_us = 10", "fixed_us = \"ten\""));
+    run(&devices, "mine", &["e.toml:3: "]);
+    let devices = directory.file("f.toml", DEVICE);
+    run(&devices, "yours", &["unknown device 'yours'; choose one of mine"]);
+}
+
+#[test]
+fn what_does_not_exist_is_refused_with_what_does() {
+    refused(&["run", "--workload", "loop", "--memory", "1M", "--policy", "fancy"], &["'fancy'", "second-chance"]);
+    refused(&["run", "--workload", "fancy", "--memory", "1M"], &["unknown workload 'fancy'", "zipf"]);
+    refused(&["run", "--workload", "loop", "--memory", "1Q"], &["--memory", "suffix 'Q'"]);
+    refused(&["run", "--workload", "loop", "--memory", "100"], &["less than a page"]);
+    refused(&["run", "--memory", "1M"], &["--trace"]);
+    refused(&["time", "--workload", "loop", "--memory", "1M", "--era", "4.4"], &["'4.4'", "5.8"]);
+    refused(&["soak", "--shard", "3/2"], &["a shard is K/N"]);
+    refused(&["dance"], &["'dance'"]);
+}
+
+#[test]
+fn a_soak_goes_on_where_it_was_stopped() {
+    let directory = Directory::new("soak");
+    let progress = directory.path("progress");
+    let shard = ["soak", "--seeds", "6", "--shard", "2/2", "--progress", &progress];
+    assert!(printed(&shard).starts_with("3 schedules, "));
+    assert!(printed(&shard).starts_with("0 schedules, "), "all are done");
+    refused(&["soak", "--seeds", "7", "--progress", &progress], &["progress:1: ", "another soak"]);
+    assert!(printed(&["soak", "--seed", "4"]).starts_with("1 schedules, "));
+}

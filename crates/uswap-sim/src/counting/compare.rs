@@ -1,0 +1,72 @@
+//! All policies on all sizes of memory, with Belady's optimum as the bound.
+
+use uswap_core::replacement::{NAMES, belady_misses, by_name};
+
+use super::misses;
+
+/// What the bound is called.
+pub const BOUND: &str = "belady";
+
+/// The miss ratios of one policy.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Curve {
+    /// The policy.
+    pub policy: &'static str,
+    /// Pages of memory, and misses of an access.
+    pub points: Vec<(u64, f64)>,
+}
+
+/// Sizes from a twentieth of the distinct pages to all of them.
+pub fn sizes_for(pages: u32) -> Vec<u64> {
+    let mut sizes: Vec<u64> =
+        [5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100].map(|percent| (u64::from(pages) * percent / 100).max(1)).into();
+    sizes.dedup();
+    sizes
+}
+
+/// The curves of all policies, the bound last.
+pub fn compare(trace: &[u32], sizes: &[u64]) -> Vec<Curve> {
+    let ratio = |misses: u64| misses as f64 / trace.len().max(1) as f64;
+    let mut curves: Vec<Curve> = NAMES
+        .iter()
+        .map(|&policy| Curve {
+            policy,
+            points: sizes
+                .iter()
+                .map(|&size| {
+                    let mut replacement = by_name(policy, size as usize).expect("it is in the list of names");
+                    (size, ratio(misses(trace, &mut *replacement)))
+                })
+                .collect(),
+        })
+        .collect();
+    let points = sizes.iter().map(|&size| (size, ratio(belady_misses(trace, size as usize)))).collect();
+    curves.push(Curve { policy: BOUND, points });
+    curves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counting::numbered;
+    use crate::workload::Spec;
+
+    #[test]
+    fn nothing_is_below_the_bound_and_all_memory_misses_once_a_page() {
+        for workload in
+            ["zipf:pages=500,accesses=20000", "loop:pages=300,accesses=5000", "sysbench:pages=2000,accesses=9000"]
+        {
+            let (trace, pages) = numbered(Spec::parse(workload).unwrap().accesses(2));
+            let curves = compare(&trace, &sizes_for(pages));
+            let bound = curves.last().unwrap();
+            assert_eq!(bound.policy, BOUND);
+            for curve in &curves {
+                for (point, least) in curve.points.iter().zip(&bound.points) {
+                    assert!(point.1 >= least.1, "{workload}: {} at {} pages", curve.policy, point.0);
+                }
+                let all = curve.points.last().unwrap().1;
+                assert!((all - f64::from(pages) / trace.len() as f64).abs() < 1e-9, "{workload}: {}", curve.policy);
+            }
+        }
+    }
+}

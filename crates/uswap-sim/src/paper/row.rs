@@ -1,0 +1,77 @@
+//! A row: what was published, and what the simulation gives.
+
+/// A number before and after a change.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pair {
+    /// Before.
+    pub before: f64,
+    /// After.
+    pub after: f64,
+}
+
+impl Pair {
+    /// After, in parts of before.
+    pub fn ratio(self) -> f64 {
+        self.after / self.before
+    }
+}
+
+/// How a row's result came about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A constant was fitted on it: that it agrees shows nothing.
+    Fitted,
+    /// Nothing was fitted on it.
+    Predicted,
+    /// It was not simulated; the note says why.
+    NotSimulated,
+}
+
+impl Kind {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::Predicted => "predicted",
+            Self::NotSimulated => "not simulated",
+        }
+    }
+}
+
+/// One line of the result.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// Row of kernel-swap.md section 12.
+    pub number: u32,
+    /// What was measured.
+    pub test: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// As published; none where the thread gives no number.
+    pub published: Option<Pair>,
+    /// As simulated.
+    pub simulated: Option<Pair>,
+    /// Ours, in the same unit, where ours is something else than an era's.
+    pub ours: Option<f64>,
+    /// How it came about.
+    pub kind: Kind,
+    /// What else is to be said.
+    pub note: String,
+}
+
+impl Row {
+    /// Simulated ratio in parts of the published one.
+    pub fn agreement(&self) -> Option<f64> {
+        Some(self.simulated?.ratio() / self.published?.ratio())
+    }
+
+    /// Whether the change goes the published way. A published change of less than half a percent counts as none, and so
+    /// must the simulated one.
+    pub fn direction_is_right(&self) -> Option<bool> {
+        let (simulated, published) = (self.simulated?.ratio() - 1.0, self.published?.ratio() - 1.0);
+        Some(match published.abs() < 0.005 {
+            true => simulated.abs() < 0.005,
+            false => simulated.signum() == published.signum() && simulated != 0.0,
+        })
+    }
+}

@@ -1,0 +1,342 @@
+//! The rows, thread by thread.
+
+use uswap_core::linux::anon_page::{AnonPage, Process, Surroundings, Touched};
+use uswap_core::linux::shmem::OwnerSearch;
+use uswap_core::linux::swap_entry::SwapEntry;
+use uswap_core::linux::swapoff::SwapoffEra;
+use uswap_core::linux::write_reuse::ReuseEra;
+use uswap_core::linux::zswap::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
+
+use super::calibration::Calibration;
+use super::machine::{self, Layout, Setup};
+use super::row::{Kind, Pair, Row};
+use crate::chance::Chance;
+use crate::device::{Latency, Profile};
+
+/// What the rows are made with.
+pub(super) struct Context {
+    pub calibration: Calibration,
+    pub seed: u64,
+    /// Runs are this much smaller than published where time grows with the number of pages: 1 for the command.
+    pub shrink: u64,
+}
+
+impl Context {
+    fn get(&self, name: &str) -> f64 {
+        self.calibration.get(name)
+    }
+
+    fn row(&self, number: u32, test: &'static str, unit: &'static str) -> Row {
+        let kind = if self.calibration.is_fitted(number) { Kind::Fitted } else { Kind::Predicted };
+        Row { number, test, unit, published: None, simulated: None, ours: None, kind, note: String::new() }
+    }
+
+    fn not_simulated(&self, number: u32, test: &'static str, note: &str) -> Row {
+        Row { kind: Kind::NotSimulated, note: note.to_owned(), ..self.row(number, test, "") }
+    }
+
+    fn guest(&self) -> Profile {
+        Profile {
+            read_latency: Latency::FixedUs(self.get("guest_request_us")),
+            page_transfer_us: self.get("guest_page_us"),
+            iops: Some(self.get("guest_iops")),
+            bandwidth_mib_s: None,
+            ..Profile::named("virtio").expect("a built-in device")
+        }
+    }
+}
+
+fn pair(before: f64, after: f64) -> Option<Pair> {
+    Some(Pair { before, after })
+}
+
+/// Rows 1 to 3: readahead statistics at swapoff, 2020.
+pub(super) fn readahead_statistics(context: &Context) -> Vec<Row> {
+    let pages = context.get("guest_pages") as u64 / context.shrink;
+    let scale = context.shrink as f64;
+    let profile = context.guest();
+    let layout = Layout::Runs { mean: context.get("guest_run_pages"), holes: context.get("guest_hole_share") };
+    let hits_per_page = context.get("guest_hits_per_page");
+    let memory = || machine::swapped_out(pages, layout, &profile, &mut Chance::stream(context.seed, 10));
+    let run =
+        |era, by_address| machine::swapoff(memory(), Setup { era, by_address, hits_per_page }, &profile, context.seed);
+    let (old, new) = (run(SwapoffEra::V5_2, false), run(SwapoffEra::V5_8, false));
+    let ours = machine::our_swapoff(memory(), &profile, context.seed).seconds() * scale;
+    let mut rows = Vec::new();
+    for (window, test, before, after) in [
+        (1, "calls that gave a window of 1", 49_290.0, 1_618.0),
+        (2, "calls that gave a window of 2", 527_771.0, 4_960.0),
+        (4, "calls that gave a window of 4", 44_151.0, 41_315.0),
+        (8, "calls that gave a window of 8", 36_948.0, 103_521.0),
+    ] {
+        let calls = |ran: &machine::Ran| ran.calls(window) as f64 * scale;
+        rows.push(Row {
+            published: pair(before, after),
+            simulated: pair(calls(&old), calls(&new)),
+            note:
+                "how slots lay against addresses, and how many faults went on at the same time, is not known; no fault \
+                   goes on here, so nothing makes windows of 4 and 8 before the fix"
+                    .into(),
+            ..context.row(1, test, "calls")
+        });
+    }
+    rows.push(Row {
+        published: pair(22.09, 12.19),
+        simulated: pair(old.seconds() * scale, new.seconds() * scale),
+        ours: Some(ours),
+        ..context.row(2, "swapoff, readahead by slot", "s")
+    });
+    let (old, new) = (run(SwapoffEra::V5_2, true), run(SwapoffEra::V5_8, true));
+    rows.push(Row {
+        published: pair(18.20, 15.33),
+        simulated: pair(old.seconds() * scale, new.seconds() * scale),
+        ours: Some(ours),
+        ..context.row(3, "swapoff, readahead by address", "s")
+    });
+    rows
+}
+
+/// Rows 4 to 7: windows at swapoff, 2024.
+pub(super) fn swapoff_windows(context: &Context) -> Vec<Row> {
+    // A run takes as long as it has pages: an eighth of them is enough.
+    let smaller = 8 * context.shrink;
+    let pages = context.get("mysql_pages") as u64 / smaller;
+    let profile = Profile::named("nvme").expect("a built-in device");
+    let memory = |profile| machine::swapped_out(pages, Layout::Random, profile, &mut Chance::stream(context.seed, 11));
+    let run = |era, by_address, profile| {
+        machine::swapoff(memory(profile), Setup { era, by_address, hits_per_page: 0.0 }, profile, context.seed)
+    };
+    let seconds = |ran: &machine::Ran| ran.seconds() * smaller as f64;
+    let by_address = run(SwapoffEra::V5_8, true, &profile);
+    let by_slot = run(SwapoffEra::Proposed2024, true, &profile);
+    let blocks = run(SwapoffEra::Proposed2024Blocks, true, &profile);
+    let ours = machine::our_swapoff(memory(&profile), &profile, context.seed);
+    let sequential = machine::sequential_ns(pages, &profile, context.seed) as f64 / 1e9 * smaller as f64;
+    let against = format!(
+        "ours takes {:.2} times as long as the device needs for the pages one after the other ({sequential:.0} s); the device \
+         'nvme' is section 8.3's fit of rows 4 and 5, which assumes 24 GiB in swap; simulated with 1/{smaller} of the pages",
+        seconds(&ours) / sequential
+    );
+    let small = by_slot.calls(1) + by_slot.calls(2);
+    let all: u64 = by_slot.windows.iter().map(|(_, calls)| calls).sum();
+    let zram = Profile::named("zram").expect("a built-in device");
+    let (zram_by_address, zram_direct) =
+        (run(SwapoffEra::V5_8, true, &zram), run(SwapoffEra::Proposed2024, true, &zram));
+    vec![
+        Row {
+            published: pair(540.0, 1800.0),
+            simulated: pair(seconds(&by_address), seconds(&by_slot)),
+            ours: Some(seconds(&ours)),
+            kind: Kind::Fitted,
+            note: against,
+            ..context.row(4, "swapoff of a fragmented area: by address, then by slot", "s")
+        },
+        Row {
+            published: pair(540.0, 40.0),
+            simulated: pair(seconds(&by_address), seconds(&blocks)),
+            ours: Some(seconds(&ours)),
+            kind: Kind::Fitted,
+            ..context.row(5, "the same: by address, then blocks of 2 MiB", "s")
+        },
+        Row {
+            simulated: pair(100.0, small as f64 / all as f64 * 100.0),
+            note: "published: 'window 1 or 2'; no numbers. Before: all calls".into(),
+            ..context.row(6, "calls that give a window of 1 or 2 on a fragmented area", "%")
+        },
+        Row {
+            simulated: pair(seconds(&zram_by_address), seconds(&zram_direct)),
+            note: "published: without readahead it is faster; no numbers".into(),
+            ..context.row(7, "swapoff of zram: readahead by address, then none", "s")
+        },
+    ]
+}
+
+/// Rows 8 to 11: whose is a slot, 2011. Time grows with the square of the pages, so a small file tells the steps of a large
+/// one.
+pub(super) fn owner_searches(context: &Context) -> Vec<Row> {
+    const FILE_PAGES: f64 = 128_000.0;
+    let pages = 4_000 / context.shrink.min(8);
+    let profile = Profile::named("hdd").expect("a built-in device");
+    let seconds = |search, price: &str| {
+        let mut memory = machine::swapped_file(pages, &profile);
+        let mut visited = 0;
+        for slot in 1..=pages {
+            let (owner, steps) = memory.files_mut().find_owner(SwapEntry { area: 0, slot }, search);
+            assert!(owner.is_some(), "slot {slot} is in use");
+            visited += steps.visited;
+        }
+        visited as f64 * (FILE_PAGES / pages as f64).powi(2) * context.get(price) / 1e9
+    };
+    let vectors = seconds(OwnerSearch::SwapVectors, "visit_vectors_ns");
+    let gang_debug = seconds(OwnerSearch::GangLookup, "visit_gang_debug_ns");
+    let gang = seconds(OwnerSearch::GangLookup, "visit_gang_ns");
+    let locate = seconds(OwnerSearch::LocateItem, "visit_locate_ns");
+    let drain = |pages: u64| {
+        let file = machine::swapped_file(pages, &profile);
+        machine::our_swapoff(file, &profile, context.seed).seconds() * FILE_PAGES / pages as f64
+    };
+    let (ours, of_half) = (drain(pages), drain(pages / 2));
+    let linear = format!(
+        "visits of {pages} pages counted, times the square of 128,000/{pages}; ours reads and searches nothing, so it is linear: \
+         {ours:.1} s by {pages} pages, {of_half:.1} s by half as many (on 'hdd', an assumed laptop disk)"
+    );
+    vec![
+        Row {
+            published: pair(30.0, 600.0),
+            simulated: pair(vectors, gang_debug),
+            ours: Some(ours),
+            note: linear,
+            ..context.row(8, "swapoff of a 500 MB file: 3.0, then 3.1-rc with lock debugging", "s")
+        },
+        Row {
+            published: pair(1.0, 4.0),
+            simulated: pair(1.0, gang / vectors),
+            ..context.row(9, "the same without lock debugging", "times")
+        },
+        Row {
+            published: pair(600.0, 60.0),
+            simulated: pair(gang_debug, locate),
+            note: "the mail's minute is twice 30 s, so the two numbers have different bases".into(),
+            ..context.row(10, "the same: 3.1-rc with lock debugging, then locate_item", "s")
+        },
+        context.not_simulated(11, "a tag on swap entries", "'erratic, often slower': nothing tells why"),
+    ]
+}
+
+/// Rows 12 to 16: needless copies, 2022.
+pub(super) fn needless_copies(context: &Context) -> Vec<Row> {
+    let (before, _) = redis(context, ReuseEra::From5_9);
+    let (after, copies_after) = redis(context, ReuseEra::From5_18);
+    let note = format!(
+        "copies of pages that had one owner after the change: {copies_after}; ours has none either: a page that comes back is \
+         its process's own"
+    );
+    let ratio = |name: &str| (before * context.get(name), after * context.get(name));
+    let row = |number, test, unit, published: Option<Pair>, (before, after): (f64, f64)| Row {
+        published,
+        simulated: pair(before, after),
+        ..context.row(number, test, unit)
+    };
+    // 256 requests are under way all the time.
+    let latency = (256.0 / before * 1e3, 256.0 / after * 1e3);
+    vec![
+        Row { note, ..row(12, "redis, operations", "1/s", pair(109_497.0, 155_428.0), (before, after)) },
+        row(13, "redis, hits", "1/s", pair(8_653.0, 12_283.0), ratio("redis_hit_share")),
+        row(14, "redis, misses", "1/s", pair(90_889.0, 129_014.0), ratio("redis_miss_share")),
+        row(15, "redis, latency", "ms", pair(2.297, 1.603), latency),
+        row(16, "redis, transferred", "KB/s", pair(44_569.0, 63_186.0), ratio("redis_kb_per_op")),
+    ]
+}
+
+/// Operations a second under the rules of `era`, and copies of pages with one owner in the run.
+fn redis(context: &Context, era: ReuseEra) -> (f64, u64) {
+    const OPERATIONS: u64 = 200_000;
+    let mut chance = Chance::stream(context.seed, 12);
+    let (mut us, mut copies) = (0.0, 0);
+    for _ in 0..OPERATIONS {
+        us += context.get("redis_op_us");
+        if !chance.with(context.get("redis_swapped_share")) {
+            continue;
+        }
+        let mut page = AnonPage::new(era, Surroundings::default());
+        page.swap_out();
+        page.written();
+        page.drop_clean();
+        // The guest reads, and then writes beside what it has read.
+        let _ = page.touch(Process(0), false);
+        if page.touch(Process(0), true) == Touched::Copied {
+            us += context.get("redis_copy_us");
+        }
+        copies += page.events().copies_of_own;
+    }
+    (OPERATIONS as f64 / us * 1e6, copies)
+}
+
+/// Pages of the zswap tests: 2 GiB.
+const ZSWAP_PAGES: u64 = 524_288;
+
+/// Rows 17 to 23: freeing slots under zswap, 2024.
+pub(super) fn zswap_trees(context: &Context) -> Vec<Row> {
+    use InvalidateRule::{Combined, EmptyTest, Locked, LookupFirst, NeverEnabled};
+    let run = |base: &str, rule, enabled, stored| freeing(context, base, rule, enabled, stored);
+    let both =
+        |base: &str, enabled, stored| pair(run(base, Locked, enabled, stored), run(base, EmptyTest, enabled, stored));
+    // Nothing is freed on the way out: the rule cannot matter.
+    let out = context.get("brd_out_zero_us") * ZSWAP_PAGES as f64;
+    let zeros = "a page without the tree is an input, taken from before the change; what the tree costs is from row 23";
+    let variant = |test, published, rule| Row {
+        published: pair(1_905_486.0, published),
+        simulated: pair(run("brd_variants_us", Locked, false, false), run("brd_variants_us", rule, false, false)),
+        ..context.row(23, test, "us")
+    };
+    vec![
+        Row {
+            published: pair(1_704_580.0, 1_706_642.0),
+            simulated: pair(out, out),
+            note: "no slot is freed, so no rule is asked".into(),
+            ..context.row(17, "swap-out of 2 GiB of zeros", "us")
+        },
+        Row {
+            published: pair(1_906_640.0, 1_845_684.0),
+            simulated: both("brd_in_zero_us", false, false),
+            note: zeros.into(),
+            ..context.row(18, "swap-in of 2 GiB of zeros, zswap off", "us")
+        },
+        Row {
+            published: pair(1_897_748.0, 1_833_807.0),
+            simulated: both("brd_in_zero_zswap_us", true, false),
+            note: zeros.into(),
+            ..context.row(19, "swap-in of 2 GiB of zeros, zswap on", "us")
+        },
+        Row {
+            published: pair(4_455_252.0, 4_449_725.0),
+            simulated: both("brd_in_random_us", true, true),
+            note: zeros.into(),
+            ..context.row(20, "swap-in of 2 GiB of noise, zswap on", "us")
+        },
+        context.not_simulated(
+            21,
+            "kernel build, zswap off",
+            "how many slots the build frees is not known; the change is noise",
+        ),
+        context.not_simulated(
+            22,
+            "kernel build, zswap on",
+            "how many slots the build frees is not known; the change is noise",
+        ),
+        variant("swap-in of 2 GiB of zeros: xa_empty", 1_831_134.0, EmptyTest),
+        variant("the same: zswap_never_enabled", 1_837_212.0, NeverEnabled),
+        variant("the same: xas_load", 1_874_603.0, LookupFirst),
+        variant("the same: combined", 1_837_831.0, Combined),
+    ]
+}
+
+/// Microseconds of swapping 2 GiB in, with the price of what each freed slot does to the trees.
+fn freeing(context: &Context, base: &str, rule: InvalidateRule, enabled: bool, stored: bool) -> f64 {
+    let pages = ZSWAP_PAGES / context.shrink;
+    let config = ZswapConfig { enabled, invalidate: rule, ..ZswapConfig::new(64 * ZSWAP_PAGES) };
+    let mut zswap = Zswap::new(config);
+    zswap.swapon(0, pages + 1);
+    let lru = LruId { cgroup: 1, node: 0 };
+    let entries = || (1..=pages).map(|slot| SwapEntry { area: 0, slot });
+    if stored {
+        for first in entries() {
+            // Noise does not compress, and is kept as it is.
+            let request = StoreRequest { first, lru, pages: &[Compressed::Bytes(4096)] };
+            zswap.store(request, &mut ()).expect("the pool has room");
+        }
+    }
+    let before = zswap.tree_costs();
+    for entry in entries() {
+        if stored {
+            // A RAM disk is read past the swap cache, so the entry stays until its slot is freed.
+            zswap.load(entry, 1, false, |_| true).expect("the page is there");
+        }
+        zswap.invalidate(entry);
+    }
+    let TreeCosts { tests, lookups, locks, .. } = zswap.tree_costs() - before;
+    let ns = tests as f64 * context.get("tree_test_ns")
+        + lookups as f64 * context.get("tree_lookup_ns")
+        + locks as f64 * context.get("tree_lock_ns");
+    ZSWAP_PAGES as f64 * context.get(base) + ns / 1e3 * context.shrink as f64
+}

@@ -1,0 +1,80 @@
+//! What the checkers find.
+
+use std::fmt;
+
+/// The checkers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checker {
+    /// A slot, or an object of the pool, belongs to one entry, and a cluster to one process.
+    OneOwner,
+    /// A slot is free exactly when no entry and no write in flight has it.
+    PlacesAddUp,
+    /// The content of every page can be had from where the books say it is.
+    Recoverable,
+    /// A page reads as what was written to it last.
+    RightContent,
+    /// An entry has one page, and a page's entry is in use.
+    OneReference,
+    /// The counters of the books are what counting gives.
+    Counters,
+    /// Frames with memory are those that the books think have memory.
+    Frames,
+    /// A page is given up as lost only when a fault was injected into its content.
+    LostForAReason,
+    /// Every thread that waits for a page goes on at some time.
+    NoLostWakeUp,
+    /// After everything has been unmapped nothing is left in the books.
+    NothingLeft,
+    /// Books that were told the same are the same.
+    Deterministic,
+    /// An assertion of the books themselves.
+    Assertion,
+}
+
+impl Checker {
+    /// Its name, as a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneOwner => "no place has two owners",
+            Self::PlacesAddUp => "places add up",
+            Self::Recoverable => "every page is recoverable",
+            Self::RightContent => "a page reads as what was written last",
+            Self::OneReference => "an entry has one page",
+            Self::Counters => "counters are what counting gives",
+            Self::Frames => "frames are as the books say",
+            Self::LostForAReason => "a page is lost only for a reason",
+            Self::NoLostWakeUp => "every waiting thread goes on",
+            Self::NothingLeft => "nothing is left of what was unmapped",
+            Self::Deterministic => "books that were told the same are the same",
+            Self::Assertion => "the books' own assertions hold",
+        }
+    }
+}
+
+/// A checker has found something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which one.
+    pub checker: Checker,
+    /// What.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not true that {}: {}", self.checker.name(), self.detail.replace('\n', " "))
+    }
+}
+
+/// What checked steps return.
+pub(super) type Checked<T = ()> = Result<T, Violation>;
+
+/// Ends a step when `holds` is false.
+pub(super) fn ensure(holds: bool, checker: Checker, detail: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Violation { checker, detail: detail() }) }
+}
+
+/// A violation, as an error.
+pub(super) fn violated<T>(checker: Checker, detail: String) -> Checked<T> {
+    Err(Violation { checker, detail })
+}

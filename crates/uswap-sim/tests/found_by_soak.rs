@@ -1,0 +1,40 @@
+//! What the soak has found in the engine, and what is mended there: without the remedy the soak finds it again.
+
+use uswap_sim::soak::{Remedies, run_with};
+
+/// Schedules that are enough to find each again.
+const SEEDS: u64 = 10_000;
+
+#[track_caller]
+fn some_seed_fails_with(remedies: Remedies) {
+    assert!((0..SEEDS).any(|seed| run_with(seed, remedies).violation.is_some()), "the soak finds nothing");
+}
+
+/// A thread touches a page whose frame is being stored, and is told to wait. Before the store ends, another thread gives
+/// the page up with madvise. The store then finds that the frame is nobody's, and nobody remembers who waits.
+#[test]
+fn whoever_waits_for_a_page_that_is_discarded_while_it_is_stored_is_woken() {
+    some_seed_fails_with(Remedies { events_wake: false, ..Remedies::ALL });
+}
+
+/// The program gives pages up with MADV_FREE, then the engine adopts their memory, and its scan finds them still there. It
+/// has seen no event. Later the kernel drops them, as it may, and the books call them lost: SIGBUS instead of zeros.
+#[test]
+fn pages_given_up_before_they_were_adopted_are_not_lost() {
+    some_seed_fails_with(Remedies { lazy_pages_are_seen: false, ..Remedies::ALL });
+}
+
+/// A window of zeros is being mapped, a thread touches its second page and is told to wait. An event makes the kernel
+/// refuse (`TryLater`), the first page is tried again later by itself, and nobody wakes who waits for the second.
+#[test]
+fn whoever_waits_behind_a_page_that_is_tried_again_is_woken() {
+    some_seed_fails_with(Remedies { zero_windows_wake: false, ..Remedies::ALL });
+}
+
+/// A fault was read, and its page then came in by another way. Before the fault is looked at the program unmaps or moves
+/// the page; the event is unread. The page is resident in the books and not there: it is called lost, with an alarm, and
+/// after a mremap the books go on to call it poisoned where it is.
+#[test]
+fn a_page_that_was_unmapped_a_moment_ago_is_not_called_lost() {
+    some_seed_fails_with(Remedies { events_before_judgement: false, ..Remedies::ALL });
+}
