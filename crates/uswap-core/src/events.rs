@@ -39,6 +39,18 @@ impl Core {
         self.pages.forget(range);
     }
 
+    /// Nothing is mapped at `range` any more, as far as the kernel's maps tell. They may run ahead of the events: what has
+    /// content stays until an event tells where it went.
+    pub fn let_go_untouched(&mut self, range: PageRange) {
+        let mut at = range.start;
+        while at < range.end() {
+            let rest = PageRange { start: at, pages: range.end().0 - at.0 };
+            let known = self.pages.known(rest).next().map_or(range.end(), |(page, _)| page);
+            self.pages.forget(PageRange { start: at, pages: known.0 - at.0 });
+            at = known.plus(1);
+        }
+    }
+
     /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
     pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
         let (mut source, target) = (PageRange { start: from, pages }, PageRange { start: to, pages });
@@ -94,5 +106,27 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::CoreConfig;
+
+    #[test]
+    fn what_has_content_is_not_let_go_before_its_event() {
+        let range = |start, pages| PageRange { start: PageNumber(start), pages };
+        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec::Vec::new(), window_max: 16 });
+        core.adopt(range(160, 32));
+        core.found_present(range(170, 2));
+        core.let_go_untouched(range(160, 30));
+        let left: alloc::vec::Vec<PageRange> = core.pages().adopted_ranges().collect();
+        assert_eq!(left, [range(170, 2), range(190, 2)]);
+        assert!(core.is_resident(PageNumber(171)));
+        // The event comes late, and finds everything.
+        core.remapped(PageNumber(160), PageNumber(320), 16);
+        core.unmapped(range(160, 16));
+        assert!(core.is_resident(PageNumber(330)) && core.is_resident(PageNumber(331)));
     }
 }

@@ -224,13 +224,14 @@ impl Adopter {
             for vma in maps::vmas(&maps).filter(|vma| vma.start < end && vma.end > start) {
                 let (from, to) = (vma.start.max(at), vma.end.min(end));
                 if from > at {
-                    // A hole: the books must not know what the kernel does not report.
-                    engine.core().unmapped(PageRange::of_bytes(at, from));
+                    // A hole: the books must not know what the kernel does not report. What has content there has been
+                    // moved or unmapped a moment ago, and the event is unread.
+                    engine.core().let_go_untouched(PageRange::of_bytes(at, from));
                 }
                 let range = PageRange::of_bytes(from, to);
                 if !vma.is_anonymous_private() {
                     let _ = engine.uffd.unregister(from, to - from);
-                    engine.core().unmapped(range);
+                    engine.core().let_go_untouched(range);
                 } else if engine.uffd.register(from, to - from).is_err() {
                     // Memory that was mapped into a hole after the registration is not registered by it: a page moved
                     // out of it would read as zeros. Registering again what is registered changes nothing.
@@ -239,7 +240,7 @@ impl Adopter {
                 at = to;
             }
             if at < end {
-                engine.core().unmapped(PageRange::of_bytes(at, end));
+                engine.core().let_go_untouched(PageRange::of_bytes(at, end));
             }
         }
         self.maps = maps;
@@ -302,7 +303,14 @@ impl Engine {
     /// The kernel did not register `range`. Harmless as long as nothing of it is swapped out: what is, would read as
     /// zeros.
     fn forget_unless_swapped(&self, range: PageRange) {
+        // With it, every event that has been read is in the books.
+        let _gate = self.gate.pass();
+        let changing = self.uffd.is_changing();
         let mut core = self.core();
+        if changing {
+            // It may have been moved or unmapped a moment ago.
+            return core.let_go_untouched(range);
+        }
         let swapped = core
             .pages()
             .known(range)
