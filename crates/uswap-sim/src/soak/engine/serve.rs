@@ -126,7 +126,7 @@ impl Serve {
             }
             FaultPlan::Present => {
                 if process.books.look().is_resident(page) && !process.mm.is_present(page) {
-                    if world.remedies.events_before_judgement && !nothing_unread {
+                    if world.remedies.events_before_judgement && process.mm.changing > 0 {
                         return Ok(Step::AfterEvents(self.fault));
                     }
                     let vanished = process.books.tell(move |core| core.vanished(page));
