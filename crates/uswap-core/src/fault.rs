@@ -214,7 +214,7 @@ impl Core {
         }
         self.readahead.brought(page, window, count as u32);
         // In address order.
-        let (mut start, step) = match window.step {
+        let (mut start, mut step) = match window.step {
             step @ ..0 => (window.page(page, count as u32 - 1).expect("looked at above"), -step as u64),
             step => (page, step as u64),
         };
@@ -228,10 +228,9 @@ impl Core {
             block = if around.pages > 1 { self.cache.take_block(((1u32 << around.pages) - 1) as u16) } else { None };
             if block.is_some() {
                 only_faulting = true;
-                (start, count) = (around.start, around.pages as usize);
+                (start, step, count) = (around.start, 1, around.pages as usize);
             }
         }
-        let step = if count > 1 && !only_faulting { step } else { 1 };
         let mut pages = [NO_PAGE; MAX_WINDOW];
         for (index, slot) in pages[..count].iter_mut().enumerate() {
             *slot = self.plan_load(start.plus(index as u64 * step), index, block, op);

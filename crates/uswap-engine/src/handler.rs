@@ -169,29 +169,32 @@ impl Engine {
     /// Applies an event to the books. The gate is held for writing.
     pub(crate) fn apply(&self, event: Message) {
         let mut core = self.core();
-        // Threads that wait for a page of the range: what they wait for may have ended with it, unknown to whoever would
-        // have woken them.
-        let waited_for = match event {
-            Message::Remap { from, len, .. } => PageRange::of_bytes(from, from + len),
-            Message::Remove { start, end } | Message::Unmap { start, end } => PageRange::of_bytes(start, end),
-            _ => PageRange { start: PageNumber(0), pages: 0 },
-        };
-        match event {
+        let range = match event {
             Message::Remap { from, to, len } => {
                 let pages = (len / uswap_core::PAGE_SIZE) as u64;
                 let (from, to) = (PageNumber::containing(from), PageNumber::containing(to));
                 core.remapped(from, to, pages);
                 crate::fork_advice::moved(from, to, pages);
+                PageRange { start: from, pages }
             }
-            Message::Remove { start, end } => core.removed(PageRange::of_bytes(start, end)),
-            Message::Unmap { start, end } => core.unmapped(PageRange::of_bytes(start, end)),
+            Message::Remove { start, end } => {
+                let range = PageRange::of_bytes(start, end);
+                core.removed(range);
+                range
+            }
+            Message::Unmap { start, end } => {
+                let range = PageRange::of_bytes(start, end);
+                core.unmapped(range);
+                range
+            }
             Message::Fault { .. } => unreachable!("faults are served, not applied"),
             Message::Other(kind) => {
                 self.fatal(format_args!("uswap: userfaultfd sent a message of unknown kind {kind:#x}"))
             }
-        }
+        };
         drop(core);
-        self.wake(waited_for.start, waited_for.pages);
+        // What threads wait for there may have ended with it, unknown to whoever would have woken them.
+        self.wake(range.start, range.pages);
     }
 
     fn serve_pending(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
