@@ -1,8 +1,9 @@
-//! Builds the agent, so that it can travel inside the command.
+//! Builds the agents, so that they can travel inside the command: one for groups that compress with Zstandard, and a
+//! smaller one for all others.
 //!
-//! The agent is a shared library with its own profile (release, panic=abort), whatever profile the command is built
+//! An agent is a shared library with its own profile (release, panic=abort), whatever profile the command is built
 //! with, so cargo is run once more with a target directory of its own: the outer cargo holds the lock of the usual
-//! one. The directory is shared by all profiles of the command: the agent is the same for all.
+//! one. The directory is shared by all profiles of the command: the agents are the same for all.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -46,12 +47,28 @@ fn main() {
     println!("cargo::rerun-if-env-changed=USWAP_AGENT_SYMBOLS");
     let symbols = env::var_os("USWAP_AGENT_SYMBOLS").is_some();
 
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    for (variable, name, features) in [
+        ("USWAP_AGENT", "uswap-agent.so", ["--no-default-features"].as_slice()),
+        ("USWAP_AGENT_ZSTD", "uswap-agent-zstd.so", &[]),
+    ] {
+        // Both are built to the same place.
+        let library = out.join(name);
+        let built = build_agent(workspace, features, symbols);
+        std::fs::copy(&built, &library).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        println!("cargo::rustc-env={variable}={}", library.display());
+    }
+}
+
+/// Builds one agent; returns where it is.
+fn build_agent(workspace: &Path, features: &[&str], symbols: bool) -> PathBuf {
     let target = agent_target_directory();
     let triple = env::var("TARGET").expect("cargo sets it");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
     cargo
         .current_dir(workspace)
         .args(["build", "--quiet", "--package", "uswap-agent", "--lib", "--release", "--target", &triple])
+        .args(features)
         .arg("--target-dir")
         .arg(&target)
         // The outer cargo has just made the lock file fit; a build that changed it would start us again.
@@ -67,8 +84,7 @@ fn main() {
     }
     let status = cargo.status().expect("cannot run cargo for the agent");
     assert!(status.success(), "the agent does not build");
-    let library = target.join(triple).join("release/libuswap_agent.so");
-    println!("cargo::rustc-env=USWAP_AGENT_LIBRARY={}", library.display());
+    target.join(triple).join("release/libuswap_agent.so")
 }
 
 /// For the C code in the agent: what the outer build was given, and what is left out.

@@ -9,6 +9,7 @@ use clap::Args;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::process::Resource;
 use serde::Serialize;
+use uswap_engine::group::Compressor;
 use uswap_sys::AlignedBuffer;
 use uswap_sys::pagemap::PageMap;
 use uswap_sys::ring::Ring;
@@ -255,7 +256,7 @@ fn io_uring() -> Finding {
 fn preload() -> Finding {
     let name = "preloading";
     let fix = "sudo sysctl vm.memfd_noexec=0";
-    let library = match agent::library() {
+    let library = match agent::library(Compressor::Lz4) {
         Ok(library) => library,
         Err(error) => {
             return Finding::new(name, Verdict::Missing, format!("memory file: {}", reason(&error))).fix(fix);

@@ -32,9 +32,9 @@ use failure::Failure;
 /// Swap in user space: more memory than a program may use, without swapon, root or changes to the program.
 #[derive(Parser)]
 #[command(name = "uswap", version, disable_help_subcommand = true)]
-struct Arguments {
+struct Arguments<C: Subcommand> {
     #[command(subcommand)]
-    command: Command,
+    command: C,
 }
 
 #[derive(Subcommand)]
@@ -47,9 +47,23 @@ enum Command {
     BenchLoad(bench::LoadArgs),
 }
 
+/// What each start of a program needs. To describe all the others to clap takes a tenth of a millisecond.
+#[derive(Subcommand)]
+enum RunAlone {
+    Run(run::options::RunOptions),
+}
+
+fn parse() -> Result<Command, clap::Error> {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
+        let RunAlone::Run(options) = Arguments::try_parse()?.command;
+        return Ok(Command::Run(options));
+    }
+    Ok(Arguments::try_parse()?.command)
+}
+
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
+    let command = match parse() {
+        Ok(command) => command,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             print!("{error}");
             return ExitCode::SUCCESS;
@@ -60,7 +74,7 @@ fn main() -> ExitCode {
         }
         Err(error) => return usage(&error).report(),
     };
-    match arguments.command {
+    match command {
         Command::Run(options) => run::main(options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(arguments) => bench::main(arguments),

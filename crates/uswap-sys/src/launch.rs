@@ -303,26 +303,6 @@ fn open_descriptors() -> Vec<RawFd> {
     fds
 }
 
-/// A whole life: holds one descriptor, and nothing else that anybody could wait for the end of, until a byte
-/// comes through a pipe; or, when all who could have written it are gone without a word, for `linger` more.
-/// Out of the terminal's reach.
-pub fn hold_until_told(name: &std::ffi::CStr, held: OwnedFd, told: OwnedFd, linger: std::time::Duration) -> ! {
-    let _ = rustix::process::setsid();
-    let _ = rustix::thread::set_name(name);
-    let _ = null_stdio(true);
-    for fd in open_descriptors() {
-        if fd != held.as_raw_fd() && fd != told.as_raw_fd() {
-            // SAFETY: this process runs no code any more that uses them.
-            unsafe { libc::close(fd) };
-        }
-    }
-    if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(&told, &mut [0; 1])) {
-        std::thread::sleep(linger);
-    }
-    // SAFETY: _exit has no preconditions. Nothing is flushed: it is all our parent's.
-    unsafe { libc::_exit(0) }
-}
-
 /// Puts /dev/null in the place of standard input and output, and of standard error if asked.
 pub fn null_stdio(error_too: bool) -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
@@ -350,12 +330,16 @@ pub fn stop_self() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Ends this process by a signal, as the program that it ran for was: default action, no core file.
-pub fn die_by_signal(signal: i32) -> ! {
-    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+/// Ends this process by a signal, as the program that it ran for was: default action, no core file. `alone`: no anchor
+/// shares our memory any more.
+pub fn die_by_signal(signal: i32, alone: bool) -> ! {
+    // Less than any core file; and 1, not 0, because a core may also go to a program (core_pattern), which only 1 forbids.
+    let none = rustix::process::Rlimit { current: Some(1), maximum: Some(1) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
-    // A core file may also go to a program, whatever the limit says.
-    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    if alone {
+        // The kernel need not even log that. It goes by memory, and nobody could open the descriptors of an anchor.
+        let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    }
     set_disposition(signal, libc::SIG_DFL);
     let set = set_of(&[signal]);
     // SAFETY: unblocking and raising a signal with its default action runs no code of ours.
@@ -449,12 +433,14 @@ mod tests {
 
     #[test]
     fn a_process_dies_by_the_signal_it_is_told() {
-        match fork().unwrap() {
-            Side::Child => die_by_signal(libc::SIGSEGV),
-            Side::Parent(pid) => {
-                let status = status_of(pid);
-                assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
-                assert!(!libc::WCOREDUMP(status));
+        for alone in [true, false] {
+            match fork().unwrap() {
+                Side::Child => die_by_signal(libc::SIGSEGV, alone),
+                Side::Parent(pid) => {
+                    let status = status_of(pid);
+                    assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+                    assert!(!libc::WCOREDUMP(status));
+                }
             }
         }
     }

@@ -20,6 +20,8 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("uswap-sys knows Linux on x86_64 only");
 
+#[cfg(feature = "launch")]
+pub mod anchor;
 pub mod elf;
 pub mod futex;
 pub mod heap;

@@ -4,21 +4,34 @@
 //! outlive this process when daemons outlive the main program: so PID is a little process of its own, the
 //! anchor, which does nothing but hold the memory file until the last supervisor is gone.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
-use uswap_sys::launch::{self, Side};
+use rustix::thread::Timespec;
+use uswap_engine::group::Compressor;
+use uswap_sys::anchor::{self, Orders};
 
-static LIBRARY: &[u8] = include_bytes!(env!("USWAP_AGENT_LIBRARY"));
+/// What maps show the library as.
+const NAME: &CStr = c"uswap-agent";
+
+static AGENT: &[u8] = include_bytes!(env!("USWAP_AGENT"));
+/// A third larger, for those who ask for it.
+static AGENT_WITH_ZSTD: &[u8] = include_bytes!(env!("USWAP_AGENT_ZSTD"));
+
+/// The library for a group that compresses in this way.
+fn content(compressor: Compressor) -> &'static [u8] {
+    match compressor {
+        Compressor::Zstd => AGENT_WITH_ZSTD,
+        Compressor::Lz4 | Compressor::None => AGENT,
+    }
+}
 
 /// How long the anchor outlives a supervisor that was killed: programs that are just starting still find the agent,
 /// which ends them when it does not find its supervisor.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// What keeps the library's path valid, as long as one process has it.
 pub struct Anchor {
@@ -30,24 +43,15 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Starts the anchor, while this process has few descriptors and little memory to copy. It writes the library
-    /// itself, while this process goes on.
-    pub fn start() -> io::Result<Anchor> {
-        let library = memory_file()?;
+    /// Starts the anchor, while this process has few descriptors. It writes the library itself, while this process goes
+    /// on.
+    pub fn start(compressor: Compressor) -> io::Result<Anchor> {
+        let library = anchor::memory_file(NAME)?;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        match launch::fork()? {
-            Side::Child => {
-                drop(ours);
-                let errno = fill(&library).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
-                let _ = rustix::io::write(&theirs, &errno.to_ne_bytes());
-                launch::hold_until_told(c"uswap-anchor", library.into(), theirs, LINGER)
-            }
-            Side::Parent(pid) => {
-                let path = format!("/proc/{pid}/fd/{}", library.as_raw_fd());
-                Ok(Anchor { path, pid, line: ours })
-            }
-        }
+        let orders = Orders { name: c"uswap-anchor", content: content(compressor), linger: LINGER };
+        let pid = anchor::start(orders, &library, theirs)?;
+        Ok(Anchor { path: format!("/proc/{pid}/fd/{}", library.as_raw_fd()), pid, line: ours })
     }
 
     /// Until the library can be loaded.
@@ -75,25 +79,8 @@ impl Anchor {
 }
 
 /// The library in a memory file that nobody can change.
-pub fn library() -> io::Result<OwnedFd> {
-    let file = memory_file()?;
-    fill(&file)?;
-    Ok(file.into())
-}
-
-fn memory_file() -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Where vm.memfd_noexec is set, an executable file has to be asked for; kernels before 6.3 do not know how.
-    let fd = rustix::fs::memfd_create(c"uswap-agent", flags | MemfdFlags::EXEC)
-        .or_else(|_| rustix::fs::memfd_create(c"uswap-agent", flags))?;
-    Ok(fd.into())
-}
-
-/// Writes the library, for good: nobody can change it afterwards.
-fn fill(mut file: &File) -> io::Result<()> {
-    file.write_all(LIBRARY)?;
-    // Nobody has mapped it for writing yet, so FUTURE_WRITE forbids as much as WRITE. WRITE fails with EBUSY while the
-    // kernel itself holds a page of the file for a moment (compaction, DAMON).
-    let unchangeable = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
-    Ok(rustix::fs::fcntl_add_seals(file, unchangeable)?)
+pub fn library(compressor: Compressor) -> io::Result<OwnedFd> {
+    let file = anchor::memory_file(NAME)?;
+    anchor::fill(file.as_fd(), content(compressor))?;
+    Ok(file)
 }

@@ -34,8 +34,10 @@ const ACCEPT_THRESHOLD_PERCENT: u32 = 90;
 /// The subcommand.
 pub fn main(options: RunOptions) -> ExitCode {
     match run(&options) {
-        Ok(Ending::Exited(status)) => ExitCode::from(status as u8),
-        Ok(Ending::Signaled(signal)) => launch::die_by_signal(signal),
+        Ok(Served { ending: Ending::Exited(status), .. }) => ExitCode::from(status as u8),
+        Ok(Served { ending: Ending::Signaled(signal), somebody_stays }) => {
+            launch::die_by_signal(signal, !somebody_stays)
+        }
         Err(failure) => failure.report(),
     }
 }
@@ -44,9 +46,9 @@ fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::ours(format!("cannot set up {what}: {}", reason(&error)))
 }
 
-fn run(options: &RunOptions) -> Result<Ending, Failure> {
+fn run(options: &RunOptions) -> Result<Served, Failure> {
     let inherited = InheritedDescriptors::now();
-    let anchor = Anchor::start().map_err(internal("the agent"))?;
+    let anchor = Anchor::start(options.compressor.into()).map_err(internal("the agent"))?;
     let served = Request::check(options)
         .and_then(|request| set_up(request, &anchor))
         .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
@@ -54,7 +56,7 @@ fn run(options: &RunOptions) -> Result<Ending, Failure> {
         anchor.release();
         anchor.wait();
     }
-    served.map(|served| served.ending)
+    served
 }
 
 /// Everything that can be wrong with a request has been looked at, and nothing has been set up.

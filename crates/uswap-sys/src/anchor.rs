@@ -1,0 +1,162 @@
+//! A process that holds a memory file, which others open by /proc/PID/fd/N, also after its maker has ended.
+//!
+//! It shares the memory of its maker, as after vfork(2), but runs beside it: no page tables are copied when it starts and
+//! given back when it ends, which is most of what a little process costs. Thread-local storage is shared too, so it makes
+//! system calls and nothing else, through rustix, which leaves errno alone.
+//!
+//! Compiled only with the feature `launch`: none of this belongs into a foreign process.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::Timespec;
+
+use crate::thread::unshare_files_and_close;
+
+/// Bytes of the anchor's stack: a handful of calls.
+const STACK_BYTES: usize = 32 << 10;
+
+/// A memory file with nothing in it yet.
+pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Where vm.memfd_noexec is set, an executable file has to be asked for; kernels before 6.3 do not know how.
+    let fd =
+        rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC).or_else(|_| rustix::fs::memfd_create(name, flags))?;
+    Ok(fd)
+}
+
+/// Writes a memory file, for good: nobody can change it afterwards.
+pub fn fill(file: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), Errno> {
+    while !content.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(file, content))?;
+        content = &content[written..];
+    }
+    // Nobody has mapped it for writing yet, so FUTURE_WRITE forbids as much as WRITE. WRITE fails with EBUSY while the
+    // kernel itself holds a page of the file for a moment (compaction, DAMON).
+    let unchangeable = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+    rustix::fs::fcntl_add_seals(file, unchangeable)
+}
+
+/// What an anchor is told at its start.
+pub struct Orders {
+    /// What it is called.
+    pub name: &'static CStr,
+    /// What the file is filled with.
+    pub content: &'static [u8],
+    /// How long it holds the file when all who could have let it go have ended without a word.
+    pub linger: Timespec,
+}
+
+/// Orders, and the descriptors that they are about, in the anchor's own table.
+struct Task {
+    orders: Orders,
+    file: c_int,
+    line: c_int,
+}
+
+/// Starts an anchor, which fills `file`, says on `line` how that went (an errno, or 0, in 4 bytes), and holds the file, and
+/// nothing else that anybody could wait for the end of, until a byte comes. Out of the terminal's reach. Returns its pid.
+pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<u32> {
+    // It lives as long as any process with this memory. Shared memory, because that stays where it is: an outer group, in
+    // a nested run, swaps out what is private, and only the maker, not the anchor, has somebody who brings it back.
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let stack = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            STACK_BYTES,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+        )
+    }?;
+    let task = Task { orders, file: file.as_raw_fd(), line: line.as_raw_fd() };
+    // SAFETY: the task lies at the low end of the stack, far from where the stack is used, and like it is never unmapped.
+    // The end of a mapping is aligned as a stack must be.
+    let child = unsafe {
+        stack.cast::<Task>().write(task);
+        libc::clone(hold, stack.byte_add(STACK_BYTES), libc::CLONE_VM | libc::SIGCHLD, stack)
+    };
+    if child < 0 {
+        let error = io::Error::last_os_error();
+        // SAFETY: nobody runs on it.
+        let _ = unsafe { rustix::mm::munmap(stack, STACK_BYTES) };
+        return Err(error);
+    }
+    Ok(child as u32)
+}
+
+/// The anchor's life. Its argument is a [`Task`].
+extern "C" fn hold(task: *mut c_void) -> c_int {
+    // SAFETY: `start` passes a pointer to its own `Task`, which is never dropped or changed.
+    let task = unsafe { &*task.cast::<Task>() };
+    // SAFETY: this process has a table of its own, in which these are open until it ends.
+    let (file, line) = unsafe { (BorrowedFd::borrow_raw(task.file), BorrowedFd::borrow_raw(task.line)) };
+    let errno = fill(file, task.orders.content).err().map_or(0, Errno::raw_os_error);
+    let _ = rustix::io::write(line, &errno.to_ne_bytes());
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(task.orders.name);
+    let _ = unshare_files_and_close(&[task.file, task.line]);
+    if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {
+        let _ = rustix::thread::nanosleep(&task.orders.linger);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    use rustix::process::{Pid, WaitOptions};
+
+    const CONTENT: &[u8] = b"what it holds";
+
+    fn started(linger: Timespec) -> (u32, OwnedFd, String) {
+        let file = memory_file(c"test").unwrap();
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let orders = Orders { name: c"test-anchor", content: CONTENT, linger };
+        let pid = start(orders, &file, theirs).unwrap();
+        let mut errno = [1; 4];
+        assert_eq!(rustix::io::read(&ours, &mut errno), Ok(4));
+        assert_eq!(errno, [0; 4]);
+        (pid, ours, format!("/proc/{pid}/fd/{}", file.as_fd().as_raw_fd()))
+    }
+
+    fn exited(pid: u32) -> bool {
+        let ended = rustix::process::waitpid(Pid::from_raw(pid as i32), WaitOptions::empty()).unwrap();
+        ended.is_some_and(|(_, status)| status.exit_status() == Some(0))
+    }
+
+    #[test]
+    fn it_holds_the_file_until_it_is_told() {
+        let (pid, line, path) = started(Timespec { tv_sec: 60, tv_nsec: 0 });
+        let mut text = Vec::new();
+        std::fs::File::open(&path).unwrap().read_to_end(&mut text).unwrap();
+        assert_eq!(text, CONTENT);
+        assert!(
+            std::fs::OpenOptions::new()
+                .append(true)
+                .open(&path)
+                .and_then(|mut file| { std::io::Write::write(&mut file, b"more") })
+                .is_err()
+        );
+        rustix::io::write(&line, b"x").unwrap();
+        assert!(exited(pid));
+        assert!(!std::path::Path::new(&path).exists());
+    }
+
+    #[test]
+    fn it_ends_by_itself_when_its_maker_has() {
+        let (pid, line, _path) = started(Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
+        drop(line);
+        assert!(exited(pid));
+    }
+}
