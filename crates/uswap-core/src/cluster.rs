@@ -84,7 +84,8 @@ mod tests {
 
     /// Pages 16 to 31 on slots side by side, and a block of free frames.
     fn swapped() -> Core {
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16 });
+        let mut core =
+            Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16, ahead_max: 0 });
         core.adopt(PageRange { start: PageNumber(0), pages: 64 });
         core.slots_mut(AreaId(0)).grant(0);
         for index in 0..16 {

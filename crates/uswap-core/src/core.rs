@@ -22,6 +22,8 @@ pub struct CoreConfig {
     pub area_slots: Vec<u64>,
     /// Most pages that one fault brings in, at most [`crate::fault::MAX_WINDOW`].
     pub window_max: u32,
+    /// Most pages that are read ahead of a stream at a time; 0 for none.
+    pub ahead_max: u32,
 }
 
 /// A place that nothing here uses any more; the engine releases it.
@@ -65,7 +67,7 @@ impl Core {
             reclaim: Reclaim::new(),
             zswap: Zswap::new(),
             workingset: Workingset::default(),
-            readahead: Readahead::new(config.window_max),
+            readahead: Readahead::new(config.window_max, config.ahead_max),
             cluster: Cluster::new(config.window_max),
             slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
             last_op: OpId(0),

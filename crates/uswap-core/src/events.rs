@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn what_has_content_is_not_let_go_before_its_event() {
         let range = |start, pages| PageRange { start: PageNumber(start), pages };
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec::Vec::new(), window_max: 16 });
+        let mut core =
+            Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec::Vec::new(), window_max: 16, ahead_max: 0 });
         core.adopt(range(160, 32));
         core.found_present(range(170, 2));
         core.let_go_untouched(range(160, 30));

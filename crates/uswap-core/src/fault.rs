@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageState};
+use crate::readahead::Window;
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
@@ -65,10 +66,10 @@ pub struct LoadPlan {
     pub pages: [LoadPage; MAX_WINDOW],
     /// How many pages.
     pub count: usize,
-    /// Which of them the thread waits for.
-    pub faulting: usize,
-    /// Only the faulting page is mapped; the others rest in the swap cache (cluster readahead).
-    pub only_faulting: bool,
+    /// Which of them the thread waits for; none where pages are read ahead.
+    pub faulting: Option<usize>,
+    /// From which page to before which they go to the program; the others rest in the swap cache.
+    pub(crate) mapped: (usize, usize),
     /// Pages brought along earlier that were used, for the statistics.
     pub hits: u32,
 }
@@ -88,7 +89,7 @@ impl LoadPlan {
 
     /// Which of them go to the program; the others rest in the swap cache.
     pub fn mapped(&self) -> core::ops::Range<usize> {
-        if self.only_faulting { self.faulting..self.faulting + 1 } else { 0..self.count }
+        self.mapped.0..self.mapped.1
     }
 }
 
@@ -180,6 +181,7 @@ impl Core {
             pages += 1;
         }
         self.readahead.brought(page, window, pages);
+        self.go_ahead(window, pages);
         FaultPlan::Restore { first: page, frame, pages }
     }
 
@@ -204,31 +206,29 @@ impl Core {
     fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
         let op = self.next_op();
         let window = self.readahead.window(page);
-        let swapped = |page| {
-            matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
-                && !self.pages.is_isolating(page)
-        };
         let mut count = 1;
-        while count < window.pages as usize && window.page(page, count as u32).is_some_and(swapped) {
+        while count < window.pages as usize && window.page(page, count as u32).is_some_and(|page| self.is_swapped(page))
+        {
             count += 1;
         }
         self.readahead.brought(page, window, count as u32);
+        self.go_ahead(window, count as u32);
         // In address order.
         let (mut start, mut step) = match window.step {
             step @ ..0 => (window.page(page, count as u32 - 1).expect("looked at above"), -step as u64),
             step => (page, step as u64),
         };
-        let mut only_faulting = false;
         let mut block = None;
+        let mut around = false;
         if count >= MOVE_PAGES_MIN && step == 1 {
             block = self.cache.take_block(((1u32 << count) - 1) as u16);
         } else if count == 1 {
-            let around = self.around(page);
+            let range = self.around(page);
             // Without frames to land in, nothing can rest in the swap cache.
-            block = if around.pages > 1 { self.cache.take_block(((1u32 << around.pages) - 1) as u16) } else { None };
+            block = if range.pages > 1 { self.cache.take_block(((1u32 << range.pages) - 1) as u16) } else { None };
             if block.is_some() {
-                only_faulting = true;
-                (start, step, count) = (around.start, 1, around.pages as usize);
+                around = true;
+                (start, step, count) = (range.start, 1, range.pages as usize);
             }
         }
         let mut pages = [NO_PAGE; MAX_WINDOW];
@@ -240,7 +240,48 @@ impl Core {
         let faulting = ((page.0 - start.0) / step) as usize;
         let hits = window.hits + self.cluster.take_hits();
         self.note_refault(&pages[faulting]);
-        FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
+        let mapped = if around { (faulting, faulting + 1) } else { (0, count) };
+        FaultPlan::Load(LoadPlan { op, pages, count, faulting: Some(faulting), mapped, hits })
+    }
+
+    /// All `pages` pages of `window` come in: what follows them is read ahead, if there is anything to read.
+    fn go_ahead(&mut self, window: Window, pages: u32) {
+        if pages == window.pages && self.readahead.goes_on_at().is_some_and(|page| self.is_swapped(page)) {
+            self.readahead.go_ahead();
+        }
+    }
+
+    /// Pages that no thread waits for: from `first` to `last`, one every `step`. `first` rests in the first frame of
+    /// `marker`, if there is one.
+    pub(crate) fn load_ahead(
+        &mut self,
+        first: PageNumber,
+        last: PageNumber,
+        step: i64,
+        marker: Option<FrameBlock>,
+    ) -> LoadPlan {
+        let op = self.next_op();
+        let (start, step) = (first.min(last), step.unsigned_abs());
+        let count = (first.0.abs_diff(last.0) / step) as usize + 1;
+        let mut pages = [NO_PAGE; MAX_WINDOW];
+        for (index, slot) in pages[..count].iter_mut().enumerate() {
+            let page = start.plus(index as u64 * step);
+            *slot = self.plan_load(page, 0, marker.filter(|_| page == first), op);
+        }
+        self.loads_in_flight += count as u32;
+        self.swapped_pages -= count as u64;
+        let mapped = match marker {
+            None => (0, count),
+            Some(_) if first == start => (1, count),
+            Some(_) => (0, count - 1),
+        };
+        LoadPlan { op, pages, count, faulting: None, mapped, hits: 0 }
+    }
+
+    /// Whether `page` can be brought in from where it is stored.
+    pub(crate) fn is_swapped(&self, page: PageNumber) -> bool {
+        matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
+            && !self.pages.is_isolating(page)
     }
 
     fn note_refault(&mut self, load: &LoadPage) {

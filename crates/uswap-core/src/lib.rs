@@ -12,6 +12,7 @@
 
 extern crate alloc;
 
+mod ahead;
 pub mod budget;
 pub mod entry;
 pub mod fault;

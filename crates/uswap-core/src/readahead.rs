@@ -3,12 +3,17 @@
 //! Streams are found by their faults alone: forwards, backwards, or with any stride up to [`STRIDE_MAX`]. Two neighbouring
 //! faults make a stream, or three at equal distances; a fault right where a known stream goes on doubles its window; any
 //! other fault stands alone and brings one page. Several streams live side by side; the one that was idle longest makes
-//! room. A window is mapped whole, so it must be likely to be used.
+//! room. A window is mapped whole, so it must be likely to be used. What comes after the largest windows is read ahead
+//! ([`crate::ahead`]).
 
+use crate::ahead::{Ahead, Stretch};
 use crate::units::PageNumber;
 
 /// Streams, and faults that may become one, followed at a time.
 const STREAMS: usize = 16;
+/// Places that only faults that stand alone give up to each other: a stream that is read ahead shows itself seldom, and
+/// must not be forgotten for a few faults elsewhere.
+const ALONE_MIN: usize = STREAMS / 2;
 /// Pages between two faults of one stream. Further apart, faults of different streams are too easily taken for one.
 const STRIDE_MAX: u64 = 64;
 
@@ -23,6 +28,18 @@ struct Stream {
     along: u32,
     /// 0: not in use.
     last_used: u64,
+    ahead: Ahead,
+}
+
+/// How a fault belongs to a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hit {
+    /// It is where the stream goes on.
+    Next,
+    /// It has come to the marker of what was read ahead.
+    Marker,
+    /// It is so many steps after the next page that is asked for, and not yet read, ahead of it.
+    Overtaken(u32),
 }
 
 /// Pages to bring in: the faulting one, and from there on every `step`th, `pages` in all.
@@ -39,7 +56,7 @@ pub struct Window {
 impl Window {
     /// The page `index` steps after the faulting one; `None` beyond either end of what can be addressed.
     pub fn page(&self, faulting: PageNumber, index: u32) -> Option<PageNumber> {
-        faulting.0.checked_add_signed(self.step * i64::from(index)).map(PageNumber)
+        faulting.stepped(self.step, index)
     }
 
     /// How many pages follow the faulting one side by side.
@@ -53,51 +70,137 @@ pub struct Readahead {
     streams: [Stream; STREAMS],
     clock: u64,
     max: u32,
+    /// Pages of the largest chunk that is read ahead; 0 turns that off.
+    ahead_max: u32,
+    /// How the last fault belonged to its stream.
+    hit: Hit,
+    /// A stream may have something to read ahead.
+    wants_ahead: bool,
 }
 
 impl Readahead {
-    /// Windows are at most `max` pages; 1 turns readahead off.
-    pub fn new(max: u32) -> Self {
-        Self { streams: [Stream::default(); STREAMS], clock: 0, max: max.max(1) }
+    /// Windows are at most `max` pages; 1 turns readahead off. A stream is read ahead by at most twice `ahead_max` pages.
+    pub fn new(max: u32, ahead_max: u32) -> Self {
+        let streams = [Stream::default(); STREAMS];
+        Self { streams, clock: 0, max: max.max(1), ahead_max, hit: Hit::Next, wants_ahead: false }
     }
 
-    /// Window for a fault at `page`.
+    /// Window for a fault at `page`. To be followed by [`brought`](Self::brought).
     pub fn window(&mut self, page: PageNumber) -> Window {
         self.clock += 1;
-        let page = page.0;
-        let (stream, hits) = match self.known(page).or_else(|| self.recognise(page)) {
-            Some(at) => {
-                let stream = &mut self.streams[at];
-                stream.window = (stream.window * 2).min(self.max);
-                let hits = core::mem::take(&mut stream.along);
-                (stream, hits)
-            }
+        let (clock, page) = (self.clock, page.0);
+        let known = self.known(page);
+        self.hit = known.map_or(Hit::Next, |(_, hit)| hit);
+        let at = match known.map(|(at, _)| at).or_else(|| self.recognise(page)) {
+            Some(at) => at,
             None => {
-                let oldest = self.streams.iter_mut().min_by_key(|stream| stream.last_used).expect("there are streams");
-                *oldest = Stream { page, step: 0, window: 1, along: 0, last_used: 0 };
-                (oldest, 0)
+                let at = self.place_for_one_more();
+                self.streams[at] = Stream { page, ..Stream::default() };
+                at
             }
         };
-        stream.last_used = self.clock;
-        let window = Window { step: if stream.step == 0 { 1 } else { stream.step }, pages: stream.window, hits };
-        self.brought(PageNumber(page), window, window.pages);
-        window
+        let stream = &mut self.streams[at];
+        stream.last_used = clock;
+        stream.window = (stream.window * 2).clamp(1, self.max);
+        let mut hits = core::mem::take(&mut stream.along);
+        let step = if stream.step == 0 { 1 } else { stream.step };
+        if self.hit == Hit::Marker {
+            let asked_for = stream.ahead.passed_marker(self.ahead_max);
+            stream.page = stream.page.saturating_add_signed(step * i64::from(asked_for));
+            hits += stream.ahead.take_hits();
+            self.wants_ahead |= asked_for > 0;
+            return Window { step, pages: 1, hits };
+        }
+        Window { step, pages: stream.window, hits }
     }
 
-    /// Only the first `pages` pages of the window given last, for `page`, could be brought in: the stream is expected
-    /// there, not where the full window would have ended.
+    /// Room for a fault that stands alone.
+    fn place_for_one_more(&self) -> usize {
+        let only_alone = self.streams.iter().filter(|stream| stream.step == 0).count() >= ALONE_MIN;
+        let places = self.streams.iter().enumerate().filter(|(_, stream)| stream.step == 0 || !only_alone);
+        places.min_by_key(|(_, stream)| stream.last_used).map(|(at, _)| at).expect("there are streams")
+    }
+
+    /// Of the window given last, for `page`, the first `pages` pages are brought in: the stream is expected after them.
     pub fn brought(&mut self, page: PageNumber, window: Window, pages: u32) {
-        let clock = self.clock;
-        let Some(stream) = self.streams.iter_mut().find(|stream| stream.last_used == clock && stream.step != 0) else {
-            return;
-        };
-        stream.page = page.0.saturating_add_signed(window.step * i64::from(pages));
-        stream.along = pages.saturating_sub(1);
+        let hit = self.hit;
+        let Some(stream) = self.latest_mut() else { return };
+        let after = page.0.saturating_add_signed(window.step * i64::from(pages));
+        match hit {
+            Hit::Next => {
+                stream.page = after;
+                stream.along = pages.saturating_sub(1);
+            }
+            Hit::Marker => {}
+            Hit::Overtaken(steps) => {
+                if !stream.ahead.overtaken(window.step, steps + pages) {
+                    stream.page = after;
+                }
+            }
+        }
     }
 
-    /// The stream that goes on at `page`.
-    fn known(&self, page: u64) -> Option<usize> {
-        self.streams.iter().position(|stream| stream.last_used != 0 && stream.step != 0 && stream.page == page)
+    /// Where the stream that the last fault belongs to goes on, if that is far enough along to be read ahead, and nothing
+    /// of it is yet.
+    pub fn goes_on_at(&self) -> Option<PageNumber> {
+        let stream = self.streams.iter().find(|stream| stream.last_used == self.clock && stream.step != 0)?;
+        let ready = self.ahead_max > 0 && self.hit == Hit::Next && stream.window == self.max;
+        ready.then_some(PageNumber(stream.page))
+    }
+
+    /// That stream is to be read ahead.
+    pub fn go_ahead(&mut self) {
+        let ahead_max = self.ahead_max;
+        let Some(stream) = self.latest_mut() else { return };
+        let asked_for = stream.ahead.begin(stream.page, ahead_max);
+        stream.page = stream.page.saturating_add_signed(stream.step * i64::from(asked_for));
+        self.wants_ahead = true;
+    }
+
+    /// A stream may have something to read ahead.
+    pub fn wants_ahead(&self) -> bool {
+        self.wants_ahead
+    }
+
+    /// What to read ahead next, for the stream that faulted last.
+    pub(crate) fn stretch(&mut self) -> Option<(usize, Stretch)> {
+        let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.last_used != 0 && stream.step != 0);
+        let found = streams
+            .filter_map(|(at, stream)| Some((stream.last_used, at, stream.ahead.stretch(stream.step)?)))
+            .max_by_key(|&(last_used, ..)| last_used);
+        self.wants_ahead = found.is_some();
+        found.map(|(_, at, stretch)| (at, stretch))
+    }
+
+    /// The first `pages` pages of a stretch are being read.
+    pub(crate) fn reading_ahead(&mut self, at: usize, stretch: &Stretch, pages: u32) {
+        self.streams[at].ahead.reading(stretch, pages);
+    }
+
+    /// The next page of a stretch has no content to be read: the stream is not read further ahead.
+    pub(crate) fn end_ahead(&mut self, at: usize) {
+        let stream = &mut self.streams[at];
+        stream.page = stream.ahead.end();
+    }
+
+    fn latest_mut(&mut self) -> Option<&mut Stream> {
+        let clock = self.clock;
+        self.streams.iter_mut().find(|stream| stream.last_used == clock && stream.step != 0)
+    }
+
+    /// The stream that goes on at `page`, and how.
+    fn known(&self, page: u64) -> Option<(usize, Hit)> {
+        let streams = self.streams.iter().enumerate();
+        streams.filter(|(_, stream)| stream.last_used != 0 && stream.step != 0).find_map(|(at, stream)| {
+            let hit = if stream.page == page {
+                Hit::Next
+            } else if stream.ahead.is_marker(page) {
+                Hit::Marker
+            } else {
+                Hit::Overtaken(stream.ahead.steps_to(page, stream.step)?)
+            };
+            Some((at, hit))
+        })
     }
 
     /// The stream that `page` makes with faults that stood alone until now.
@@ -129,13 +232,19 @@ mod tests {
 
     /// The step and the pages of the window for a fault at `page`.
     fn window(readahead: &mut Readahead, page: u64) -> (i64, u32) {
-        let window = readahead.window(PageNumber(page));
+        let window = whole_window(readahead, page);
         (window.step, window.pages)
+    }
+
+    fn whole_window(readahead: &mut Readahead, page: u64) -> Window {
+        let window = readahead.window(PageNumber(page));
+        readahead.brought(PageNumber(page), window, window.pages);
+        window
     }
 
     /// The windows of faults that go on where each window ends.
     fn windows_of_a_stream(step: i64, faults: usize) -> alloc::vec::Vec<u32> {
-        let mut readahead = Readahead::new(16);
+        let mut readahead = Readahead::new(16, 0);
         let mut page = 10_000u64;
         let mut sizes = alloc::vec::Vec::new();
         for _ in 0..faults {
@@ -149,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_random_fault_brings_one_page() {
-        let mut readahead = Readahead::new(16);
+        let mut readahead = Readahead::new(16, 0);
         for page in [5, 900, 17, 33, 1000, 2] {
             assert_eq!(window(&mut readahead, page).1, 1);
         }
@@ -178,14 +287,14 @@ mod tests {
 
     #[test]
     fn pages_brought_along_are_hits_once_the_stream_goes_on() {
-        let mut readahead = Readahead::new(16);
-        let hits = [10, 11, 13, 17].map(|page| readahead.window(PageNumber(page)).hits);
+        let mut readahead = Readahead::new(16, 0);
+        let hits = [10, 11, 13, 17].map(|page| whole_window(&mut readahead, page).hits);
         assert_eq!(hits, [0, 0, 1, 3]);
     }
 
     #[test]
     fn interleaved_streams_do_not_disturb_each_other() {
-        let mut readahead = Readahead::new(16);
+        let mut readahead = Readahead::new(16, 0);
         let mut at = [(1000u64, 1), (5000, 1), (9000, 7)];
         for _ in 0..7 {
             for (page, step) in &mut at {
@@ -199,8 +308,8 @@ mod tests {
 
     #[test]
     fn a_window_that_was_cut_goes_on_where_it_was_cut() {
-        let mut readahead = Readahead::new(16);
-        let _ = readahead.window(PageNumber(10));
+        let mut readahead = Readahead::new(16, 0);
+        let _ = whole_window(&mut readahead, 10);
         let got = readahead.window(PageNumber(11));
         assert_eq!(got.pages, 2);
         readahead.brought(PageNumber(11), got, 1);

@@ -272,7 +272,7 @@ mod tests {
     const BLOCK: PageRange = PageRange { start: PageNumber(160), pages: BLOCK_PAGES as u64 };
 
     fn core() -> Core {
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16 });
+        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16, ahead_max: 0 });
         core.adopt(PageRange { start: PageNumber(0), pages: 512 });
         core
     }

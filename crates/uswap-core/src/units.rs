@@ -27,6 +27,11 @@ impl PageNumber {
         Self(self.0 + pages)
     }
 
+    /// The page `steps` steps of `step` pages further on, or back; `None` beyond either end of what can be addressed.
+    pub fn stepped(self, step: i64, steps: u32) -> Option<Self> {
+        self.0.checked_add_signed(step * i64::from(steps)).map(Self)
+    }
+
     /// First page of the block that holds this page.
     pub fn block_start(self) -> Self {
         Self(self.0 & !(BLOCK_PAGES as u64 - 1))

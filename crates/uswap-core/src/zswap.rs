@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_age_order_does_not_grow_when_nothing_is_written_back() {
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16 });
+        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16, ahead_max: 0 });
         for round in 0..10_000 {
             let entry = core.table.insert(Location::Pool { handle: round, len: 100 }, 0);
             core.zswap.object_added(entry, round, &core.table);

@@ -27,6 +27,7 @@ use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 use uswap_sys::ring::Ring;
 use uswap_sys::uffd::{Features, Uffd, UffdUnavailable};
 
+use crate::ahead::{self, Ahead};
 use crate::areas::Areas;
 use crate::assist::Call;
 use crate::compress::PageCompressor;
@@ -112,6 +113,7 @@ pub struct Engine {
     pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
     pub(crate) call: Call,
+    pub(crate) ahead: Ahead,
     /// Handlers that have all the memory that they need.
     pub(crate) handlers_ready: AtomicU32,
     pub(crate) post: &'static Post,
@@ -173,7 +175,7 @@ pub(crate) struct Worker {
     pub wanted: Vec<PageNumber>,
     pub compressor: PageCompressor,
     pub compressed: Box<[u8; PAGE_SIZE]>,
-    /// [`BATCH`] pages, aligned.
+    /// Whole pages.
     pub buffer: PrivateMapping,
     pub released: Vec<Released>,
     /// Pages that could not be moved, for the monitor to see to.
@@ -187,16 +189,17 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub fn new(compressor: Compressor) -> io::Result<Worker> {
+    /// With a buffer of so many pages.
+    pub fn new(compressor: Compressor, buffer_pages: usize) -> io::Result<Worker> {
         Ok(Worker {
-            ring: Ring::new_or_synchronous(2 * BATCH as u32),
-            batch: PageBatch::with_capacity(BATCH),
-            slot_pages: Vec::with_capacity(BATCH),
+            ring: Ring::new_or_synchronous(2 * buffer_pages as u32),
+            batch: PageBatch::with_capacity(buffer_pages),
+            slot_pages: Vec::with_capacity(buffer_pages),
             stores: Vec::with_capacity(BATCH),
             wanted: Vec::with_capacity(BATCH),
             compressor: PageCompressor::new(compressor),
             compressed: Box::new([0; PAGE_SIZE]),
-            buffer: private_memory::map(BATCH * PAGE_SIZE, Purpose::Buffers)?,
+            buffer: private_memory::map(buffer_pages * PAGE_SIZE, Purpose::Buffers)?,
             released: Vec::with_capacity(RELEASED_KEPT),
             busy: Vec::new(),
             collects_busy: false,
@@ -207,7 +210,7 @@ impl Worker {
 
     /// Page `index` of the worker's buffer.
     pub fn buffer_page(&self, index: usize) -> *mut u8 {
-        assert!(index < BATCH);
+        assert!(index < self.buffer.len() / PAGE_SIZE);
         self.buffer.as_ptr().wrapping_add(index * PAGE_SIZE)
     }
 }
@@ -248,7 +251,12 @@ impl Parts {
         let area_slots: Vec<u64> = config.areas.iter().filter(|area| area.present).map(|area| area.slots).collect();
         let (core, ancestors) = match inheritance {
             None => {
-                let config = CoreConfig { frame_blocks: blocks, area_slots, window_max: BLOCK_PAGES as u32 };
+                let config = CoreConfig {
+                    frame_blocks: blocks,
+                    area_slots,
+                    window_max: BLOCK_PAGES as u32,
+                    ahead_max: ahead::chunk_max(config.memory_limit_bytes / PAGE_SIZE as u64),
+                };
                 (Core::new(config), Vec::new())
             }
             Some(Inheritance { mut core, ancestors }) => {
@@ -321,6 +329,7 @@ impl Engine {
                 trash: Lock::new(trash),
                 meter: Meter::default(),
                 call,
+                ahead: Ahead::new(),
                 handlers_ready: AtomicU32::new(0),
                 post,
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],

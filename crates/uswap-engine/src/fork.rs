@@ -509,6 +509,7 @@ impl Monitor {
             post: _,
             fault_cost: _,
             started: _,
+            ahead: _,
             said_full: _,
         } = old;
         std::mem::forget((member, uffd, pagemap, call, areas));

@@ -12,7 +12,7 @@ use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
 use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
 use uswap_sys::{private_memory, thread};
 
-use crate::engine::{Engine, Entry, Worker};
+use crate::engine::{BATCH, Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};
 
 /// Messages read at a time.
@@ -60,7 +60,7 @@ impl Engine {
     pub(crate) fn handler(&'static self, cpu: usize) -> ! {
         let _ = thread::pin_to_cpu(cpu);
         thread::prefer();
-        let mut worker = match Worker::new(self.member.group.config().compressor) {
+        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH) {
             Ok(worker) => worker,
             Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
         };
@@ -204,6 +204,7 @@ impl Engine {
                 self.wait_for_room(worker);
                 let served = self.serve(fault, worker);
                 // The thread goes on meanwhile, and another handler serves its next fault.
+                self.ahead.call_if_wanted();
                 self.keep_room(worker);
                 served
             }
@@ -215,7 +216,14 @@ impl Engine {
     pub(crate) fn serve(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
         let PendingFault { page, write, since, nothing_unread } = *fault;
         let gate = self.gate.pass();
-        let plan = self.core().fault(page, write);
+        let plan = {
+            let mut core = self.core();
+            let plan = core.fault(page, write);
+            if core.wants_ahead() {
+                self.ahead.want();
+            }
+            plan
+        };
         let (served, kind) = match plan {
             FaultPlan::NotAdopted if !nothing_unread => (Served::AfterEvents, None),
             FaultPlan::NotAdopted => {
@@ -248,7 +256,7 @@ impl Engine {
             }
             FaultPlan::Load(plan) => {
                 drop(gate);
-                return self.swap_in(&plan, since, worker);
+                return self.swap_in(plan, since, worker);
             }
             FaultPlan::Wait => (Served::Done, None),
             FaultPlan::Present => match self.check_present(page) {

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 pub mod adopt;
+mod ahead;
 pub mod areas;
 pub mod assist;
 pub mod compress;

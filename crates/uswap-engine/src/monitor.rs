@@ -17,7 +17,7 @@ use uswap_sys::rss::{StatM, own_rss};
 use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
-use crate::engine::{Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
+use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::fork::ForkPost;
 use crate::group::ProcessSlot;
 use crate::member::{Member, Rendezvous};
@@ -478,7 +478,7 @@ impl Monitor {
         member: Member,
         inheritance: Option<Inheritance>,
     ) -> Result<&'static Engine, (Box<Member>, StartError)> {
-        let worker = match Worker::new(member.group.config().compressor) {
+        let worker = match Worker::new(member.group.config().compressor, BATCH) {
             Ok(worker) => Box::new(Worker { collects_busy: true, ..worker }),
             Err(error) => return Err((Box::new(member), error.into())),
         };
@@ -569,6 +569,14 @@ struct HandlerStart {
     cpu: usize,
 }
 
+/// Its argument is the engine.
+extern "C" fn ahead_main(engine: *mut u8) {
+    // SAFETY: `start_handlers` passes an engine that lives as long as the process.
+    #[allow(unsafe_code)]
+    let engine = unsafe { &*engine.cast::<Engine>() };
+    engine.read_ahead()
+}
+
 extern "C" fn handler_main(start: *mut u8) {
     // SAFETY: `start_handlers` leaked it for this thread.
     #[allow(unsafe_code)]
@@ -590,6 +598,12 @@ fn start_handlers(engine: &'static Engine) {
     }
     if started == 0 {
         engine.fatal(format_args!("uswap: no fault handler could be started"));
+    }
+    let start = std::ptr::from_ref(engine).cast_mut().cast();
+    match thread::spawn(c"uswap-ahead", STACK_BYTES, FileTable::Share, ahead_main, start) {
+        Ok(_thread) => started += 1,
+        // Every page waits for its fault then.
+        Err(error) => engine.member.say(format_args!("uswap: nothing is read ahead: {}", Reason(&error))),
     }
     // A fork now would copy the heap as it is, locked by a handler that takes its memory, and the child's monitor would
     // wait for that lock for ever.

@@ -31,30 +31,54 @@ enum Content {
     Lost,
 }
 
+/// A plan that is being carried out.
+pub(crate) struct Load {
+    pub plan: LoadPlan,
+    contents: [Content; MAX_WINDOW],
+    /// Where in the worker's buffer the pages without a frame are put.
+    buffer: usize,
+}
+
+impl Load {
+    /// The `number`th of those that a worker carries out together.
+    pub fn new(plan: LoadPlan, number: usize) -> Load {
+        Load { plan, contents: [Content::Wanted; MAX_WINDOW], buffer: number * MAX_WINDOW }
+    }
+
+    /// Where the content of page `index` is put.
+    fn landing(&self, index: usize, engine: &Engine, worker: &Worker) -> *mut u8 {
+        match self.plan.pages()[index].landing {
+            Landing::Frame(frame) => engine.frame_address(frame) as *mut u8,
+            Landing::Buffer => worker.buffer_page(self.buffer + index),
+        }
+    }
+
+    fn landing_page<'a>(&self, index: usize, engine: &Engine, worker: &Worker) -> &'a mut [u8; PAGE_SIZE] {
+        // SAFETY: a frame that the books gave to this load is populated and this thread's alone until the load ends; a
+        // buffer page is the worker's own, and lives as long as it. Either is one whole page, and each caller is done
+        // with it before the next one asks.
+        unsafe { &mut *(self.landing(index, engine, worker) as *mut [u8; PAGE_SIZE]) }
+    }
+
+    fn wants(&self, index: usize) -> bool {
+        self.contents[index] == Content::Wanted
+    }
+}
+
 impl Engine {
     /// Carries `plan` out.
-    pub(crate) fn swap_in(&self, plan: &LoadPlan, since: Instant, worker: &mut Worker) -> Served {
-        let loads = plan.pages();
-        let mut contents = [Content::Wanted; MAX_WINDOW];
-        let mut from_area = false;
-        for (index, load) in loads.iter().enumerate() {
-            match (load.entry, load.location) {
-                (None, _) => contents[index] = self.load_zero(load, index, worker),
-                (Some(_), Location::Pool { handle, len }) => {
-                    contents[index] = self.load_object(load, handle, len, index, worker);
-                }
-                (Some(_), Location::Slot { .. }) => from_area = true,
-            }
-        }
-        if from_area {
-            self.load_slots(loads, &mut contents, worker);
-        }
-        let served = self.install(plan, &contents, worker);
+    pub(crate) fn swap_in(&self, plan: LoadPlan, since: Instant, worker: &mut Worker) -> Served {
+        let mut load = [Load::new(plan, 0)];
+        let from_area = self.load(&mut load, worker);
+        let [load] = load;
+        let served = self.install(&load, worker);
+        let plan = &load.plan;
+        let others = plan.pages().len() - usize::from(plan.faulting.is_some());
         self.count(Counter::Pgmajfault, 1);
-        self.count(Counter::SwapRa, loads.len() as u64 - 1);
+        self.count(Counter::SwapRa, others as u64);
         self.count(Counter::SwapRaHit, u64::from(plan.hits));
-        if served == Served::Done {
-            let faulting = &loads[plan.faulting];
+        if let (Served::Done, Some(faulting)) = (&served, plan.faulting) {
+            let faulting = &plan.pages()[faulting];
             let kind = match (faulting.entry, faulting.location) {
                 (None, _) => LatencyKind::Zero,
                 (_, Location::Pool { .. }) => LatencyKind::Zswap,
@@ -75,29 +99,42 @@ impl Engine {
         cost.store(mean - mean / 64 + taken / 64, Relaxed);
     }
 
-    /// Where the content of page `index` of the window is put.
-    fn landing(&self, load: &LoadPage, index: usize, worker: &Worker) -> *mut u8 {
-        match load.landing {
-            Landing::Frame(frame) => self.frame_address(frame) as *mut u8,
-            Landing::Buffer => worker.buffer_page(index),
+    /// Gets the content of all pages of some plans, as far as it can be had. Whether any came from an area.
+    pub(crate) fn load(&self, loads: &mut [Load], worker: &mut Worker) -> bool {
+        let mut from_area = false;
+        for load in loads.iter_mut() {
+            for index in 0..load.plan.count {
+                let page = load.plan.pages()[index];
+                let target = load.landing_page(index, self, worker);
+                match (page.entry, page.location) {
+                    (None, _) => load.contents[index] = self.load_zero(target),
+                    (Some(_), Location::Pool { handle, len }) => {
+                        load.contents[index] = self.load_object(&page, handle, len, target, worker);
+                    }
+                    (Some(_), Location::Slot { .. }) => from_area = true,
+                }
+            }
         }
+        if from_area {
+            self.load_slots(loads, worker);
+        }
+        from_area
     }
 
-    fn landing_page<'a>(&self, load: &LoadPage, index: usize, worker: &Worker) -> &'a mut [u8; PAGE_SIZE] {
-        // SAFETY: a frame that the books gave to this load is populated and this thread's alone until the load ends; a
-        // buffer page is the worker's own, and lives as long as it. Either is one whole page, and each caller is done
-        // with it before the next one asks.
-        unsafe { &mut *(self.landing(load, index, worker) as *mut [u8; PAGE_SIZE]) }
-    }
-
-    fn load_zero(&self, load: &LoadPage, index: usize, worker: &Worker) -> Content {
-        self.landing_page(load, index, worker).fill(0);
+    fn load_zero(&self, target: &mut [u8; PAGE_SIZE]) -> Content {
+        target.fill(0);
         self.count(Counter::SwpinZero, 1);
         Content::Ready
     }
 
-    fn load_object(&self, load: &LoadPage, handle: u32, len: u16, index: usize, worker: &mut Worker) -> Content {
-        let page = self.landing_page(load, index, worker);
+    fn load_object(
+        &self,
+        load: &LoadPage,
+        handle: u32,
+        len: u16,
+        page: &mut [u8; PAGE_SIZE],
+        worker: &mut Worker,
+    ) -> Content {
         // SAFETY: the load pins its entry, so its object stays as it is.
         let object = unsafe { self.object(load.epoch, handle, len) };
         let decompressed = worker.compressor.decompress(object, page);
@@ -107,16 +144,19 @@ impl Engine {
     }
 
     /// Reads what is on areas; what comes back wrong is read again a few times before it is given up.
-    fn load_slots(&self, loads: &[LoadPage], contents: &mut [Content; MAX_WINDOW], worker: &mut Worker) {
+    fn load_slots(&self, loads: &mut [Load], worker: &mut Worker) {
         for attempt in 0..ATTEMPTS {
             for area in self.areas.iter() {
                 let mut pages = std::mem::take(&mut worker.slot_pages);
-                for (index, load) in loads.iter().enumerate() {
-                    let Location::Slot { area: wanted, slot } = load.location else { continue };
-                    if load.entry.is_some() && wanted == area.id && contents[index] == Content::Wanted {
-                        let address = self.landing(load, index, worker);
-                        // SAFETY: the landing is one page that is this load's alone until the load ends.
-                        pages.push(unsafe { SlotPage::new(slot, address, index as u64) });
+                for (number, load) in loads.iter().enumerate() {
+                    for (index, page) in load.plan.pages().iter().enumerate() {
+                        let Location::Slot { area: wanted, slot } = page.location else { continue };
+                        if page.entry.is_some() && wanted == area.id && load.wants(index) {
+                            let address = load.landing(index, self, worker);
+                            let tag = (number * MAX_WINDOW + index) as u64;
+                            // SAFETY: the landing is one page that is this load's alone until the load ends.
+                            pages.push(unsafe { SlotPage::new(slot, address, tag) });
+                        }
                     }
                 }
                 if !pages.is_empty() {
@@ -124,12 +164,13 @@ impl Engine {
                     worker.batch.read(&*area.store, &mut worker.ring, &mut pages);
                 }
                 for read in pages.drain(..) {
-                    let index = read.tag as usize;
-                    contents[index] = self.judge_read(&read, &loads[index], worker);
+                    let load = &mut loads[read.tag as usize / MAX_WINDOW];
+                    let index = read.tag as usize % MAX_WINDOW;
+                    load.contents[index] = self.judge_read(&read, load, index, worker);
                 }
                 worker.slot_pages = pages;
             }
-            if !contents[..loads.len()].contains(&Content::Wanted) {
+            if !loads.iter().any(|load| load.contents[..load.plan.count].contains(&Content::Wanted)) {
                 return;
             }
             if attempt > 0 {
@@ -138,10 +179,10 @@ impl Engine {
         }
     }
 
-    fn judge_read(&self, read: &SlotPage, load: &LoadPage, worker: &Worker) -> Content {
+    fn judge_read(&self, read: &SlotPage, load: &Load, index: usize, worker: &Worker) -> Content {
         match read.outcome() {
             IoOutcome::Done => {
-                if xxh3_128(&self.landing_page(load, read.tag as usize, worker)[..]) == load.hash {
+                if xxh3_128(&load.landing_page(index, self, worker)[..]) == load.plan.pages()[index].hash {
                     self.count(Counter::Pswpin, 1);
                     return Content::Ready;
                 }
@@ -153,7 +194,8 @@ impl Engine {
     }
 
     /// Moves what is ready to where it is waited for, and ends the load of every page of the plan.
-    fn install(&self, plan: &LoadPlan, contents: &[Content; MAX_WINDOW], worker: &mut Worker) -> Served {
+    pub(crate) fn install(&self, work: &Load, worker: &mut Worker) -> Served {
+        let Load { plan, contents, buffer } = work;
         let loads = plan.pages();
         let mut served = Served::Done;
         let gate = self.gate.pass();
@@ -168,7 +210,7 @@ impl Engine {
                 continue;
             }
             if contents[index] != Content::Ready {
-                self.lose(load, plan);
+                self.without_content(load, plan);
                 index += 1;
                 continue;
             }
@@ -177,7 +219,7 @@ impl Engine {
                 Landing::Frame(frame) => self.move_or_copy(load.page, frame, run, true),
                 Landing::Buffer => {
                     self.meter.added.fetch_add(run as u64, Relaxed);
-                    let source = worker.buffer_page(index);
+                    let source = worker.buffer_page(buffer + index);
                     (self.uffd.copy(load.page.address(), source, run * PAGE_SIZE, Wake::Wake), FrameLeft::Populated)
                 }
             };
@@ -188,7 +230,7 @@ impl Engine {
                     Location::Slot { area, .. } => !self.areas.is_half_full(area, &self.member),
                     Location::Pool { .. } => false,
                 };
-                core.load_done(load, plan.op, left, keep_clean, index + offset == plan.faulting);
+                core.load_done(load, plan.op, left, keep_clean, plan.faulting == Some(index + offset));
             }
             index += done;
             match progress.stop {
@@ -206,7 +248,7 @@ impl Engine {
                         core.load_cancelled(load, plan.op);
                     }
                     drop(core);
-                    if later && index <= plan.faulting {
+                    if later && plan.faulting.is_some_and(|faulting| index <= faulting) {
                         served = Served::AfterEvents;
                     }
                     let rest = plan.span_from(index);
@@ -243,7 +285,8 @@ impl Engine {
         }
         drop(core);
         // Somebody may have asked meanwhile.
-        self.wake(loads[0].page, loads.len() as u64);
+        let span = plan.span_from(0);
+        self.wake(span.start, span.pages);
     }
 
     /// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.
@@ -265,6 +308,15 @@ impl Engine {
             run += 1;
         }
         run
+    }
+
+    /// The content of `load` could not be had. Where it was read ahead, whoever asks for it has it read once more.
+    fn without_content(&self, load: &LoadPage, plan: &LoadPlan) {
+        if plan.faulting.is_some() {
+            return self.lose(load, plan);
+        }
+        self.core().load_cancelled(load, plan.op);
+        self.wake(load.page, 1);
     }
 
     /// The content of `load` cannot be had.

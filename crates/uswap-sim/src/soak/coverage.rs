@@ -21,6 +21,7 @@ happenings! {
     LoadForeign = "pages loaded from an ancestor's place",
     LoadCancelled = "loads that nobody waited for in the end",
     CameAlong = "pages that came along into the swap cache",
+    ReadAhead = "stretches read ahead of a stream",
     Waited = "faults on a page that another thread brings in",
     TryLater = "operations that an event stood in the way of",
     MovedOut = "pages moved out",

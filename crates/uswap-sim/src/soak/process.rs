@@ -60,6 +60,7 @@ impl Process {
             frame_blocks: scenario.frame_blocks,
             area_slots: scenario.area_slots.clone(),
             window_max: scenario.window_max,
+            ahead_max: scenario.ahead_max,
         };
         group.pools.push(super::group::Pool::default());
         Process {

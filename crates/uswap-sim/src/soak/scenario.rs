@@ -20,6 +20,8 @@ pub(super) struct Scenario {
     pub pool_objects: u64,
     /// Most pages of a window.
     pub window_max: u32,
+    /// Most pages read ahead of a stream.
+    pub ahead_max: u32,
     /// Steps of the scheduler before the program ends.
     pub steps: u64,
     /// What goes wrong in I/O.
@@ -60,14 +62,16 @@ impl Scenario {
             delays: 0,
         };
         let areas = chance.below(4).min(2);
+        let span = 64 + 16 * chance.below(10);
         let scenario = Scenario {
-            span: 64 + 16 * chance.below(10),
+            span,
             threads: 1 + chance.index(4),
             handlers: 1 + chance.index(3),
             frame_blocks: 2 + chance.below(14) as u32,
             area_slots: (0..areas).map(|_| area_slots(chance)).collect(),
             pool_objects: if chance.happens(1, 2) { 1 + chance.below(60) } else { 0 },
             window_max: [1, 4, 16][chance.index(3)],
+            ahead_max: [0, 8, 24, 64][(span / 16 % 4) as usize],
             steps: 500 + chance.below(4000),
             faults,
             no_memory: if chance.happens(1, 4) { chance.below(60) } else { 0 },
@@ -90,6 +94,7 @@ impl Scenario {
             area_slots: vec![1030],
             pool_objects: 0,
             window_max: 16,
+            ahead_max: 0,
             faults: FaultRates::NONE,
             calls: 0,
             forks: 0,

@@ -140,7 +140,9 @@ impl Actor {
     fn begin_something(&mut self, process: &mut Process, world: &mut World) -> Checked {
         let reclaims = !world.ending && world.chance.happens(world.scenario.pressure, 1000);
         if !reclaims {
-            if process.gate == 0 && (!self.is_monitor || world.chance.happens(1, 8)) {
+            if !self.is_monitor && process.books.look().wants_ahead() && world.chance.happens(1, 2) {
+                self.task = Serve::ahead(process, world).map(|serve| Task::Serve(Box::new(serve)));
+            } else if process.gate == 0 && (!self.is_monitor || world.chance.happens(1, 8)) {
                 self.receive(process, world)?;
             } else if self.is_monitor {
                 self.keep_house(process, world)?;

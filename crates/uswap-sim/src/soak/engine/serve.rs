@@ -56,6 +56,15 @@ impl Serve {
         Serve { is_message: false, ..Serve::message(fault) }
     }
 
+    /// What a stream will want next; nobody waits for it.
+    pub fn ahead(process: &mut Process, world: &mut World) -> Option<Serve> {
+        let plan = process.books.tell(|core| core.plan_ahead())?;
+        world.coverage.note(Happening::ReadAhead);
+        let mut serve = Serve::wanted(plan.pages[0].page);
+        serve.begin_load(plan, process);
+        Some(serve)
+    }
+
     pub fn answers_a_message(&self) -> bool {
         self.is_message
     }
@@ -114,12 +123,7 @@ impl Serve {
                 process.gate += 1;
                 self.phase = Phase::Restore { first, frame, pages };
             }
-            FaultPlan::Load(plan) => {
-                process.loads_in_flight += plan.count as u32;
-                self.found = vec![Found::Wanted { attempts: 0 }; plan.count];
-                self.plan = Some(plan);
-                self.phase = Phase::Read;
-            }
+            FaultPlan::Load(plan) => self.begin_load(plan, process),
             FaultPlan::Wait => {
                 world.coverage.note(Happening::Waited);
                 return Ok(Step::Over);
@@ -146,6 +150,13 @@ impl Serve {
             }
         }
         Ok(Step::Again)
+    }
+
+    fn begin_load(&mut self, plan: LoadPlan, process: &mut Process) {
+        process.loads_in_flight += plan.count as u32;
+        self.found = vec![Found::Wanted { attempts: 0 }; plan.count];
+        self.plan = Some(plan);
+        self.phase = Phase::Read;
     }
 
     fn install_zeros(&mut self, range: PageRange, process: &mut Process, world: &mut World) -> (u64, bool) {
@@ -295,6 +306,12 @@ impl Serve {
         }
         let lost = !matches!(self.found[index], Found::Ready(_))
             || (world.sabotage == Some(Sabotage::LoseForNothing) && load.entry.is_some());
+        if lost && plan.faulting.is_none() {
+            self.cancel(&load, plan.op, process, world);
+            process.wake(PageRange { start: load.page, pages: 1 }, world);
+            self.phase = next;
+            return Ok(Step::Again);
+        }
         if lost {
             self.lose(&load, plan.op, process, world)?;
             self.phase = next;
@@ -333,7 +350,7 @@ impl Serve {
         let plan = self.plan();
         let mut index = index;
         for load in plan.pages[index..index + progress.pages].iter().copied() {
-            let wanted = index == plan.faulting;
+            let wanted = plan.faulting == Some(index);
             let half_full = match load.location {
                 Location::Slot { area, .. } => {
                     let area = &world.group.areas[area.0 as usize];
@@ -369,7 +386,7 @@ impl Serve {
                 }
                 if matches!(stop, Stop::TryLater | Stop::NoMemory) {
                     world.coverage.note(Happening::TryLater);
-                    self.later |= index <= plan.faulting;
+                    self.later |= plan.faulting.is_some_and(|faulting| index <= faulting);
                 } else if stop != Stop::Missing {
                     return violated(Checker::Recoverable, format!("{:?} cannot come in: {stop:?}", plan.pages[index]));
                 }

@@ -1,0 +1,104 @@
+//! Reading ahead: a thread that brings what a stream will want next, while the program works in what it has.
+//!
+//! Nobody waits for these pages, so nothing is lost by giving up: what cannot be had at once, for want of room or because an
+//! event is unread, is left where it is, for the fault that may ask for it.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::*;
+
+use uswap_core::fault::MAX_WINDOW;
+use uswap_sys::futex::Word;
+
+use crate::engine::{Engine, Entry, Worker};
+use crate::group::Counter;
+use crate::swapin::Load;
+
+/// Stretches that are read together: 256 KiB, one transfer where they lie side by side.
+const STRETCHES: usize = 4;
+/// Pages of them.
+pub(crate) const AHEAD_PAGES: usize = STRETCHES * MAX_WINDOW;
+/// Of a budget, the part that may be ahead of one stream at a time, and the most that pays.
+const SHARE: u64 = 64;
+const CHUNK_MAX: u64 = 256;
+
+/// Pages of the largest chunk for a budget of so many.
+pub(crate) fn chunk_max(limit_pages: u64) -> u32 {
+    (limit_pages / SHARE).min(CHUNK_MAX) as u32
+}
+
+/// A call for the thread.
+pub(crate) struct Ahead {
+    /// Counts calls; the thread sleeps on it.
+    calls: Word,
+    /// There may be something to read.
+    wanted: AtomicBool,
+}
+
+impl Ahead {
+    pub const fn new() -> Ahead {
+        Ahead { calls: Word::new(0), wanted: AtomicBool::new(false) }
+    }
+
+    /// A handler, with the books in its hands: there is something to read.
+    pub fn want(&self) {
+        self.wanted.store(true, Relaxed);
+    }
+
+    /// A handler that has served its fault: calls the thread if there is something to read.
+    pub fn call_if_wanted(&self) {
+        if self.wanted.load(Relaxed) && self.wanted.swap(false, Relaxed) {
+            self.calls.atomic().fetch_add(1, AcqRel);
+            self.calls.wake_one();
+        }
+    }
+}
+
+impl Engine {
+    /// The life of the thread.
+    pub(crate) fn read_ahead(&'static self) -> ! {
+        let mut worker = match Worker::new(self.member.group.config().compressor, AHEAD_PAGES) {
+            Ok(worker) => worker,
+            Err(error) => self.fatal(format_args!(
+                "uswap: cannot make a thread that reads ahead: {}",
+                uswap_sys::report::Reason(&error)
+            )),
+        };
+        self.handlers_ready.fetch_add(1, AcqRel);
+        let mut loads = Vec::with_capacity(STRETCHES);
+        loop {
+            let calls = self.ahead.calls.load();
+            while let Entry::Running(_guard) = self.enter() {
+                if !self.read_some_ahead(&mut loads, &mut worker) {
+                    break;
+                }
+            }
+            let _ = self.ahead.calls.wait(calls, None);
+        }
+    }
+
+    /// Whether there may be more.
+    fn read_some_ahead(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> bool {
+        if self.is_over_limit() {
+            // Faults wait for memory.
+            return false;
+        }
+        {
+            let _gate = self.gate.pass();
+            let mut core = self.core();
+            while loads.len() < STRETCHES {
+                let Some(plan) = core.plan_ahead() else { break };
+                loads.push(Load::new(plan, loads.len()));
+            }
+        }
+        if loads.is_empty() {
+            return false;
+        }
+        self.load(loads, worker);
+        for load in loads.drain(..) {
+            self.count(Counter::SwapRa, load.plan.count as u64);
+            let _ = self.install(&load, worker);
+        }
+        self.keep_room(worker);
+        true
+    }
+}
