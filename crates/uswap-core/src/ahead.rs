@@ -163,3 +163,169 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::CoreConfig;
+    use crate::entry::Location;
+    use crate::fault::{FaultPlan, FrameLeft, Landing};
+    use crate::units::PageRange;
+
+    /// Pages from 0 on that are in the pool, and blocks of free frames.
+    fn swapped(pages: u64, ahead_max: u32) -> Core {
+        let config = CoreConfig { frame_blocks: 8, area_slots: alloc::vec::Vec::new(), window_max: 16, ahead_max };
+        let mut core = Core::new(config);
+        core.adopt(PageRange { start: PageNumber(0), pages });
+        for index in 0..pages {
+            let entry = core.table.insert(Location::Pool { handle: index as u32, len: 100 }, u128::from(index));
+            core.zswap.object_added(entry, index as u32, &core.table);
+            core.pages.set(PageNumber(index), PageState::Swapped { entry });
+        }
+        core.swapped_pages = pages;
+        for _ in 0..4 {
+            let block = core.cache.take_empty_block().unwrap();
+            (0..16).for_each(|index| core.cache.cached(block.frame(index), PageNumber(0), None));
+        }
+        while let Some(frame) = core.cache.take_inactive() {
+            core.cache.release(frame);
+        }
+        core
+    }
+
+    /// Carries a plan out: all pages come in.
+    fn load(core: &mut Core, plan: &LoadPlan) {
+        for (index, load) in plan.pages().iter().enumerate() {
+            match plan.mapped().contains(&index) {
+                true => core.load_done(load, plan.op, FrameLeft::Populated, true, plan.faulting == Some(index)),
+                false => core.load_cached(load, plan.op),
+            }
+        }
+    }
+
+    /// A thread touches `page`; what it waits for comes in. Whether it had to wait.
+    fn touch(core: &mut Core, page: u64) -> bool {
+        match core.fault(PageNumber(page), false) {
+            FaultPlan::Present => return false,
+            FaultPlan::Load(plan) => load(core, &plan),
+            FaultPlan::Restore { first, frame, pages } => {
+                core.restored(first, frame, pages, pages, FrameLeft::Populated);
+            }
+            other => panic!("{other:?}"),
+        }
+        true
+    }
+
+    fn read_ahead(core: &mut Core) -> u32 {
+        let mut pages = 0;
+        while let Some(plan) = core.plan_ahead() {
+            assert_eq!(plan.faulting, None);
+            load(core, &plan);
+            pages += plan.count as u32;
+        }
+        pages
+    }
+
+    /// Touches `pages` one after the other, with what is asked for read ahead after each. Returns those that it had to
+    /// wait for.
+    fn walk(core: &mut Core, pages: impl Iterator<Item = u64>) -> alloc::vec::Vec<u64> {
+        pages
+            .filter(|&page| {
+                let waited = touch(core, page);
+                let _ = read_ahead(core);
+                waited
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_stream_waits_for_its_markers_only() {
+        let mut core = swapped(1000, 256);
+        // Windows of 1, 2, 4, 8 and 16 pages; chunks of 32, 64, 128 and 256.
+        let waited = walk(&mut core, 0..1000);
+        assert_eq!(waited, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 767]);
+        assert_eq!((core.swapped_pages(), core.loads_in_flight()), (0, 0));
+    }
+
+    #[test]
+    fn a_stream_backwards_and_one_with_a_stride_are_read_ahead_too() {
+        let mut core = swapped(1000, 64);
+        assert_eq!(walk(&mut core, (500..1000).rev()).last(), Some(&(999 - 31 - 32 - 6 * 64)));
+        let mut core = swapped(2000, 64);
+        let waited = walk(&mut core, (0..2000).step_by(7));
+        assert_eq!(waited[..8], [0, 7, 14, 28, 56, 112, 224, 448]);
+        assert!(waited.len() < 16, "{waited:?}");
+    }
+
+    #[test]
+    fn the_marker_rests_in_the_swap_cache() {
+        let mut core = swapped(1000, 256);
+        (0..=15).for_each(|page| assert!(touch(&mut core, page) == [0, 1, 3, 7, 15].contains(&page)));
+        assert!(core.wants_ahead());
+        let plan = core.plan_ahead().unwrap();
+        assert_eq!((plan.pages()[0].page, plan.count, plan.mapped()), (PageNumber(31), 16, 1..16));
+        assert!(matches!(plan.pages()[0].landing, Landing::Frame(_)));
+        load(&mut core, &plan);
+        assert!(matches!(core.pages().get(PageNumber(31)), Some(PageState::InFrame { .. })));
+        assert!(core.is_resident(PageNumber(32)));
+    }
+
+    #[test]
+    fn without_free_frames_the_marker_stays_where_it_is() {
+        let mut core = swapped(1000, 256);
+        while core.cache.take_block(u16::MAX).is_some() {}
+        let waited = walk(&mut core, 0..600);
+        assert_eq!(waited, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511]);
+    }
+
+    #[test]
+    fn what_is_not_swapped_ends_it() {
+        let mut core = swapped(60, 256);
+        (0..=15).for_each(|page| assert!(touch(&mut core, page) == [0, 1, 3, 7, 15].contains(&page)));
+        assert_eq!(read_ahead(&mut core), 29);
+        assert!(!core.wants_ahead());
+        assert!(matches!(core.fault(PageNumber(60), false), FaultPlan::NotAdopted));
+    }
+
+    #[test]
+    fn a_program_that_overtakes_gets_its_window_and_what_follows_is_read_ahead() {
+        let mut core = swapped(1000, 64);
+        (0..=15).for_each(|page| assert!(touch(&mut core, page) == [0, 1, 3, 7, 15].contains(&page)));
+        // Nothing was read of the 32 pages from 31 on.
+        assert!(touch(&mut core, 31));
+        assert!(core.is_resident(PageNumber(46)) && !core.is_resident(PageNumber(47)));
+        let plan = core.plan_ahead().unwrap();
+        assert_eq!((plan.pages()[0].page, plan.count, plan.mapped()), (PageNumber(47), 16, 1..16));
+        load(&mut core, &plan);
+        assert!(core.plan_ahead().is_none());
+        assert!(touch(&mut core, 47), "the marker that the program jumped over is on the page after");
+        assert_eq!(read_ahead(&mut core), 64);
+    }
+
+    #[test]
+    fn a_stream_outlives_faults_elsewhere() {
+        let mut core = swapped(4000, 64);
+        let mut waited = walk(&mut core, 0..200);
+        for stray in 0..40 {
+            assert!(touch(&mut core, 1000 + stray * 70));
+        }
+        waited.extend(walk(&mut core, 200..400));
+        assert_eq!(waited, [0, 1, 3, 7, 15, 31, 63, 127, 191, 255, 319, 383]);
+    }
+
+    #[test]
+    fn pages_read_ahead_are_hits_a_marker_later() {
+        let mut core = swapped(1000, 64);
+        let _ = walk(&mut core, 0..63);
+        let window = core.readahead.window(PageNumber(63));
+        assert_eq!((window.pages, window.hits), (1, 32));
+        let _ = read_ahead(&mut core);
+        assert_eq!(core.readahead.window(PageNumber(127)).hits, 64);
+    }
+
+    #[test]
+    fn it_can_be_turned_off() {
+        let mut core = swapped(200, 0);
+        assert_eq!(walk(&mut core, 0..100), [0, 1, 3, 7, 15, 31, 47, 63, 79, 95]);
+    }
+}

@@ -1,4 +1,4 @@
-//! Reading ahead: a thread that brings what a stream will want next, while the program works in what it has.
+//! Reading ahead: threads that bring what a stream will want next, while the program works in what it has.
 //!
 //! Nobody waits for these pages, so nothing is lost by giving up: what cannot be had at once, for want of room or because an
 //! event is unread, is left where it is, for the fault that may ask for it.
@@ -9,14 +9,17 @@ use std::sync::atomic::Ordering::*;
 use uswap_core::fault::MAX_WINDOW;
 use uswap_sys::futex::Word;
 
+use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
 use crate::group::Counter;
 use crate::swapin::Load;
 
+/// One reads while the other moves in what it has read.
+const THREADS: u32 = 2;
 /// Stretches that are read together: 256 KiB, one transfer where they lie side by side.
 const STRETCHES: usize = 4;
 /// Pages of them.
-pub(crate) const AHEAD_PAGES: usize = STRETCHES * MAX_WINDOW;
+const AHEAD_PAGES: usize = STRETCHES * MAX_WINDOW;
 /// Of a budget, the part that may be ahead of one stream at a time, and the most that pays.
 const SHARE: u64 = 64;
 const CHUNK_MAX: u64 = 256;
@@ -26,9 +29,14 @@ pub(crate) fn chunk_max(limit_pages: u64) -> u32 {
     (limit_pages / SHARE).min(CHUNK_MAX) as u32
 }
 
-/// A call for the thread.
+/// How many threads a process gets. Each has a ring, which is a descriptor.
+pub(crate) fn threads() -> u32 {
+    if descriptors_are_scarce() { 0 } else { THREADS }
+}
+
+/// A call for the threads.
 pub(crate) struct Ahead {
-    /// Counts calls; the thread sleeps on it.
+    /// Counts calls; the threads sleep on it.
     calls: Word,
     /// There may be something to read.
     wanted: AtomicBool,
@@ -44,17 +52,17 @@ impl Ahead {
         self.wanted.store(true, Relaxed);
     }
 
-    /// A handler that has served its fault: calls the thread if there is something to read.
+    /// A handler that has served its fault: calls the threads if there is something to read.
     pub fn call_if_wanted(&self) {
         if self.wanted.load(Relaxed) && self.wanted.swap(false, Relaxed) {
             self.calls.atomic().fetch_add(1, AcqRel);
-            self.calls.wake_one();
+            self.calls.wake_all();
         }
     }
 }
 
 impl Engine {
-    /// The life of the thread.
+    /// The life of such a thread.
     pub(crate) fn read_ahead(&'static self) -> ! {
         let mut worker = match Worker::new(self.member.group.config().compressor, AHEAD_PAGES) {
             Ok(worker) => worker,

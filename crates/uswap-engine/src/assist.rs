@@ -12,8 +12,12 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::{Engine, Entry, Worker};
 
-/// With a lower limit on descriptors (RLIMIT_NOFILE) each one counts: the engine needs all others more than this one.
+/// With a lower limit on descriptors (RLIMIT_NOFILE) each one counts: what only makes things faster goes without.
 const DESCRIPTORS_MIN: u64 = 32;
+
+pub(crate) fn descriptors_are_scarce() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.is_some_and(|limit| limit < DESCRIPTORS_MIN)
+}
 
 /// A call that handlers hear while they wait for faults.
 pub(crate) struct Call {
@@ -24,10 +28,9 @@ pub(crate) struct Call {
 
 impl Call {
     pub fn new() -> io::Result<Call> {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let event = match limit {
-            Some(limit) if limit < DESCRIPTORS_MIN => None,
-            _ => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+        let event = match descriptors_are_scarce() {
+            true => None,
+            false => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
         };
         Ok(Call { event, calls: AtomicBool::new(false) })
     }

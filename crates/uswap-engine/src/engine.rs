@@ -114,7 +114,7 @@ pub struct Engine {
     pub(crate) meter: Meter,
     pub(crate) call: Call,
     pub(crate) ahead: Ahead,
-    /// Handlers that have all the memory that they need.
+    /// Handlers, and threads that read ahead, that have all the memory that they need.
     pub(crate) handlers_ready: AtomicU32,
     pub(crate) post: &'static Post,
     /// Nanoseconds of a handler for a page from the pool, and for one from an area: a mean of the last ones.

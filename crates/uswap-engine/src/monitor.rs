@@ -17,6 +17,7 @@ use uswap_sys::rss::{StatM, own_rss};
 use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
+use crate::ahead;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::fork::ForkPost;
 use crate::group::ProcessSlot;
@@ -599,13 +600,15 @@ fn start_handlers(engine: &'static Engine) {
     if started == 0 {
         engine.fatal(format_args!("uswap: no fault handler could be started"));
     }
-    let start = std::ptr::from_ref(engine).cast_mut().cast();
-    match thread::spawn(c"uswap-ahead", STACK_BYTES, FileTable::Share, ahead_main, start) {
-        Ok(_thread) => started += 1,
-        // Every page waits for its fault then.
-        Err(error) => engine.member.say(format_args!("uswap: nothing is read ahead: {}", Reason(&error))),
+    for _ in 0..ahead::threads() {
+        let start = std::ptr::from_ref(engine).cast_mut().cast();
+        match thread::spawn(c"uswap-ahead", STACK_BYTES, FileTable::Share, ahead_main, start) {
+            Ok(_thread) => started += 1,
+            // Every page waits for its fault then.
+            Err(error) => engine.member.say(format_args!("uswap: less is read ahead: {}", Reason(&error))),
+        }
     }
-    // A fork now would copy the heap as it is, locked by a handler that takes its memory, and the child's monitor would
+    // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
     // wait for that lock for ever.
     while engine.handlers_ready.load(Acquire) < started {
         crate::handler::pause();
