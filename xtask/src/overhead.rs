@@ -117,6 +117,10 @@ fn resident_kib(command: &mut Command) -> Result<Resident, String> {
         }
     }
     let mut total = Resident::default();
+    // The anchor shares the supervisor's memory, which counts once.
+    let shares =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "uswap-anchor\n");
+    members.retain(|pid| !shares(pid));
     for pid in members {
         let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         let value = |name: &str| -> f64 {
