@@ -195,3 +195,16 @@ fn a_soak_goes_on_where_it_was_stopped() {
     refused(&["soak", "--seeds", "7", "--progress", &progress], &["progress:1: ", "another soak"]);
     assert!(printed(&["soak", "--seed", "4"]).starts_with("1 schedules, "));
 }
+
+/// A soak that could not report anything would look like one that finds nothing.
+#[test]
+fn a_planted_defect_is_reported_with_its_seed() {
+    let output = sim(&["soak", "--seeds", "200", "--canary"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.lines().count(), 1, "not one line: {text}");
+    assert!(text.contains("not true that a page reads as what was written last"), "{text}");
+    let (_, seed) = text.split_once("replay it with: uswap sim soak --seed ").unwrap();
+    let again = sim(&["soak", "--canary", "--seed", seed.trim()]);
+    assert_eq!(String::from_utf8_lossy(&again.stderr), text);
+}
