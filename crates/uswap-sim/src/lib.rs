@@ -8,6 +8,7 @@
 
 pub mod chance;
 pub mod clock;
+mod content;
 pub mod costs;
 pub mod counting;
 pub mod device;

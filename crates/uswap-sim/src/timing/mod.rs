@@ -1,36 +1,58 @@
-//! Timing mode: processes that share a limit of memory and a swap area, in virtual time.
+//! Timing mode: processes that share limits of memory and a swap area, in virtual time.
 //!
-//! Each process touches its pages as fast as it can; a fault goes through core's way in of an era, slots come from core's
-//! allocator, transfers take their time on the device. Reclaim is what a limit of a cgroup makes of it: whoever needs a page
-//! lets another one go first. After every few faults the books are checked against each other.
+//! Each process touches its pages as fast as it can; a fault goes through core's way in of an era ([`swap_in`]), slots come
+//! from core's allocator, transfers take their time on the device and may go wrong ([`disk`]). Reclaim is what the limits of
+//! a cgroup make of it: whoever needs a page lets others go first, and waits for their writes ([`swap_out`]). Zeros and
+//! compressed pages never reach the device ([`pool`]); pages lie on nodes ([`nodes`]); processes are killed ([`exit`]).
+//!
+//! Every write of a program makes a content of its own, so that a wrong page is seen ([`pages`]): a page is right, or its
+//! owner is told. After every few faults everything is checked against everything ([`check`]).
 
-use std::collections::{BTreeMap, VecDeque};
+mod cgroup;
+mod check;
+mod disk;
+mod exit;
+mod nodes;
+mod pages;
+mod pool;
+mod sabotage;
+mod swap_in;
+mod swap_out;
 
+pub use check::{Checker, Violation};
+pub use sabotage::Sabotage;
+
+use std::collections::BTreeMap;
+
+use uswap_core::linux::memory_max::{Charging, Limits};
+use uswap_core::linux::numa::{Misplaced, Placement};
 use uswap_core::linux::readahead::{Preset, Readahead};
 use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swap_in::{Read, SwapInPath, SwappedIn};
+use uswap_core::linux::swap_in::SwapInPath;
 use uswap_core::linux::swapoff::Place;
-use uswap_core::linux::swapped_memory::{Pte, SwappedMemory};
+use uswap_core::linux::swapped_memory::SwappedMemory;
+use uswap_core::linux::writeout::PageIo;
 use uswap_core::replacement::Replacement;
 use uswap_core::{PageNumber, PageRange};
 
+use self::cgroup::Cgroup;
+use self::check::Checked;
+use self::disk::Disk;
+use self::nodes::Nodes;
+use self::pages::Pages;
+use self::pool::Pool;
+use self::swap_out::Room;
 use crate::chance::Chance;
 use crate::clock::EventQueue;
 use crate::costs::CpuCosts;
-use crate::device::faults::{FaultRates, ReadFate};
-use crate::device::{Device, Direction, Profile, Request};
+use crate::device::Profile;
+use crate::device::faults::FaultRates;
 use crate::paper::machine::machine;
 use crate::trace::Access;
 use crate::workload::Spec;
 
-/// Faults between two looks of the checkers.
-const CHECK_EVERY: u64 = 4096;
 /// Accesses of a process before others have their turn.
 const TURN: u64 = 256;
-/// Pages that came along and were not touched may take one part of so many of memory.
-const AHEAD_SHARE: u64 = 8;
-/// Reads of a page before it is given up.
-const ATTEMPTS: u32 = 4;
 /// Where each process's memory begins: not at page 0, which no program has.
 const FIRST_PAGE: u64 = 512;
 
@@ -43,12 +65,57 @@ pub struct Setup {
     pub by_address: bool,
     /// Processes, each with the whole workload and a seed of its own.
     pub processes: u32,
-    /// Memory of all of them.
-    pub limit_pages: u64,
+    /// Limits of memory, of all processes together or of each.
+    pub limits: Limits,
+    /// Each process has a cgroup of its own, with these limits.
+    pub own_cgroups: bool,
+    /// Slots of the area; `None` for twice as many as there are pages.
+    pub slots: Option<u64>,
+    /// zswap may take so many percent of the memory that the limits allow; 0 turns it off.
+    pub zswap_percent: u64,
+    /// So many percent of what programs write are zeros.
+    pub zero_percent: u64,
+    /// NUMA nodes; processes run on them in turn.
+    pub nodes: u32,
+    /// On whose node a page goes that readahead brings.
+    pub placement: Placement,
+    /// Processes that are killed at some point.
+    pub kills: u32,
     /// What chance starts from.
     pub seed: u64,
-    /// What goes wrong in reads.
+    /// What goes wrong with transfers.
     pub faults: FaultRates,
+    /// Pages that come back are checked against a hash. The kernel does not.
+    pub hashes: bool,
+    /// Faults between two looks of the checkers.
+    pub check_every: u64,
+}
+
+impl Setup {
+    /// One process with so many pages of memory, on Linux 6.18, where nothing goes wrong.
+    pub fn new(limit_pages: u64) -> Self {
+        Self {
+            preset: Preset::LINUX_6_18,
+            by_address: true,
+            processes: 1,
+            limits: Limits { high: u64::MAX, max: limit_pages },
+            own_cgroups: false,
+            slots: None,
+            zswap_percent: 0,
+            zero_percent: 0,
+            nodes: 1,
+            placement: Placement::Toucher,
+            kills: 0,
+            seed: 1,
+            faults: FaultRates::NONE,
+            hashes: true,
+            check_every: 4096,
+        }
+    }
+
+    fn cgroups(&self) -> u32 {
+        if self.own_cgroups { self.processes } else { 1 }
+    }
 }
 
 /// What a run came to.
@@ -58,252 +125,274 @@ pub struct Timed {
     pub ns: u64,
     /// Accesses.
     pub accesses: u64,
+    /// Faults.
+    pub faults: u64,
     /// Faults that read from the device.
     pub major: u64,
-    /// Faults that found their page in the swap cache, brought along by another.
+    /// Faults that found their page in the swap cache: brought along by another, or still being written.
     pub cached: u64,
     /// Pages read, those brought along included.
     pub pages_read: u64,
     /// Pages written.
     pub pages_written: u64,
+    /// Writes that ended with an error; their pages stayed.
+    pub failed_writes: u64,
     /// Pages that could not be read back; their process was told.
     pub lost: u64,
+    /// Reads of a page with a wrong content that nobody noticed.
+    pub wrong: u64,
+    /// Pages that found no slot, and stayed.
+    pub no_slot: u64,
+    /// Processes that were killed, those without memory among them.
+    pub killed: u64,
+    /// Processes that were killed since there was no memory for them.
+    pub out_of_memory: u64,
+    /// How long tasks slept past `memory.high`.
+    pub throttled_ns: u64,
+    /// Pages by where they went and came from.
+    pub io: PageIo,
+    /// Compressed pages that were written to their slots.
+    pub zswpwb: u64,
+    /// Pages on a wrong node.
+    pub misplaced: Misplaced,
     /// How long a major fault takes: half take less.
     pub median_ns: u64,
     /// And all but one of a hundred.
     pub p99_ns: u64,
 }
 
+/// What is known of a slot in use.
+struct Slot {
+    /// The page that is in it, counted over all processes.
+    id: u32,
+    /// Hash of what was sent to it.
+    hash: u128,
+}
+
+struct Process {
+    cgroup: usize,
+    /// Pages that it took past `memory.high` and has not paid for.
+    past_high: u64,
+    /// A charge that waits for writes to end, and what was used before them.
+    charging: Option<(Charging, Option<u64>)>,
+    /// The access that waits with it.
+    waiting: Option<Access>,
+    /// Accesses until it is killed.
+    lives: Option<u64>,
+    has_ended: bool,
+}
+
 struct Run<'a> {
     setup: &'a Setup,
+    sabotage: Option<Sabotage>,
     memory: SwappedMemory,
     path: SwapInPath,
-    policy: &'a mut dyn Replacement,
-    device: Device,
-    chance: Chance,
+    cgroups: Vec<Cgroup>,
+    processes: Vec<Process>,
+    pages: Pages,
+    slots: BTreeMap<SwapEntry, Slot>,
+    pool: Pool,
+    disk: Disk,
+    nodes: Nodes,
     costs: CpuCosts,
     pages_each: u64,
-    /// Pages that came along and were not touched yet, and when each is there.
-    ahead: BTreeMap<SwapEntry, u64>,
-    /// The same, oldest first; some are gone.
-    ahead_order: VecDeque<SwapEntry>,
     stalls_ns: Vec<u64>,
     timed: Timed,
 }
+
+/// Makes the policy of a cgroup with so many pages.
+pub type MakePolicy<'a> = &'a dyn Fn(usize) -> Box<dyn Replacement>;
 
 /// Runs `spec` once for each process.
 ///
 /// # Errors
 /// What a checker found.
-pub fn run(spec: &Spec, setup: &Setup, policy: &mut dyn Replacement, profile: &Profile) -> Result<Timed, String> {
-    let processes = u64::from(setup.processes);
-    let slots = (spec.pages * processes * 2).next_multiple_of(512) + 512;
-    let mut memory = machine(slots, profile);
-    for _ in 0..processes {
-        memory.add_space();
-        memory.add_mapping(PageRange { start: PageNumber(FIRST_PAGE), pages: spec.pages });
-    }
-    let mut run = Run {
-        setup,
-        memory,
-        path: SwapInPath::new(setup.preset, Readahead::new(3, setup.by_address)),
-        policy,
-        device: Device::new(profile.clone(), Chance::stream(setup.seed, 1)),
-        chance: Chance::stream(setup.seed, 2),
-        costs: CpuCosts::table(),
-        pages_each: spec.pages,
-        ahead: BTreeMap::new(),
-        ahead_order: VecDeque::new(),
-        stalls_ns: Vec::new(),
-        timed: Timed::default(),
-    };
-    let mut programs: Vec<_> = (0..processes).map(|process| spec.accesses(setup.seed + process)).collect();
+pub fn run(spec: &Spec, setup: &Setup, policy: MakePolicy, profile: &Profile) -> Result<Timed, Violation> {
+    run_with(spec, setup, policy, profile, None)
+}
+
+/// The same with a planted defect.
+///
+/// # Errors
+/// What a checker found.
+pub fn run_sabotaged(
+    spec: &Spec,
+    setup: &Setup,
+    policy: MakePolicy,
+    profile: &Profile,
+    sabotage: Sabotage,
+) -> Result<Timed, Violation> {
+    run_with(spec, setup, policy, profile, Some(sabotage))
+}
+
+fn run_with(
+    spec: &Spec,
+    setup: &Setup,
+    policy: MakePolicy,
+    profile: &Profile,
+    sabotage: Option<Sabotage>,
+) -> Result<Timed, Violation> {
+    let mut run = Run::new(spec, setup, policy, profile, sabotage);
+    let mut programs: Vec<_> =
+        (0..setup.processes).map(|process| spec.accesses(setup.seed + u64::from(process))).collect();
     let mut queue = EventQueue::new();
     (0..programs.len()).for_each(|process| queue.at(0, process));
     while let Some(process) = queue.pop() {
-        let mut now_ns = queue.now_ns();
-        let turn_ends_ns = now_ns + TURN * run.costs.cache_lookup.ns;
-        let mut is_done = false;
-        while now_ns < turn_ends_ns && !is_done {
-            match programs[process].next() {
-                Some(access) => now_ns = run.access(process, access, now_ns)?,
-                None => is_done = true,
+        match run.turn(process, &mut *programs[process], queue.now_ns())? {
+            Turn::GoesOn(now_ns) => queue.at(now_ns, process),
+            Turn::Ended(now_ns) => {
+                run.timed.ns = run.timed.ns.max(now_ns);
+                run.check()?;
+                run.exit(process);
             }
-        }
-        if is_done {
-            run.timed.ns = run.timed.ns.max(now_ns);
-        } else {
-            queue.at(now_ns, process);
         }
     }
-    run.check()?;
-    run.stalls_ns.sort_unstable();
-    let at = |percent: usize| run.stalls_ns.get(run.stalls_ns.len() * percent / 100).copied().unwrap_or(0);
-    (run.timed.median_ns, run.timed.p99_ns) = (at(50), at(99));
-    Ok(run.timed)
+    run.end()
 }
 
-impl Run<'_> {
-    /// One access at `now_ns`; tells when it is over.
-    fn access(&mut self, process: usize, access: Access, now_ns: u64) -> Result<u64, String> {
-        self.timed.accesses += 1;
-        let id = (process as u64 * self.pages_each + access.page % self.pages_each) as u32;
-        let now_ns = now_ns + self.costs.cache_lookup.ns;
-        if self.policy.is_resident(id) {
-            self.policy.touch(id);
-            return Ok(now_ns);
+/// How a turn of a process ended, and when.
+enum Turn {
+    GoesOn(u64),
+    Ended(u64),
+}
+
+impl<'a> Run<'a> {
+    fn new(spec: &Spec, setup: &'a Setup, policy: MakePolicy, profile: &Profile, sabotage: Option<Sabotage>) -> Self {
+        let all_pages = spec.pages * u64::from(setup.processes);
+        let slots = setup.slots.unwrap_or_else(|| (all_pages * 2).next_multiple_of(512) + 512);
+        let mut memory = machine(slots, profile);
+        for _ in 0..setup.processes {
+            memory.add_space();
+            memory.add_mapping(PageRange { start: PageNumber(FIRST_PAGE), pages: spec.pages });
         }
-        self.make_room(now_ns);
-        let place = self.place(id);
-        let end_ns = now_ns + self.costs.fault.ns;
-        let end_ns = match self.memory.pte(place) {
-            Pte::Swapped(entry) => self.swap_in(place, entry, end_ns)?,
-            _ => {
-                self.memory.set_present(place);
-                end_ns
-            }
+        let cgroup = |_| Cgroup::new(setup.limits, policy(setup.limits.max as usize));
+        let mut chance = Chance::stream(setup.seed, 6);
+        let mut victims: Vec<u32> = (0..setup.processes).collect();
+        chance.shuffle(&mut victims);
+        victims.truncate(setup.kills as usize);
+        let process = |process: u32| Process {
+            cgroup: if setup.own_cgroups { process as usize } else { 0 },
+            past_high: 0,
+            charging: None,
+            waiting: None,
+            lives: victims.contains(&process).then(|| chance.below(spec.accesses)),
+            has_ended: false,
         };
-        self.policy.insert(id);
-        if (self.timed.major + self.timed.cached).is_multiple_of(CHECK_EVERY) {
-            self.check()?;
+        Self {
+            setup,
+            sabotage,
+            memory,
+            path: SwapInPath::new(setup.preset, Readahead::new(3, setup.by_address)),
+            processes: (0..setup.processes).map(process).collect(),
+            cgroups: (0..setup.cgroups()).map(cgroup).collect(),
+            pages: Pages::new(all_pages, setup.zero_percent, setup.seed),
+            slots: BTreeMap::new(),
+            pool: Pool::new(slots, setup.limits.max.saturating_mul(u64::from(setup.cgroups())), setup.zswap_percent),
+            disk: Disk::new(profile, setup.faults, setup.seed),
+            nodes: Nodes::new(setup.nodes, setup.placement),
+            costs: CpuCosts::table(),
+            pages_each: spec.pages,
+            stalls_ns: Vec::new(),
+            timed: Timed::default(),
         }
-        Ok(end_ns)
+    }
+
+    /// A process runs for a while, or until it has to wait.
+    fn turn(&mut self, process: usize, program: &mut dyn Iterator<Item = Access>, mut now_ns: u64) -> Checked<Turn> {
+        let turn_ends_ns = now_ns + TURN * self.costs.cache_lookup.ns;
+        while now_ns < turn_ends_ns {
+            let waiting = self.processes[process].waiting.take();
+            let Some(access) = waiting.or_else(|| program.next()) else { return Ok(Turn::Ended(now_ns)) };
+            if waiting.is_none() && self.is_killed(process) {
+                return Ok(Turn::Ended(now_ns));
+            }
+            self.timed.accesses += u64::from(waiting.is_none());
+            match self.access(process, access, now_ns)? {
+                Room::There(end_ns) => now_ns = end_ns,
+                Room::Later(end_ns) => {
+                    self.processes[process].waiting = Some(access);
+                    return Ok(Turn::GoesOn(end_ns));
+                }
+                Room::None => {
+                    self.timed.killed += 1;
+                    self.timed.out_of_memory += 1;
+                    return Ok(Turn::Ended(now_ns));
+                }
+            }
+        }
+        Ok(Turn::GoesOn(now_ns))
+    }
+
+    /// Whether the process dies before its next access.
+    fn is_killed(&mut self, process: usize) -> bool {
+        let Some(lives) = &mut self.processes[process].lives else { return false };
+        let dies = *lives == 0;
+        *lives = lives.saturating_sub(1);
+        self.timed.killed += u64::from(dies);
+        dies
+    }
+
+    /// One access at `now_ns`, where there is memory for it; when it is over.
+    fn access(&mut self, process: usize, access: Access, now_ns: u64) -> Checked<Room> {
+        let id = (process as u64 * self.pages_each + access.page % self.pages_each) as u32;
+        let mut now_ns = now_ns + self.costs.cache_lookup.ns;
+        let cgroup = self.processes[process].cgroup;
+        let is_here = self.cgroups[cgroup].policy.is_resident(id);
+        if is_here {
+            self.cgroups[cgroup].policy.touch(id);
+        } else {
+            match self.fault(process, id, now_ns)? {
+                Room::There(end_ns) => now_ns = end_ns,
+                room => return Ok(room),
+            }
+        }
+        if !self.pages.read(id, self.setup.hashes)? {
+            self.timed.wrong += 1;
+        }
+        if access.write {
+            self.pages.write(id);
+        }
+        let is_remote = self.pages.node(id) != self.nodes.of(process);
+        now_ns += if is_remote { self.costs.remote_touch.ns } else { 0 };
+        // On the way back to the program, when the access is over: the page may leave again at once.
+        Ok(Room::There(if is_here { now_ns } else { self.pay(process, now_ns) }))
+    }
+
+    fn process_of(&self, id: u32) -> usize {
+        (u64::from(id) / self.pages_each) as usize
     }
 
     fn place(&self, id: u32) -> Place {
-        let (mapping, page) = (u64::from(id) / self.pages_each, u64::from(id) % self.pages_each);
-        Place { mapping: mapping as usize, page: PageNumber(FIRST_PAGE + page) }
+        Place { mapping: self.process_of(id), page: PageNumber(FIRST_PAGE + u64::from(id) % self.pages_each) }
     }
 
-    /// What came along leaves when it takes more than its share, oldest first; otherwise what the policy says.
-    fn make_room(&mut self, now_ns: u64) {
-        while (self.policy.resident() + self.ahead.len()) as u64 >= self.setup.limit_pages {
-            let has_its_share = self.ahead.len() as u64 <= self.setup.limit_pages / AHEAD_SHARE;
-            let victim = if has_its_share { self.policy.evict() } else { None };
-            let Some(victim) = victim else {
-                let Some(entry) = self.ahead_order.pop_front() else { return };
-                if self.ahead.remove(&entry).is_some() {
-                    self.memory.drop_from_cache(entry);
-                }
-                continue;
-            };
-            let entry = self.memory.swap_out(self.place(victim), 0, &mut ()).expect("the area holds all pages twice");
-            self.device.submit_one(now_ns, Direction::Write, Request { slot: entry.slot, pages: 1 });
-            self.timed.pages_written += 1;
+    /// Who is charged for the page of a slot.
+    fn cgroup_of(&self, entry: SwapEntry) -> usize {
+        self.processes[self.process_of(self.slots[&entry].id)].cgroup
+    }
+
+    /// Whether this planted defect is to be done here and now; it is done once.
+    fn sabotages(&mut self, sabotage: Sabotage, here: bool) -> bool {
+        let now = here && self.sabotage == Some(sabotage);
+        if now {
+            self.sabotage = None;
         }
+        now
     }
 
-    fn swap_in(&mut self, place: Place, entry: SwapEntry, now_ns: u64) -> Result<u64, String> {
-        let mut reads = Vec::new();
-        // A page that is written frees its slot at once, so that no page has two copies to keep apart.
-        let swap_in =
-            self.memory.fault(&mut self.path, place, true, &mut reads).map_err(|error| format!("{error:?}"))?;
-        let mut end_ns = match swap_in.outcome {
-            SwappedIn::Hit => {
-                self.timed.cached += 1;
-                return Ok(self.ahead.remove(&entry).unwrap_or(now_ns).max(now_ns));
-            }
-            SwappedIn::Bypass => {
-                self.timed.pages_read += 1;
-                self.device.submit_one(now_ns, Direction::Read, Request { slot: entry.slot, pages: 1 })
-            }
-            SwappedIn::Miss => self.read(entry, &reads, now_ns),
-            SwappedIn::Gone => return Err(format!("{entry:?} is nobody's while a page table names it")),
-        };
-        let mut attempts = 1;
-        while self.setup.faults.read(&mut self.chance) != ReadFate::Fine {
-            if attempts == ATTEMPTS {
-                self.timed.lost += 1;
-                break;
-            }
-            attempts += 1;
-            end_ns = self.device.submit_one(end_ns, Direction::Read, Request { slot: entry.slot, pages: 1 });
-        }
-        self.timed.major += 1;
-        self.stalls_ns.push(end_ns - now_ns);
-        Ok(end_ns)
-    }
-
-    /// Submits a window; tells when the wanted page is there.
-    fn read(&mut self, wanted: SwapEntry, reads: &[Read], now_ns: u64) -> u64 {
-        let requests: Vec<Request> = reads.iter().map(|read| Request { slot: read.entry.slot, pages: 1 }).collect();
-        self.timed.pages_read += reads.len() as u64;
-        let mut end_ns = now_ns;
-        for (request, ready_ns) in self.device.submit(now_ns, Direction::Read, &requests) {
-            for slot in request.slot..request.end() {
-                let entry = SwapEntry { slot, ..wanted };
-                if entry == wanted {
-                    end_ns = ready_ns;
-                } else {
-                    self.ahead.insert(entry, ready_ns);
-                    self.ahead_order.push_back(entry);
-                }
-            }
-        }
-        end_ns
-    }
-
-    fn check(&self) -> Result<(), String> {
-        check_limit(self.policy.resident(), self.ahead.len(), self.setup.limit_pages)?;
-        self.memory.check().map_err(|violation| violation.to_string())
-    }
-}
-
-/// A window may go beyond the limit until the next fault, and no more than that.
-fn check_limit(resident: usize, ahead: usize, limit: u64) -> Result<(), String> {
-    match (resident + ahead) as u64 > limit + u64::from(u8::MAX) {
-        true => Err(format!("{resident} pages and {ahead} brought along are more than the limit of {limit}")),
-        false => Ok(()),
+    /// All have ended.
+    fn end(mut self) -> Result<Timed, Violation> {
+        self.land(u64::MAX);
+        self.check_end()?;
+        self.stalls_ns.sort_unstable();
+        let at = |percent: usize| self.stalls_ns.get(self.stalls_ns.len() * percent / 100).copied().unwrap_or(0);
+        (self.timed.median_ns, self.timed.p99_ns) = (at(50), at(99));
+        self.timed.io = self.pool.io();
+        self.timed.zswpwb = self.pool.zswap().stats().zswpwb;
+        self.timed.misplaced = self.nodes.misplaced();
+        Ok(self.timed)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use uswap_core::replacement::by_name;
-
-    fn timed(workload: &str, limit_pages: u64, processes: u32, faults: FaultRates) -> Timed {
-        let setup = Setup { preset: Preset::LINUX_5_8, by_address: true, processes, limit_pages, seed: 3, faults };
-        let mut policy = by_name("second-chance", limit_pages as usize).unwrap();
-        run(&Spec::parse(workload).unwrap(), &setup, &mut *policy, &Profile::named("nvme").unwrap()).unwrap()
-    }
-
-    #[test]
-    fn what_fits_takes_no_fault_and_what_does_not_takes_time() {
-        let fits = timed("loop:pages=1000,accesses=10000", 1000, 1, FaultRates::NONE);
-        assert_eq!((fits.major, fits.pages_written, fits.lost), (0, 0, 0));
-        let half = timed("loop:pages=1000,accesses=10000", 500, 1, FaultRates::NONE);
-        assert!(half.major > 500 && half.ns > 10 * fits.ns, "{half:?}");
-    }
-
-    #[test]
-    fn neighbours_come_along_where_they_are_wanted() {
-        let sequential = timed("sequential:pages=4000,accesses=20000", 1000, 1, FaultRates::NONE);
-        let random = timed("random:pages=4000,accesses=20000", 1000, 1, FaultRates::NONE);
-        assert!(sequential.cached > 3 * sequential.major, "{sequential:?}");
-        assert!(random.cached * 10 < random.major, "{random:?}");
-        assert!(random.median_ns > 200_000 && random.p99_ns > random.median_ns);
-    }
-
-    #[test]
-    fn processes_share_the_limit_and_a_run_can_be_repeated() {
-        let both = timed("zipf:pages=1000,accesses=20000", 1000, 2, FaultRates::NONE);
-        let alone = timed("zipf:pages=1000,accesses=20000", 1000, 1, FaultRates::NONE);
-        assert_eq!((alone.major, both.accesses), (0, 40_000));
-        assert!(both.major > 0);
-        assert_eq!(both, timed("zipf:pages=1000,accesses=20000", 1000, 2, FaultRates::NONE));
-    }
-
-    #[test]
-    fn a_page_that_cannot_be_read_is_told() {
-        let faults = FaultRates { read_fails: FaultRates::OF, ..FaultRates::NONE };
-        let timed = timed("random:pages=400,accesses=2000", 200, 1, faults);
-        assert!(timed.lost > 0 && timed.lost == timed.major, "{timed:?}");
-    }
-
-    #[test]
-    fn the_limit_can_be_violated() {
-        assert_eq!(check_limit(1000, 200, 1000), Ok(()));
-        assert!(check_limit(1000, 300, 1000).is_err());
-    }
-}
+mod tests;
