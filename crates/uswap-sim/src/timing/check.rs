@@ -23,6 +23,8 @@ pub enum Checker {
     RightContent,
     /// A page is lost only when a fault was injected into it.
     LostForAReason,
+    /// Windows, reads and hits of readahead follow its rules.
+    Readahead,
     /// The compressed pool agrees with itself, and none of its slots is zero, too.
     Pool,
     /// A cgroup is within its limit, and pages in memory are those that are counted.
@@ -39,6 +41,7 @@ impl Checker {
             Self::Recoverable => "every page is recoverable",
             Self::RightContent => "a page reads as what was written last",
             Self::LostForAReason => "a page is lost only for a reason",
+            Self::Readahead => "readahead follows its rules",
             Self::Pool => "the compressed pool agrees with itself",
             Self::Limits => "cgroups are charged for what they have, and keep their limits",
             Self::NothingLeft => "nothing is left of what has ended",
@@ -83,6 +86,9 @@ impl Run<'_> {
         }
         let zswap = self.pool.zswap();
         zswap.check(|entry| self.pool.is_zero(entry)).or_else(|it| violated(Checker::Pool, it.to_string()))?;
+        ensure(self.pool.stale().is_none(), Checker::Pool, || {
+            format!("{:?} was refused, and has a compressed page", self.pool.stale())
+        })?;
         self.check_pages()?;
         let limit = self.setup.limits.max;
         (0..self.cgroups.len()).try_for_each(|cgroup| check_limit(self.usage(cgroup), limit))

@@ -24,6 +24,7 @@ impl Run<'_> {
         }
         self.memory.map(place, false);
         if self.cgroups[cgroup].take_ahead(entry).is_some() {
+            self.rules.dropped(entry.slot);
             self.memory.drop_from_cache(entry);
         }
         self.settle(entry);

@@ -15,6 +15,7 @@ mod exit;
 mod nodes;
 mod pages;
 mod pool;
+mod readahead;
 mod sabotage;
 mod swap_in;
 mod swap_out;
@@ -41,6 +42,7 @@ use self::disk::Disk;
 use self::nodes::Nodes;
 use self::pages::Pages;
 use self::pool::Pool;
+use self::readahead::{PAGE_CLUSTER, ReadaheadRules};
 use self::swap_out::Room;
 use crate::chance::Chance;
 use crate::clock::EventQueue;
@@ -187,6 +189,7 @@ struct Run<'a> {
     sabotage: Option<Sabotage>,
     memory: SwappedMemory,
     path: SwapInPath,
+    rules: ReadaheadRules,
     cgroups: Vec<Cgroup>,
     processes: Vec<Process>,
     pages: Pages,
@@ -282,7 +285,8 @@ impl<'a> Run<'a> {
             setup,
             sabotage,
             memory,
-            path: SwapInPath::new(setup.preset, Readahead::new(3, setup.by_address)),
+            path: SwapInPath::new(setup.preset, Readahead::new(PAGE_CLUSTER, setup.by_address)),
+            rules: ReadaheadRules::new(slots, setup.processes),
             processes: (0..setup.processes).map(process).collect(),
             cgroups: (0..setup.cgroups()).map(cgroup).collect(),
             pages: Pages::new(all_pages, setup.zero_percent, setup.seed),

@@ -16,6 +16,8 @@ pub(super) struct Pool {
     zswap: Zswap,
     contents: BTreeMap<SwapEntry, Content>,
     io: PageIo,
+    /// A slot that kept an old page when a new one was refused.
+    stale: Option<SwapEntry>,
 }
 
 /// Where a page is read from.
@@ -35,7 +37,7 @@ impl Pool {
         let config = ZswapConfig { enabled: percent > 0, max_pool_percent: percent, ..ZswapConfig::new(memory_pages) };
         let mut zswap = Zswap::new(config);
         zswap.swapon(0, slots);
-        Self { zeros: ZeroMap::new(slots), zswap, contents: BTreeMap::new(), io: PageIo::default() }
+        Self { zeros: ZeroMap::new(slots), zswap, contents: BTreeMap::new(), io: PageIo::default(), stale: None }
     }
 
     /// Pages by where they went and came from.
@@ -51,6 +53,11 @@ impl Pool {
     /// zswap, for its checks and counters.
     pub fn zswap(&self) -> &Zswap {
         &self.zswap
+    }
+
+    /// A slot whose old page could overwrite what has gone to the device instead.
+    pub fn stale(&self) -> Option<SwapEntry> {
+        self.stale
     }
 
     /// Whether a slot's page is all zeros.
@@ -70,11 +77,13 @@ impl Pool {
         let lru = LruId { cgroup: cgroup as u16, node: 0 };
         let compressed = Compressed::Bytes(if content.compresses() { content.object_len() } else { 4096 });
         let request = StoreRequest { first: entry, lru, pages: &[compressed] };
-        let Self { zeros, zswap, contents, io } = self;
+        let Self { zeros, zswap, contents, io, stale } = self;
         io.write(&folio, zeros, |_| {
             let stored = zswap.store(request, &mut ()).is_ok();
             if stored {
                 contents.insert(entry, content);
+            } else if zswap.check_rejected(request).is_err() {
+                *stale = Some(entry);
             }
             stored
         })

@@ -9,6 +9,12 @@ pub enum Sabotage {
     OverwriteSlot,
     /// A page is handed over with the content of another one.
     Misread,
+    /// The header's slot is read along with others.
+    ReadHeader,
+    /// A readahead window has another size than the rule allows.
+    OddWindow,
+    /// A page that readahead brought counts as two hits.
+    CountHitTwice,
     /// A page is called lost that could be read.
     LoseForNothing,
     /// A slot is freed and its compressed copy stays.

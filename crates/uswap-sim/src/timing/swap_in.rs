@@ -3,7 +3,7 @@
 use uswap_core::PageNumber;
 use uswap_core::linux::numa::Node;
 use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swap_in::{Read, SwappedIn};
+use uswap_core::linux::swap_in::{Read, SwapIn, SwappedIn};
 use uswap_core::linux::swapoff::{Place, SwapoffBooks};
 use uswap_core::linux::swapped_memory::Pte;
 
@@ -79,11 +79,11 @@ impl Run<'_> {
         }
         let mut reads = Vec::new();
         // A page that is written frees its slot at once, so that no page has two copies to keep apart.
+        let hits_before = self.path.readahead.swap_ra_hit();
         let swap_in = self.memory.fault(&mut self.path, place, true, &mut reads);
-        let outcome = match swap_in {
-            Ok(swap_in) => swap_in.outcome,
-            Err(error) => return violated(Checker::OneOwner, format!("a fault ends with {error:?}")),
-        };
+        let swap_in = swap_in.or_else(|error| violated(Checker::OneOwner, format!("a fault ends with {error:?}")))?;
+        self.check_readahead(process, entry, &swap_in, &reads, hits_before)?;
+        let outcome = swap_in.outcome;
         let end_ns = match outcome {
             SwappedIn::Gone => return violated(Checker::OneOwner, format!("{entry:?} is named, and nobody's")),
             SwappedIn::Hit => {
@@ -106,6 +106,33 @@ impl Run<'_> {
         };
         self.settle(entry);
         Ok(end_ns)
+    }
+
+    /// What readahead did with a fault.
+    fn check_readahead(
+        &mut self,
+        process: usize,
+        entry: SwapEntry,
+        swap_in: &SwapIn,
+        reads: &[Read],
+        hits_before: u64,
+    ) -> Checked {
+        let is_hit = swap_in.outcome == SwappedIn::Hit;
+        let mut hits = self.path.readahead.swap_ra_hit() - hits_before;
+        if hits > 0 && self.sabotages(Sabotage::CountHitTwice, is_hit) {
+            hits += 1;
+        }
+        let mut outcome = self.rules.found(entry.slot, hits);
+        if let Some(window) = &swap_in.window {
+            let size = window.size() * if self.sabotages(Sabotage::OddWindow, true) { 3 } else { 1 };
+            let mut reads = reads.to_vec();
+            if self.sabotages(Sabotage::ReadHeader, true) {
+                reads.push(Read { entry: SwapEntry { slot: 0, ..entry }, page: None, ahead: true });
+            }
+            let in_use = |slot| self.slots.contains_key(&SwapEntry { slot, ..entry });
+            outcome = outcome.and(self.rules.missed(process, window, size, &reads, in_use));
+        }
+        outcome.or_else(|violation| violated(Checker::Readahead, violation.to_string()))
     }
 
     /// Reads a window; when the wanted page is there.
@@ -170,7 +197,10 @@ impl Run<'_> {
         let cgroup = self.cgroup_of(entry);
         match ahead {
             Some(ahead) => self.cgroups[cgroup].add_ahead(entry, ahead),
-            None => self.memory.drop_from_cache(entry),
+            None => {
+                self.rules.dropped(entry.slot);
+                self.memory.drop_from_cache(entry);
+            }
         }
     }
 

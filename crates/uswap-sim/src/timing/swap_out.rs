@@ -100,13 +100,17 @@ impl Run<'_> {
                 Some(id) => now_ns = self.swap_out(id, now_ns, &mut writes),
                 None => match group.oldest_ahead() {
                     Some((entry, ahead)) if ahead.is_dirty => {
+                        self.rules.dropped(entry.slot);
                         now_ns = self.write_out(
                             Write { entry, content: ahead.content, is_charged: true },
                             now_ns,
                             &mut writes,
                         );
                     }
-                    Some((entry, _)) => self.memory.drop_from_cache(entry),
+                    Some((entry, _)) => {
+                        self.rules.dropped(entry.slot);
+                        self.memory.drop_from_cache(entry);
+                    }
                     None => break,
                 },
             }

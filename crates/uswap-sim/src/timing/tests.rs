@@ -200,7 +200,9 @@ fn fires(sabotage: Sabotage, checker: Checker) {
     let delays = if sabotage == Sabotage::FreeInFlight { one_in(2) } else { 0 };
     let faults = FaultRates { delays, ..FaultRates::NONE };
     let setup = Setup { processes: 2, zswap_percent, faults, check_every: 1, ..setup(200) };
-    let spec = Spec::parse("random:pages=200,accesses=1000").unwrap();
+    // Hits of readahead need a program that goes on where it was.
+    let name = if sabotage == Sabotage::CountHitTwice { "sequential" } else { "random" };
+    let spec = Spec::parse(&format!("{name}:pages=200,accesses=1000")).unwrap();
     let found = run_sabotaged(&spec, &setup, &policy, &Profile::named("nvme").unwrap(), sabotage);
     let violation = found.expect_err("nobody notices");
     assert_eq!(violation.checker, checker, "{violation}");
@@ -224,6 +226,13 @@ fn a_page_reads_as_what_was_written_last_can_fire() {
 #[test]
 fn a_page_is_lost_only_for_a_reason_can_fire() {
     fires(Sabotage::LoseForNothing, Checker::LostForAReason);
+}
+
+#[test]
+fn readahead_follows_its_rules_can_fire() {
+    fires(Sabotage::OddWindow, Checker::Readahead);
+    fires(Sabotage::ReadHeader, Checker::Readahead);
+    fires(Sabotage::CountHitTwice, Checker::Readahead);
 }
 
 #[test]
