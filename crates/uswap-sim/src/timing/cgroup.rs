@@ -27,6 +27,8 @@ pub(super) struct Cgroup {
     pub policy: Box<dyn Replacement>,
     /// Its pages that are being written.
     pub in_flight: u64,
+    /// Pages that have left its memory so far, by reclaim.
+    pub freed: u64,
     ahead: BTreeMap<SwapEntry, Ahead>,
     /// The same, oldest first; some are gone.
     ahead_order: VecDeque<SwapEntry>,
@@ -34,7 +36,7 @@ pub(super) struct Cgroup {
 
 impl Cgroup {
     pub fn new(limits: Limits, policy: Box<dyn Replacement>) -> Self {
-        Self { limits, policy, in_flight: 0, ahead: BTreeMap::new(), ahead_order: VecDeque::new() }
+        Self { limits, policy, in_flight: 0, freed: 0, ahead: BTreeMap::new(), ahead_order: VecDeque::new() }
     }
 
     /// Pages in memory that it is charged for, without what is compressed.

@@ -175,7 +175,7 @@ struct Process {
     cgroup: usize,
     /// Pages that it took past `memory.high` and has not paid for.
     past_high: u64,
-    /// A charge that waits for writes to end, and what was used before them.
+    /// A charge that waits for writes to end, and what its cgroup had freed before them.
     charging: Option<(Charging, Option<u64>)>,
     /// The access that waits with it.
     waiting: Option<Access>,

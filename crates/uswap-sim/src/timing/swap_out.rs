@@ -34,16 +34,18 @@ impl Run<'_> {
         let cgroup = self.processes[process].cgroup;
         let (mut charging, mut before) = self.processes[process].charging.take().unwrap_or_default();
         loop {
-            let usage = self.usage(cgroup);
-            let freed = before.map(|before: u64| before.saturating_sub(usage));
-            match charging.attempt(self.cgroups[cgroup].limits, usage, 1, freed) {
+            // What others took meanwhile was freed all the same.
+            let freed = before.map(|before: u64| self.cgroups[cgroup].freed - before);
+            match charging.attempt(self.cgroups[cgroup].limits, self.usage(cgroup), 1, freed) {
                 Charge::Fits | Charge::PastHigh => return Room::There(now_ns),
                 Charge::OutOfMemory => return Room::None,
-                Charge::Reclaim(pages) => now_ns = self.reclaim(cgroup, pages, now_ns),
+                Charge::Reclaim(pages) => {
+                    before = Some(self.cgroups[cgroup].freed);
+                    now_ns = self.reclaim(cgroup, pages, now_ns);
+                }
             }
-            before = Some(usage);
             self.land(now_ns);
-            if self.usage(cgroup) >= usage
+            if before == Some(self.cgroups[cgroup].freed)
                 && let Some(end_ns) = self.disk.next_end_ns()
             {
                 self.processes[process].charging = Some((charging, before));
@@ -108,6 +110,7 @@ impl Run<'_> {
                         );
                     }
                     Some((entry, _)) => {
+                        group.freed += 1;
                         self.rules.dropped(entry.slot);
                         self.memory.drop_from_cache(entry);
                     }
@@ -141,7 +144,10 @@ impl Run<'_> {
         let cgroup = self.cgroup_of(write.entry);
         let tries_pool = self.setup.zswap_percent > 0 && write.content != Content::ZERO;
         match self.pool.write(write, cgroup) {
-            Writeout::Zeros | Writeout::Pool => self.memory.drop_from_cache(write.entry),
+            Writeout::Zeros | Writeout::Pool => {
+                self.cgroups[cgroup].freed += 1;
+                self.memory.drop_from_cache(write.entry);
+            }
             Writeout::Device => {
                 self.cgroups[cgroup].in_flight += 1;
                 writes.push(write);
@@ -173,6 +179,8 @@ impl Run<'_> {
                 self.memory.map(place, false);
                 self.pages.bring(id, content, node);
                 self.cgroups[cgroup].policy.insert(id);
+            } else {
+                self.cgroups[cgroup].freed += u64::from(is_charged);
             }
             self.memory.drop_from_cache(entry);
             self.settle(entry);

@@ -50,6 +50,9 @@ fn processes_share_the_limit_and_a_run_can_be_repeated() {
     let alone = timed("zipf:pages=1000,accesses=20000", &setup(1000));
     assert_eq!((alone.major, both.accesses), (0, 40_000));
     assert!(both.major > 0);
+    // However many wait for memory at a time, all get it.
+    let many = timed("zipf:pages=1000,accesses=5000", &Setup { processes: 12, ..setup(500) });
+    assert_eq!((many.accesses, many.killed), (60_000, 0));
     assert_eq!(both, timed("zipf:pages=1000,accesses=20000", &two));
 }
 
