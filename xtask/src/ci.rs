@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::failures::Failures;
+use crate::fuzz;
 use crate::run::{build_uswap, cargo, root, step, target};
 use crate::summary::Summary;
 
@@ -21,7 +22,7 @@ struct Length<'a> {
 /// CI; a soak takes ten runs and 200 kills.
 const CI: Length = Length { full: false, runs: "1", kills: "60" };
 
-/// Format, lints, licences, unit tests, end-to-end tests. All of it runs, also after a failure, so that one run
+/// Format, lints, licences, unit tests, a canary that must die, end-to-end tests. All of it runs, also after a failure, so that one run
 /// tells everything.
 pub fn all() -> Result<(), String> {
     let begun = Instant::now();
@@ -36,6 +37,7 @@ pub fn all() -> Result<(), String> {
         cargo(&["test", "-q", "--workspace", "--exclude", "uswap-e2e", "--no-fail-fast"]),
         &mut summary,
     ));
+    note(fuzz::canary());
     note(end_to_end_tests(None, CI, &mut summary));
     finish(begun, &summary, &failures)
 }

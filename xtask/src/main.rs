@@ -3,18 +3,20 @@
 //!     cargo xtask ci             everything that must hold before a change goes in; what CI runs
 //!     cargo xtask e2e [FILTER]   the end-to-end tests alone
 //!     cargo xtask soak [N]       the end-to-end tests at full length: each program N times (default 10), 200 kills
+//!     cargo xtask fuzz SECONDS    model tests and soak seeds that nobody has tried, for so long
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
 
 mod ci;
 mod failures;
+mod fuzz;
 mod overhead;
 mod run;
 mod summary;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | overhead";
+const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | fuzz SECONDS | overhead";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +27,10 @@ fn main() -> ExitCode {
         ["e2e", filter] => ci::end_to_end(Some(filter)),
         ["soak"] => ci::soak("10"),
         ["soak", runs] if runs.parse::<u32>().is_ok() => ci::soak(runs),
+        ["fuzz", seconds] => match seconds.parse() {
+            Ok(seconds) => fuzz::run(seconds),
+            Err(_) => Err(format!("fuzz {seconds}: say for how many seconds, as a whole number")),
+        },
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };

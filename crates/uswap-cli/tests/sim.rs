@@ -80,7 +80,7 @@ fn the_same_seed_and_input_give_the_same_bytes() {
         &["run", "--workload", workload, "--memory", "2M", "--seed", "5"][..],
         &["run", "--workload", workload, "--memory", "2M", "--seed", "5", "--json"],
         &["compare", "--workload", workload, "--json"],
-        &["time", "--workload", workload, "--processes", "3", "--memory", "4M", "--failing-reads", "5"],
+        &["time", "--workload", workload, "--processes", "3", "--memory", "4M", "--faults", "read-fails=5"],
         &["soak", "--seeds", "3"],
     ] {
         assert_eq!(printed(arguments), printed(arguments), "{arguments:?}");
@@ -134,6 +134,23 @@ fn published_numbers_stand_beside_simulated_ones() {
     assert!(page.contains("</html>") && page.matches("<svg").count() > 20);
 }
 
+/// Memory, area and device of a machine that has everything, and on which everything goes wrong.
+#[test]
+fn processes_run_against_each_other_on_a_bad_device() {
+    let workload = "zipf:pages=1000,accesses=10000";
+    let machine = ["--memory", "3M", "--high", "2M", "--zswap", "20", "--zeros", "10", "--nodes", "2", "--by-slot"];
+    let faults = "read-fails=5,read-corrupts=5,write-fails=5,write-tears=5,write-is-short=5,write-corrupts=5,delays=5";
+    let mut arguments = vec!["time", "--workload", workload, "--processes", "4", "--kills", "1", "--faults", faults];
+    arguments.extend(machine);
+    let text = printed(&arguments);
+    for part in ["zeros  ", "compressed  ", "decompressed ", "failed  ", "killed        1", "misplaced  "] {
+        assert!(text.contains(part), "no '{part}' in {text}");
+    }
+    assert!(!text.contains("wrong"), "{text}");
+    let fine = printed(&["time", "--workload", workload, "--memory", "2M"]);
+    assert!(fine.contains("lost          0 pages") && !fine.contains("failed"), "{fine}");
+}
+
 #[test]
 fn a_malformed_trace_line_is_named() {
     let directory = Directory::new("malformed");
@@ -181,6 +198,8 @@ fn what_does_not_exist_is_refused_with_what_does() {
     refused(&["run", "--workload", "loop", "--memory", "100"], &["less than a page"]);
     refused(&["run", "--memory", "1M"], &["--trace"]);
     refused(&["time", "--workload", "loop", "--memory", "1M", "--era", "4.4"], &["'4.4'", "5.8"]);
+    refused(&["time", "--workload", "loop", "--memory", "1M", "--faults", "floods=1"], &["'floods'", "read-fails"]);
+    refused(&["time", "--workload", "loop", "--memory", "1M", "--area", "8K"], &["--area", "40 KiB"]);
     refused(&["soak", "--shard", "3/2"], &["a shard is K/N"]);
     refused(&["dance"], &["'dance'"]);
 }
@@ -194,4 +213,17 @@ fn a_soak_goes_on_where_it_was_stopped() {
     assert!(printed(&shard).starts_with("0 schedules, "), "all are done");
     refused(&["soak", "--seeds", "7", "--progress", &progress], &["progress:1: ", "another soak"]);
     assert!(printed(&["soak", "--seed", "4"]).starts_with("1 schedules, "));
+}
+
+/// A soak that could not report anything would look like one that finds nothing.
+#[test]
+fn a_planted_defect_is_reported_with_its_seed() {
+    let output = sim(&["soak", "--seeds", "200", "--canary"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.lines().count(), 1, "not one line: {text}");
+    assert!(text.contains("not true that a page reads as what was written last"), "{text}");
+    let (_, seed) = text.split_once("replay it with: uswap sim soak --seed ").unwrap();
+    let again = sim(&["soak", "--canary", "--seed", seed.trim()]);
+    assert_eq!(String::from_utf8_lossy(&again.stderr), text);
 }

@@ -1,6 +1,6 @@
 //! Readahead: how many pages a fault brings along, and which.
 //!
-//! Streams are found by their faults alone: forwards, backwards, or with any stride up to [`STRIDE_MAX`]. Two neighbouring
+//! Streams are found by their faults alone: forwards, backwards, or with any stride up to `STRIDE_MAX`. Two neighbouring
 //! faults make a stream, or three at equal distances; a fault right where a known stream goes on doubles its window; any
 //! other fault stands alone and brings one page. Several streams live side by side; the one that was idle longest makes
 //! room. A window is mapped whole, so it must be likely to be used. What comes after the largest windows is read ahead

@@ -9,7 +9,7 @@
 //! then the clusters with holes, then the empty ones. The position never moves back inside a cluster: a hole behind it
 //! is found when the cluster has been left and is picked again. So neighbours in time are neighbours on disk.
 //!
-//! Each granted cluster is in exactly one [`Place`], which its number of used slots decides:
+//! Each granted cluster is in exactly one `Place`, which its number of used slots decides:
 //! `Empty` holds all clusters with no slot in use but the current one, `Holes` all that have some but not all in use,
 //! `Full` those without a usable free slot.
 //!

@@ -138,7 +138,9 @@ impl Core {
 mod tests {
     use super::*;
     use crate::core::CoreConfig;
+    use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
+    use proptest::prelude::*;
 
     #[test]
     fn the_age_order_does_not_grow_when_nothing_is_written_back() {
@@ -159,5 +161,136 @@ mod tests {
         assert!(gate.must_shrink(pages(200_000), pages(200_000), 90));
         assert!(gate.must_shrink(pages(190_000), pages(200_000), 90));
         assert!(!gate.must_shrink(pages(180_000), pages(200_000), 90));
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Store,
+        /// A swap-in takes the object out.
+        Take(usize),
+        Read(usize),
+        EndRead(usize),
+        /// An heir comes to read it.
+        Hold(usize),
+        /// The oldest is written, and this becomes of it.
+        WriteBack(Written),
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Written {
+        Fine,
+        Failed,
+        /// A thread begins to read it meanwhile.
+        WhileRead,
+        /// Its page is gone meanwhile.
+        WhileTaken,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let written = prop_oneof![
+            4 => Just(Written::Fine),
+            1 => Just(Written::Failed),
+            1 => Just(Written::WhileRead),
+            1 => Just(Written::WhileTaken)
+        ];
+        prop_oneof![
+            4 => Just(Step::Store),
+            2 => any::<usize>().prop_map(Step::Take),
+            1 => any::<usize>().prop_map(Step::Read),
+            1 => any::<usize>().prop_map(Step::EndRead),
+            1 => any::<usize>().prop_map(Step::Hold),
+            2 => written.prop_map(Step::WriteBack),
+        ]
+    }
+
+    /// An object of the plain pool.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Object {
+        entry: EntryId,
+        handle: u32,
+        reads: u32,
+        held: bool,
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        /// Against a list of objects, oldest first.
+        #[test]
+        fn model_the_oldest_object_that_nobody_needs_is_written_back(steps in proptest::collection::vec(step(), 1..150)) {
+            let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16 });
+            core.slots[0].grant(0);
+            core.slots[0].grant(1);
+            let mut plain: Vec<Object> = Vec::new();
+            // Objects that moved to a slot, and nobody has let go.
+            let mut on_area: BTreeMap<EntryId, u64> = BTreeMap::new();
+            let mut handles = 0u32..;
+            let pick = |plain: &[Object], choice: usize, of: &dyn Fn(&Object) -> bool| {
+                let some: Vec<usize> = (0..plain.len()).filter(|&at| of(&plain[at])).collect();
+                (!some.is_empty()).then(|| some[choice % some.len()])
+            };
+            for step in steps {
+                match step {
+                    Step::Store => {
+                        let handle = handles.next().expect("there are handles");
+                        let entry = core.table.insert(Location::Pool { handle, len: 100 }, u128::from(handle));
+                        core.zswap.object_added(entry, handle, &core.table);
+                        plain.push(Object { entry, handle, reads: 0, held: false });
+                    }
+                    Step::Take(choice) => if let Some(at) = pick(&plain, choice, &|object| object.reads == 0) {
+                        core.let_go(plain.remove(at).entry);
+                    }
+                    Step::Read(choice) => if let Some(at) = pick(&plain, choice, &|_| true) {
+                        core.table.pin(plain[at].entry);
+                        plain[at].reads += 1;
+                    }
+                    Step::EndRead(choice) => if let Some(at) = pick(&plain, choice, &|object| object.reads > 0) {
+                        core.unpin(plain[at].entry);
+                        plain[at].reads -= 1;
+                    }
+                    Step::Hold(choice) => if let Some(at) = pick(&plain, choice, &|_| true) {
+                        plain[at].held ^= true;
+                    }
+                    Step::WriteBack(written) => {
+                        let held: Vec<EntryId> =
+                            plain.iter().filter(|object| object.held).map(|object| object.entry).collect();
+                        let job = core.next_writeback(|entry| held.contains(&entry));
+                        let needed = |object: &&Object| object.reads > 0 || object.held;
+                        let passed_over = plain.iter().take_while(needed).count();
+                        // Those that are needed are as good as new.
+                        plain.rotate_left(passed_over);
+                        let expected = (passed_over < plain.len()).then(|| plain.remove(0));
+                        prop_assert_eq!(job.map(|job| (job.entry, job.handle)), expected.map(|it| (it.entry, it.handle)));
+                        let (Some(job), Some(mut object)) = (job, expected) else { continue };
+                        prop_assert_eq!((job.len, job.hash), (100, u128::from(object.handle)));
+                        if let Written::Failed = written {
+                            core.written_back(job, None);
+                            plain.push(object);
+                            continue;
+                        }
+                        match written {
+                            Written::WhileRead => {
+                                core.table.pin(job.entry);
+                                object.reads += 1;
+                            }
+                            Written::WhileTaken => core.let_go(job.entry),
+                            Written::Fine | Written::Failed => {}
+                        }
+                        let slot = core.slots[0].alloc().expect("there are slots");
+                        core.written_back(job, Some((AreaId(0), slot)));
+                        match written {
+                            Written::Fine => { on_area.insert(job.entry, slot); }
+                            Written::WhileRead => plain.push(object),
+                            Written::WhileTaken | Written::Failed => {}
+                        }
+                    }
+                }
+                prop_assert_eq!(core.pool_objects(), plain.len() as u64);
+                prop_assert_eq!(core.slots[0].used(), on_area.len() as u64, "a copy that is not used frees its slot");
+                for (&entry, &slot) in &on_area {
+                    prop_assert_eq!(core.table.location(entry), Location::Slot { area: AreaId(0), slot });
+                }
+            }
+        }
     }
 }

@@ -36,6 +36,8 @@ pub struct CpuCosts {
     pub move_page: Price,
     /// One page table entry of a walk.
     pub pte_step: Price,
+    /// What a touch of a page on another node costs more than one at home.
+    pub remote_touch: Price,
     /// One lookup in the swap cache.
     pub cache_lookup: Price,
 }

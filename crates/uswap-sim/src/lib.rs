@@ -2,12 +2,15 @@
 //!
 //! Core decides, here as in the engine; what is here is the world around it: time ([`clock`]), chance ([`chance`]),
 //! devices ([`device`]), prices ([`costs`]), programs ([`workload`], [`trace`]). There are four ways to use it: [`counting`]
-//! counts what a replacement policy misses, [`timing`] lets processes share memory and a device, [`paper`] puts published numbers beside simulated ones, and [`soak`] runs the books of the engine through adversarial schedules. Everything is a function of its input and one seed: the same input gives the
-//! same bytes out. Nothing here asks the machine for anything but files that the user names.
+//! counts what a replacement policy misses, [`timing`] lets processes share memory and a device on which things go wrong,
+//! [`paper`] puts published numbers beside simulated ones, and [`soak`] runs the books of the engine through adversarial
+//! schedules. Everything is a function of its input and one seed: the same input gives the same bytes out. Nothing here asks
+//! the machine for anything but files that the user names.
 #![forbid(unsafe_code)]
 
 pub mod chance;
 pub mod clock;
+mod content;
 pub mod costs;
 pub mod counting;
 pub mod device;

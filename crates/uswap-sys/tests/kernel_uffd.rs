@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::AsFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::with_exposed_provenance_mut as at;
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -166,6 +166,43 @@ fn t11e_nothing_is_filled_while_a_remove_event_is_unread() {
     assert!(!uffd.is_changing());
     assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
     assert_eq!(uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake), complete(P));
+}
+
+/// The supervisor holds descriptors of other processes: a child puts its own in place of one of ours.
+#[test]
+fn t11f_a_process_that_has_ended_is_told_apart() {
+    let device = File::open("/dev/userfaultfd").ok();
+    let uffd = uffd_or_skip!(Features::NONE);
+    let start = pages(1);
+    let (mut from_child, mut to_parent) = std::io::pipe().unwrap();
+    let (mut from_parent, mut to_child) = std::io::pipe().unwrap();
+    // The table of descriptors is shared, memory is not.
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: the child makes system calls only, and ends without returning. It closes nothing: that would be ours, too.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if child == 0 {
+        let theirs = Uffd::new(device.as_ref().map(AsFd::as_fd), Features::NONE);
+        let is_registered = theirs.as_ref().is_ok_and(|theirs| theirs.register(start, P).is_ok());
+        let is_ours = is_registered
+            && theirs.as_ref().is_ok_and(|theirs| {
+                // SAFETY: what `uffd` was is not used any more; it has nothing registered.
+                unsafe { libc::dup2(theirs.as_fd().as_raw_fd(), uffd.as_fd().as_raw_fd()) >= 0 }
+            });
+        let _ = to_parent.write(&[u8::from(is_ours)]);
+        let _ = from_parent.read(&mut [0]);
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(child > 0);
+    let mut is_ours = [0];
+    from_child.read_exact(&mut is_ours).unwrap();
+    assert_eq!(is_ours, [1]);
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P), "into the child's memory");
+    to_child.write_all(&[0]).unwrap();
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child as i32, &mut status, 0) }, child as i32);
+    assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), stopped(0, Stop::ProcessGone));
 }
 
 #[test]

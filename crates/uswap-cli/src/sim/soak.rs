@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use uswap_sim::soak::coverage::HAPPENINGS;
 use uswap_sim::soak::progress::Plan;
-use uswap_sim::soak::{Coverage, Outcome, run_seed};
+use uswap_sim::soak::{Coverage, Outcome, Sabotage, run_sabotaged, run_seed};
 
 use crate::failure::{Failure, say};
 
@@ -34,6 +34,9 @@ pub struct SoakArgs {
     /// Keep in this file how far it has come, and go on from there
     #[arg(long, value_name = "FILE")]
     progress: Option<PathBuf>,
+    /// Plant a defect that must be reported
+    #[arg(long, hide = true)]
+    canary: bool,
 }
 
 fn shard(text: &str) -> Result<(u64, u64), String> {
@@ -61,13 +64,13 @@ pub fn main(arguments: &SoakArgs) -> ExitCode {
             Plan { first: arguments.first, seeds: arguments.seeds, shard, shards }
         }
     };
-    match run(plan, arguments.progress.as_ref()) {
+    match run(plan, arguments.progress.as_ref(), arguments.canary) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
 }
 
-fn run(plan: Plan, progress: Option<&PathBuf>) -> Result<ExitCode, Failure> {
+fn run(plan: Plan, progress: Option<&PathBuf>, canary: bool) -> Result<ExitCode, Failure> {
     let mut done = match progress {
         Some(path) => plan.done(path).map_err(|error| Failure::bad_input(error.to_string()))?,
         None => 0,
@@ -75,7 +78,7 @@ fn run(plan: Plan, progress: Option<&PathBuf>) -> Result<ExitCode, Failure> {
     let (mut coverage, mut steps, mut here) = (Coverage::default(), 0, 0u64);
     for seed in plan.from(done) {
         SEED.set(seed);
-        let outcome = run_seed(seed);
+        let outcome = if canary { run_sabotaged(seed, Sabotage::Misread) } else { run_seed(seed) };
         if let Some(line) = failure(seed, &outcome) {
             // The next run begins with this seed again.
             note(plan, done, progress)?;

@@ -40,6 +40,43 @@ impl FaultRates {
     };
 }
 
+impl FaultRates {
+    /// What the rates are called.
+    pub const NAMES: [&str; 8] = [
+        "read-fails",
+        "read-corrupts",
+        "write-fails",
+        "write-tears",
+        "write-is-short",
+        "write-corrupts",
+        "no-space",
+        "delays",
+    ];
+
+    /// The rate of that name.
+    pub fn of(&mut self, name: &str) -> Option<&mut u16> {
+        Some(match name {
+            "read-fails" => &mut self.read_fails,
+            "read-corrupts" => &mut self.read_corrupts,
+            "write-fails" => &mut self.write_fails,
+            "write-tears" => &mut self.write_tears,
+            "write-is-short" => &mut self.write_is_short,
+            "write-corrupts" => &mut self.write_corrupts,
+            "no-space" => &mut self.no_space,
+            "delays" => &mut self.delays,
+            _ => return None,
+        })
+    }
+
+    /// Whether no more goes wrong than is transferred.
+    pub fn add_up(&self) -> bool {
+        let reads = [self.read_fails, self.read_corrupts];
+        let writes = [self.write_fails, self.write_tears, self.write_is_short, self.write_corrupts, self.no_space];
+        let sum = |rates: &[u16]| rates.iter().map(|&rate| u32::from(rate)).sum::<u32>();
+        sum(&reads).max(sum(&writes)) <= u32::from(Self::OF)
+    }
+}
+
 /// What becomes of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadFate {
@@ -128,6 +165,18 @@ mod tests {
         assert!(FaultRates { delays: all, ..none }.delays(&mut chance));
         assert_eq!((none.read(&mut chance), none.write(&mut chance)), (ReadFate::Fine, WriteFate::Fine));
         assert!(!none.delays(&mut chance));
+    }
+
+    #[test]
+    fn every_rate_has_a_name_of_its_own() {
+        let mut rates = FaultRates::NONE;
+        for (rate, name) in FaultRates::NAMES.into_iter().enumerate() {
+            *rates.of(name).unwrap() = rate as u16 + 1;
+        }
+        let mut given: Vec<u16> = FaultRates::NAMES.map(|name| *rates.of(name).unwrap()).to_vec();
+        given.dedup();
+        assert_eq!((given.len(), rates.of("floods")), (8, None));
+        assert!(rates.add_up() && !FaultRates { write_fails: 600, no_space: 401, ..rates }.add_up());
     }
 
     #[test]

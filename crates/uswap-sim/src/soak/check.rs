@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use uswap_core::slots::CLUSTER_SLOTS;
 use uswap_core::{EntryId, Location, PageNumber, PageRange, PageState};
 
-use super::content::Content;
 use super::group::Group;
 use super::mm::{Pte, pages_of};
 use super::process::Process;
 use super::violation::{Checked, Checker, ensure, violated};
+use crate::content::Content;
 
 const EVERYTHING: PageRange = PageRange { start: PageNumber(0), pages: 1 << 40 };
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use uswap_core::EntryId;
 use uswap_core::slots::CLUSTER_SLOTS;
 
-use super::content::Content;
 use super::coverage::{Coverage, Happening};
 use super::violation::{Checked, Checker, ensure};
 use crate::chance::Chance;
+use crate::content::Content;
 use crate::device::faults::{FaultRates, ReadFate, WriteFate};
 
 /// One swap area.

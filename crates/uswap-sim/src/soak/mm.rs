@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use uswap_core::{FrameId, PageNumber, PageRange};
 
-use super::content::Content;
 use crate::chance::Chance;
+use crate::content::Content;
 
 /// The first page of the simulated address space. It lies below a leaf of the page table, so that most spaces cross into
 /// the next one.

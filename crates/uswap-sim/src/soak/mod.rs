@@ -7,7 +7,6 @@
 
 mod books;
 mod check;
-mod content;
 pub mod coverage;
 mod engine;
 mod group;

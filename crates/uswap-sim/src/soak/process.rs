@@ -3,7 +3,6 @@
 use uswap_core::{CoreConfig, PageNumber, PageRange};
 
 use super::books::Books;
-use super::content::Content;
 use super::coverage::{Coverage, Happening};
 use super::engine::Actor;
 use super::group::Group;
@@ -14,6 +13,7 @@ use super::sabotage::Sabotage;
 use super::scenario::Scenario;
 use super::violation::{Checked, Checker, ensure};
 use crate::chance::Chance;
+use crate::content::Content;
 
 /// A process.
 pub(super) struct Process {

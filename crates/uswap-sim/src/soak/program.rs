@@ -2,9 +2,9 @@
 
 use uswap_core::{PageNumber, PageRange};
 
-use super::content::Content;
 use super::mm::BASE;
 use super::violation::{Checked, Checker, ensure};
+use crate::content::Content;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

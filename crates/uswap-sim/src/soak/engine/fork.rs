@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use uswap_core::{EntryId, Location, PageNumber, PageRange, PageState};
 
-use super::super::content::Content;
 use super::super::coverage::Happening;
 use super::super::group::{Ledger, Pool};
 use super::super::mm::{Message, Stop, pages_of};
@@ -15,6 +14,7 @@ use super::super::sabotage::Sabotage;
 use super::super::violation::{Checked, Checker, ensure, violated};
 use super::serve::Serve;
 use super::{Actor, PendingFault, Step, adopted_part, release_places};
+use crate::content::Content;
 
 /// Steps that a window may take; more mean that it never ends.
 const PATIENCE: u32 = 10_000;

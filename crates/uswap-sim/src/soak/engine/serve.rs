@@ -3,13 +3,13 @@
 use uswap_core::fault::{MOVE_PAGES_MIN, Vanished};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, OpId, PageNumber, PageRange};
 
-use super::super::content::Content;
 use super::super::coverage::Happening;
 use super::super::mm::{Progress, Stop};
 use super::super::process::{Process, World};
 use super::super::sabotage::Sabotage;
 use super::super::violation::{Checked, Checker, ensure, violated};
 use super::{PendingFault, Step, may_lose, release_places};
+use crate::content::Content;
 
 /// Reads of a page before it is given up.
 const ATTEMPTS: u32 = 4;

@@ -2,11 +2,11 @@
 
 use uswap_core::{AreaId, StoreJob, StoreResult, Stored};
 
-use super::super::content::Content;
 use super::super::coverage::Happening;
 use super::super::process::{Process, World};
 use super::super::violation::{Checked, Checker, ensure};
 use super::{Step, alloc_slots, free_slot, release_places};
+use crate::content::Content;
 use crate::device::faults::WriteFate;
 
 /// Most pages of one batch.

@@ -2,7 +2,7 @@
 
 /// The content of a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Content(pub u64);
+pub(crate) struct Content(pub u64);
 
 /// Marks what a fault has made of a content.
 const GARBAGE: u64 = 1 << 63;
