@@ -218,7 +218,7 @@ mod tests {
         /// Against a list of objects, oldest first.
         #[test]
         fn model_the_oldest_object_that_nobody_needs_is_written_back(steps in proptest::collection::vec(step(), 1..150)) {
-            let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16 });
+            let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16, ahead_max: 0 });
             core.slots[0].grant(0);
             core.slots[0].grant(1);
             let mut plain: Vec<Object> = Vec::new();

@@ -55,7 +55,10 @@ impl Plain {
             (index, step, 2.min(max), 0)
         } else {
             let idle = |&index: &usize| self.places[index].map_or(0, |(used, _)| used);
-            let oldest = (0..16).min_by_key(idle).unwrap();
+            // Streams keep their places while half of all are there for faults alone.
+            let alone = |index: &usize| !matches!(self.places[*index], Some((_, Stream::Moving { .. })));
+            let only_alone = (0..16).filter(alone).count() >= 8;
+            let oldest = (0..16).filter(|index| alone(index) || !only_alone).min_by_key(idle).unwrap();
             self.places[oldest] = Some((self.clock, Stream::Alone { page }));
             return Window { step: 1, pages: 1, hits: 0 };
         };
@@ -108,7 +111,7 @@ proptest! {
 
     #[test]
     fn windows_follow_from_the_faults_before(max in 0..20u32, steps in proptest::collection::vec(step(), 1..120)) {
-        let (mut real, mut plain) = (Readahead::new(max), Plain::default());
+        let (mut real, mut plain) = (Readahead::new(max, 0), Plain::default());
         let max = max.max(1);
         let mut at = 1000;
         let mut last = Window { step: 1, pages: 1, hits: 0 };
@@ -128,6 +131,7 @@ proptest! {
             .max(0);
             last = real.window(PageNumber(at as u64));
             prop_assert_eq!(last, plain.window(at, max), "at page {}", at);
+            real.brought(PageNumber(at as u64), last, last.pages);
             prop_assert!((1..=max).contains(&last.pages) && last.step != 0);
         }
     }
