@@ -221,11 +221,11 @@ impl Core {
         let mut only_faulting = false;
         let mut block = None;
         if count >= MOVE_PAGES_MIN && step == 1 {
-            block = self.cache.take_block(((1u32 << count) - 1) as u16);
+            block = self.free_block(count as u64);
         } else if count == 1 {
             let around = self.around(page);
             // Without frames to land in, nothing can rest in the swap cache.
-            block = if around.pages > 1 { self.cache.take_block(((1u32 << around.pages) - 1) as u16) } else { None };
+            block = if around.pages > 1 { self.free_block(around.pages) } else { None };
             if block.is_some() {
                 only_faulting = true;
                 (start, step, count) = (around.start, 1, around.pages as usize);
@@ -241,6 +241,11 @@ impl Core {
         let hits = window.hits + self.cluster.take_hits();
         self.note_refault(&pages[faulting]);
         FaultPlan::Load(LoadPlan { op, pages, count, faulting, only_faulting, hits })
+    }
+
+    /// A block of free frames of which the first `pages` are to be filled.
+    fn free_block(&mut self, pages: u64) -> Option<FrameBlock> {
+        if self.lands_in_frames { self.cache.take_block(((1u32 << pages) - 1) as u16) } else { None }
     }
 
     fn note_refault(&mut self, load: &LoadPage) {
