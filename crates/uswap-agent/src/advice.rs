@@ -1,4 +1,5 @@
-//! A wrapper of madvise: what the program says about its memory and fork, and that it gives memory up lazily.
+//! A wrapper of madvise: what the program says about its memory and fork, that it gives memory up lazily, and where it
+//! wants guards.
 //!
 //! All advice goes to libc as it is. What concerns fork is also posted to the engine, which uses the same advice for itself
 //! and must not undo the program's.
@@ -9,10 +10,13 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use uswap_engine::fork_advice::{self, Advice};
-use uswap_engine::lazy_free;
+use uswap_engine::{guard_regions, lazy_free};
 use uswap_sys::private_memory;
 
-use crate::start::{POST, RENDEZVOUS};
+use crate::start::POST;
+
+/// `MADV_GUARD_INSTALL`, Linux 6.13.
+const GUARD_INSTALL: c_int = 102;
 
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
@@ -30,21 +34,23 @@ pub(crate) fn prepare() {
 /// As for madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    if advice == libc::MADV_FREE {
+    match advice {
         // Before it is done: the memory may be adopted at this moment.
-        lazy_free::note();
+        libc::MADV_FREE => lazy_free::note(),
+        GUARD_INSTALL => guard_regions::note(),
+        _ => {}
     }
-    let real = REAL.load(Acquire);
-    let result = if real.is_null() {
-        // Before the agent has started.
-        // SAFETY: the caller's promise; libc's function is this system call.
-        unsafe { libc::syscall(libc::SYS_madvise, address, len, advice) as c_int }
-    } else {
-        // SAFETY: the symbol is libc's function of this signature.
-        let real = unsafe { std::mem::transmute::<*mut c_void, Madvise>(real) };
-        // SAFETY: the caller's promise.
-        unsafe { real(address, len, advice) }
-    };
+    // SAFETY: the caller's promise.
+    let result = unsafe { real_madvise(address, len, advice) };
+    if advice == GUARD_INSTALL && result == 0 {
+        // The kernel has dropped what was there, but sends no event: the books would still have it when the guard goes.
+        // What was on its way back may have overwritten a guard, so it is installed again.
+        // SAFETY: the content of the range has been dropped, and none can have been written since.
+        return unsafe {
+            real_madvise(address, len, libc::MADV_DONTNEED);
+            real_madvise(address, len, GUARD_INSTALL)
+        };
+    }
     let posted = match advice {
         libc::MADV_DONTFORK => Advice::DontFork,
         libc::MADV_DOFORK => Advice::DoFork,
@@ -57,7 +63,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         return result;
     }
     // With ENOMEM, part of the range is not mapped; the rest has been advised.
-    if RENDEZVOUS.get().is_some() && (result == 0 || errno == libc::ENOMEM) {
+    if crate::forks::is_member() && (result == 0 || errno == libc::ENOMEM) {
         while !fork_advice::post(posted, address as usize, len) && !POST.inert.load(Acquire) {
             POST.ring();
             // SAFETY: the thread sleeps for a moment; nothing of its own is read or written but the time on its stack.
@@ -67,6 +73,21 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         unsafe { *libc::__errno_location() = errno };
     }
     result
+}
+
+/// # Safety
+/// As for madvise(2).
+unsafe fn real_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let real = REAL.load(Acquire);
+    if real.is_null() {
+        // Before the agent has started.
+        // SAFETY: the caller's promise; libc's function is this system call.
+        return unsafe { libc::syscall(libc::SYS_madvise, address, len, advice) as c_int };
+    }
+    // SAFETY: the symbol is libc's function of this signature.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Madvise>(real) };
+    // SAFETY: the caller's promise.
+    unsafe { real(address, len, advice) }
 }
 
 /// Whether a thread of the engine is calling: its stack is private memory. Libraries that the engine uses advise their own

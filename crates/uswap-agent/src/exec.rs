@@ -33,10 +33,7 @@ static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
 /// Remembers what has to be in the environment of the next program.
 pub(crate) fn prepare() {
     let mut own = Own { agent: [0; VARIABLE_MAX], agent_len: 0, variables: [[0; VARIABLE_MAX]; 2] };
-    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let preload = preload.as_encoded_bytes();
-    // `uswap run` put the agent first.
-    let agent = preload.split(|&byte| byte == b':' || byte == b' ').next().unwrap_or_default();
+    let Some(agent) = own_path() else { return };
     if agent.is_empty() || agent.len() >= VARIABLE_MAX {
         return;
     }
@@ -54,6 +51,20 @@ pub(crate) fn prepare() {
         place[name.len() + 1..][..value.len()].copy_from_slice(value);
     }
     let _ = OWN.set(own);
+}
+
+/// The path that the loader got this library by. It need not be the first in LD_PRELOAD: programs put theirs in front.
+fn own_path() -> Option<&'static [u8]> {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the loader only looks the address up, and fills the record in if it says so.
+    let found = unsafe {
+        if libc::dladdr(own_path as *const c_void, found.as_mut_ptr()) == 0 {
+            return None;
+        }
+        found.assume_init()
+    };
+    // SAFETY: null, or a string that lives as long as the library, which is never unloaded.
+    (!found.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes())
 }
 
 fn name_of(variable: &[u8]) -> &[u8] {

@@ -3,13 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 use uswap_engine::monitor::ENGINE;
 use uswap_engine::protocol::Kind;
 use uswap_sys::futex::RawLock;
-use uswap_sys::report;
+use uswap_sys::private_memory::{self, Purpose};
+use uswap_sys::{PAGE_SIZE, report};
 
 use crate::libc_fork;
 use crate::start::{POST, RENDEZVOUS};
@@ -56,9 +58,34 @@ pub unsafe extern "C" fn __register_atfork(
     }
 }
 
-/// Whether this process takes part in a group: not before the constructor has run.
-fn is_member() -> bool {
-    RENDEZVOUS.get().is_some()
+/// A word that a fork of any kind sets to false in the child, in a page of its own.
+static HERE: AtomicPtr<AtomicBool> = AtomicPtr::new(null_mut());
+
+/// Makes the word, before there is a monitor.
+pub(crate) fn prepare_membership() -> std::io::Result<()> {
+    let (page, len) = private_memory::map(PAGE_SIZE, Purpose::Tables)?.into_raw();
+    // SAFETY: fresh memory of our own, with nothing in it.
+    unsafe { rustix::mm::madvise(page.cast(), len, rustix::mm::Advice::LinuxWipeOnFork)? };
+    HERE.store(page.cast(), Release);
+    Ok(())
+}
+
+/// This process has a monitor from here on.
+pub(crate) fn has_monitor() {
+    if let Some(here) = here() {
+        here.store(true, Release);
+    }
+}
+
+fn here() -> Option<&'static AtomicBool> {
+    // SAFETY: null, or a page of zeros that stays for ever.
+    unsafe { HERE.load(Acquire).as_ref() }
+}
+
+/// Whether a monitor answers in this process: not before the constructor has run, and not in the child of a fork that went
+/// round the hooks.
+pub(crate) fn is_member() -> bool {
+    RENDEZVOUS.get().is_some() && here().is_none_or(|here| here.load(Acquire))
 }
 
 fn thread_id() -> u32 {
@@ -79,6 +106,8 @@ fn end(forked: bool) {
 
 unsafe extern "C" fn prepare() {
     if !is_member() {
+        // A thread that was forking while the parent forked round the hooks does not exist here.
+        HOLDER.store(0, Relaxed);
         return;
     }
     if HOLDER.load(Relaxed) != thread_id() {
@@ -100,7 +129,7 @@ unsafe extern "C" fn parent() {
 }
 
 unsafe extern "C" fn child() {
-    if !is_member() {
+    if HOLDER.load(Relaxed) == 0 {
         return;
     }
     HOLDER.store(0, Relaxed);
@@ -118,6 +147,7 @@ unsafe extern "C" fn child() {
         }
         return;
     }
+    has_monitor();
     if swapped {
         POST.fork.child_waits();
     }

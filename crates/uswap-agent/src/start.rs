@@ -33,9 +33,15 @@ extern "C" fn constructor() {
     crate::exec::prepare();
     crate::libc_fork::prepare();
     let _ = crate::forks::hook();
-    if let Err(error) = thread::prepare().and_then(|()| start_monitor(monitor_of_program)) {
-        report::stderr_line(format_args!("uswap: cannot start in process {}: {error}", std::process::id()));
-        POST.inert.store(true, std::sync::atomic::Ordering::Release);
+    let started = thread::prepare()
+        .and_then(|()| crate::forks::prepare_membership())
+        .and_then(|()| start_monitor(monitor_of_program));
+    match started {
+        Ok(()) => crate::forks::has_monitor(),
+        Err(error) => {
+            report::stderr_line(format_args!("uswap: cannot start in process {}: {error}", std::process::id()));
+            POST.inert.store(true, std::sync::atomic::Ordering::Release);
+        }
     }
 }
 

@@ -150,7 +150,7 @@ impl Core {
             self.readahead.reading_ahead(stream, &stretch, pages);
             let mut block = None;
             if stretch.marker && matches!(self.pages.get(PageNumber(stretch.page)), Some(PageState::Swapped { .. })) {
-                block = self.cache.take_block(1);
+                block = self.free_block(1);
             }
             // A marker that cannot rest in the swap cache stays where it is.
             let skipped = u32::from(stretch.marker && block.is_none());

@@ -54,6 +54,8 @@ pub struct Core {
     pub(crate) loads_in_flight: u32,
     pub(crate) swapped_pages: u64,
     pub(crate) zombies: Vec<EntryId>,
+    /// Content may be brought into frames that are free: see [`Core::leave_free_frames_alone`].
+    pub(crate) lands_in_frames: bool,
     released: Vec<Released>,
 }
 
@@ -74,6 +76,7 @@ impl Core {
             loads_in_flight: 0,
             swapped_pages: 0,
             zombies: Vec::new(),
+            lands_in_frames: true,
             released: Vec::new(),
             config,
         }
@@ -134,6 +137,11 @@ impl Core {
                 self.release_place(entry, location, epoch);
             }
         }
+    }
+
+    /// From here on no content is brought into free frames: somebody may still read what was in them.
+    pub fn leave_free_frames_alone(&mut self) {
+        self.lands_in_frames = false;
     }
 
     /// The slots that this process owns in `area`.

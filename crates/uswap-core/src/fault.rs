@@ -221,11 +221,11 @@ impl Core {
         let mut block = None;
         let mut around = false;
         if count >= MOVE_PAGES_MIN && step == 1 {
-            block = self.cache.take_block(((1u32 << count) - 1) as u16);
+            block = self.free_block(count as u64);
         } else if count == 1 {
             let range = self.around(page);
             // Without frames to land in, nothing can rest in the swap cache.
-            block = if range.pages > 1 { self.cache.take_block(((1u32 << range.pages) - 1) as u16) } else { None };
+            block = if range.pages > 1 { self.free_block(range.pages) } else { None };
             if block.is_some() {
                 around = true;
                 (start, step, count) = (range.start, 1, range.pages as usize);
@@ -282,6 +282,11 @@ impl Core {
     pub(crate) fn is_swapped(&self, page: PageNumber) -> bool {
         matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
             && !self.pages.is_isolating(page)
+    }
+
+    /// A block of free frames of which the first `pages` are to be filled.
+    pub(crate) fn free_block(&mut self, pages: u64) -> Option<FrameBlock> {
+        if self.lands_in_frames { self.cache.take_block(((1u32 << pages) - 1) as u16) } else { None }
     }
 
     fn note_refault(&mut self, load: &LoadPage) {

@@ -68,6 +68,18 @@ pub(crate) struct Trash {
     pub memory: PrivateMapping,
 }
 
+impl Trash {
+    /// Drops what was moved there.
+    pub fn empty(&self) {
+        let drop = || advise(self.memory.start(), self.memory.len(), rustix::mm::Advice::LinuxDontNeed);
+        if drop().is_err() {
+            // The program has locked all that is mapped, by a call that was not seen.
+            private_memory::unlock_all();
+            let _ = drop();
+        }
+    }
+}
+
 /// How the books may be used at this moment; see [`Engine::enter`].
 pub(crate) enum Entry<'a> {
     /// As usual, until the guard is dropped.

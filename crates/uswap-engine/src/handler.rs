@@ -14,6 +14,7 @@ use uswap_sys::{private_memory, thread};
 
 use crate::engine::{BATCH, Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};
+use crate::{guard_regions, page_references};
 
 /// Messages read at a time.
 const MESSAGES: usize = 16;
@@ -216,14 +217,7 @@ impl Engine {
     pub(crate) fn serve(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
         let PendingFault { page, write, since, nothing_unread } = *fault;
         let gate = self.gate.pass();
-        let plan = {
-            let mut core = self.core();
-            let plan = core.fault(page, write);
-            if core.wants_ahead() {
-                self.ahead.want();
-            }
-            plan
-        };
+        let plan = self.plan(page, write);
         let (served, kind) = match plan {
             FaultPlan::NotAdopted if !nothing_unread => (Served::AfterEvents, None),
             FaultPlan::NotAdopted => {
@@ -282,6 +276,18 @@ impl Engine {
         served
     }
 
+    fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {
+        let mut core = self.core();
+        if page_references::are_used() {
+            core.leave_free_frames_alone();
+        }
+        let plan = core.fault(page, write);
+        if core.wants_ahead() {
+            self.ahead.want();
+        }
+        plan
+    }
+
     pub(crate) fn record_latency(&self, kind: LatencyKind, since: Instant) {
         let nanoseconds = since.elapsed().as_nanos() as u64;
         self.member.slot().tally.latency(kind).record(nanoseconds);
@@ -290,6 +296,7 @@ impl Engine {
     /// Maps zeros at `range`; returns how many pages from its start now are there. Who waits for the others is woken by the
     /// caller.
     pub(crate) fn install_zeros(&self, range: PageRange, write: bool) -> (u64, Served) {
+        let range = if guard_regions::are_used() { PageRange { start: range.start, pages: 1 } } else { range };
         let mut done = 0;
         while done < range.pages {
             let address = range.start.plus(done).address();

@@ -5,7 +5,8 @@
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
 //! - [`handler`]: faults and events, as userfaultfd delivers them;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
-//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before;
+//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`guard_regions`] and
+//!   [`page_references`]: what it does with its memory that needs care;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children;
@@ -23,12 +24,14 @@ pub mod engine;
 pub mod fork;
 pub mod fork_advice;
 pub mod group;
+pub mod guard_regions;
 pub mod handler;
 pub mod lazy_free;
 pub mod ledger;
 pub mod member;
 pub mod monitor;
 pub mod page_io;
+pub mod page_references;
 mod patience;
 pub mod protocol;
 mod smaps;

@@ -57,7 +57,9 @@ impl JoinError {
 fn in_another_network() -> bool {
     let Some(preload) = std::env::var_os("LD_PRELOAD") else { return true };
     let preload = preload.to_string_lossy().into_owned();
-    let Some(anchor) = preload.strip_prefix("/proc/").and_then(|rest| rest.split('/').next()) else { return true };
+    // Other libraries may stand in front of it.
+    let mut paths = preload.split([':', ' ']).filter_map(|path| path.strip_prefix("/proc/"));
+    let Some(anchor) = paths.next().and_then(|rest| rest.split('/').next()) else { return true };
     let own = std::fs::read_link("/proc/self/ns/net");
     let theirs = std::fs::read_link(format!("/proc/{anchor}/ns/net"));
     match (own, theirs) {

@@ -22,6 +22,7 @@ use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worke
 use crate::fork::ForkPost;
 use crate::group::ProcessSlot;
 use crate::member::{Member, Rendezvous};
+use crate::page_references;
 
 /// Stack of an engine thread.
 pub const STACK_BYTES: usize = 256 << 10;
@@ -318,7 +319,8 @@ impl Monitor {
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
         let pool = usage.watermarks().limit * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
         meter.pool_limit.store(pool, Relaxed);
-        meter.reserve.store((marks.limit / 128).clamp(32, 1024), Relaxed);
+        let reserve = if page_references::are_used() { 0 } else { (marks.limit / 128).clamp(32, 1024) };
+        meter.reserve.store(reserve, Relaxed);
         let frames = (engine.frames.len() / PAGE_SIZE) as u64;
         meter.inactive.store((marks.limit / CACHED_SHARE).min(frames / 4 * 3), Relaxed);
     }

@@ -18,7 +18,7 @@ use uswap_sys::private_memory;
 use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{BATCH, BLOCK_BYTES, Engine, TRASH_BLOCKS, Worker, advise};
+use crate::engine::{BATCH, BLOCK_BYTES, Engine, TRASH_BLOCKS, Worker};
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
 use crate::page_io::SlotPage;
@@ -528,21 +528,27 @@ impl Engine {
             pages += u64::from(mask.count_ones());
             let target = trash.memory.start() + index * BLOCK_BYTES;
             let source = self.frame_address(block.frame(0));
+            let mut unlocked = false;
             loop {
                 let progress = trash.uffd.move_pages(target, source, BLOCK_BYTES, Holes::Allow, Wake::DontWake);
                 match progress.stop {
                     None => break,
                     // A device has not let go of a frame that it wrote a moment ago.
                     Some(Stop::Busy | Stop::TryLater | Stop::NoMemory | Stop::AlreadyThere) => {
-                        let _ = advise(trash.memory.start(), trash.memory.len(), rustix::mm::Advice::LinuxDontNeed);
+                        trash.empty();
                         crate::handler::pause();
+                    }
+                    // The program has just locked all that is mapped: one of the two ranges is locked, the other is not.
+                    Some(Stop::Invalid) if !unlocked => {
+                        private_memory::unlock_all();
+                        unlocked = true;
                     }
                     Some(stop) => self.fatal(format_args!("uswap: a free frame cannot be given back: {stop:?}")),
                 }
             }
         }
         if pages > 0 {
-            let _ = advise(trash.memory.start(), trash.memory.len(), rustix::mm::Advice::LinuxDontNeed);
+            trash.empty();
             let mut core = self.core();
             for block in blocks.into_iter().flatten() {
                 core.trashed(block);

@@ -19,8 +19,9 @@
 use std::io;
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, munmap};
-use uswap_sys::placement;
+use uswap_sys::{placement, private_memory};
 
 /// Objects start at multiples of this, and classes are multiples of it.
 const UNIT_BYTES: usize = 64;
@@ -186,7 +187,12 @@ impl Region {
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> rustix::io::Result<()> {
         assert!(offset <= self.len && len <= self.len - offset);
         // SAFETY: by the type's invariant the range is mapped, and it holds nothing but bytes of pool objects.
-        unsafe { madvise(self.base.as_ptr().add(offset).cast(), len, advice) }
+        let advised = || unsafe { madvise(self.base.as_ptr().add(offset).cast(), len, advice) };
+        match advised() {
+            // The program has locked all that is mapped.
+            Err(Errno::INVAL) if private_memory::unlock(self.base.addr().get(), self.len).is_ok() => advised(),
+            answer => answer,
+        }
     }
 
     fn view(&self) -> PoolView {

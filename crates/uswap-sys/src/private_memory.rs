@@ -92,8 +92,27 @@ pub fn map(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
         let _ = unsafe { rustix::mm::munmap(base, len) };
         return Err(errno.into());
     }
+    if purpose == Purpose::Frames {
+        // The program may have asked for all new mappings to be locked.
+        let _ = unlock(start, len);
+    }
     MAPPED_BYTES[purpose as usize].fetch_add(len, Ordering::Relaxed);
     Ok(PrivateMapping { base: mapped, len, purpose })
+}
+
+/// Takes back a lock of memory that is the agent's own. Locked memory cannot be given back to the kernel, and pages move
+/// between mappings only if both are locked or neither is.
+pub fn unlock(start: usize, len: usize) -> io::Result<()> {
+    // SAFETY: whether memory is locked changes no content.
+    unsafe { rustix::mm::munlock(std::ptr::without_provenance_mut(start), len)? };
+    Ok(())
+}
+
+/// After the program has locked everything that is mapped: what is private is not meant. Needs neither heap nor lock.
+pub fn unlock_all() {
+    TABLE.for_each(|start, end| {
+        let _ = unlock(start, end - start);
+    });
 }
 
 impl PrivateMapping {

@@ -14,6 +14,10 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
 
 /* --- access that must trap --- */
 
@@ -116,6 +120,90 @@ static void lock(void)
 		ballast();
 	MUST(pages_out(q, part) == 0);
 	check(q, part, 5, "locked from the start");
+}
+
+/* All that is mapped is locked: the program's memory stays, and uswap's own must neither be filled nor get stuck. */
+static void lock_all(void)
+{
+	size_t part = 16 * MiB;
+	char *p = swapped(SIZE, 14, "mlockall");
+	if (mlockall(MCL_CURRENT | MCL_FUTURE)) {
+		puts("not allowed to lock");
+		return;
+	}
+	char *q = map(part);
+	fill(q, part, 15);
+	check(p, part, 14, "locked");
+	sleep_ms(200);
+	MUST(pages_out(p, part) == 0 && pages_out(q, part) == 0);
+	MUST(munlockall() == 0);
+	push_out(p, SIZE, "munlockall");
+	check(p, SIZE, 14, "unlocked");
+	check(q, part, 15, "unlocked");
+}
+
+/* Guards take away what was there, and stay where they are while memory beside them is filled. */
+static void guards(void)
+{
+	size_t at = 8 * MiB, size = 4 * MiB;
+	char *p = swapped(SIZE, 16, "guards");
+	push_out(p + at, size, "guards");
+	if (madvise(p + at, size, MADV_GUARD_INSTALL)) {
+		puts("no guards here");
+		return;
+	}
+	ballast();
+	MUST(trap_of((uint64_t *)(p + at + 5 * PAGE), 1) == SIGSEGV);
+	MUST(madvise(p + at, size, MADV_GUARD_REMOVE) == 0);
+	check_zero(p + at, size, "after the guard");
+	check(p, at, 16, "below the guard");
+	/* Fresh memory, filled from below. */
+	for (size_t k = 100; k < at / PAGE; k += 100)
+		MUST(madvise(p + k * PAGE, PAGE, MADV_DONTNEED) == 0);
+	char *q = map(at);
+	*q = 1;
+	ballast();
+	for (size_t k = 100; k < at / PAGE; k += 100)
+		MUST(madvise(q + k * PAGE, PAGE, MADV_GUARD_INSTALL) == 0);
+	for (size_t k = 0; k < at / PAGE; k++)
+		if (k % 100 || !k)
+			fill_page((uint64_t *)(q + k * PAGE), 17, k);
+	for (size_t k = 100; k < at / PAGE; k += 100)
+		if (trap_of((uint64_t *)(q + k * PAGE), 1) != SIGSEGV)
+			bad("the guard at page %zu is gone", k);
+}
+
+/* Pages that were given to a pipe are read from there later, whatever became of them in the program. */
+static void pages_in_pipes(void)
+{
+	enum { PIPES = 32 };
+	int pipes[PIPES][2];
+	char *p = map(2 * PIPES * MiB), *in = map(MiB);
+	for (uint64_t seed = 18; seed < 21; seed++) {
+		fill(p, 2 * PIPES * MiB, seed);
+		for (int k = 0; k < PIPES; k++) {
+			struct iovec piece = { p + 2 * (size_t)k * MiB, MiB };
+			MUST(pipe(pipes[k]) == 0);
+			int room = fcntl(pipes[k][1], F_SETPIPE_SZ, MiB);
+			piece.iov_len = room < (int)MiB ? 8 * PAGE : MiB;
+			MUST(vmsplice(pipes[k][1], &piece, 1, 0) == (ssize_t)piece.iov_len);
+			MUST(fcntl(pipes[k][1], F_SETFL, O_NONBLOCK) == 0);
+		}
+		for (int k = 0; k < 4; k++) {
+			ballast();
+			check(p, 2 * PIPES * MiB, seed, "source");
+		}
+		for (size_t k = 0; k < PIPES; k++) {
+			size_t got = 0;
+			MUST(close(pipes[k][1]) == 0);
+			for (ssize_t n; (n = read(pipes[k][0], in + got, MiB - got)) > 0; got += (size_t)n)
+				;
+			MUST(got >= 8 * PAGE && close(pipes[k][0]) == 0);
+			for (size_t page = 0; page < got / PAGE; page++)
+				if (wrong_word((uint64_t *)(in + page * PAGE), seed, 2 * k * MiB / PAGE + page) < WORDS)
+					bad("page %zu of pipe %zu is wrong", page, k);
+		}
+	}
 }
 
 static void remap(void)
@@ -757,7 +845,9 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "mprotect", protect },	  { "code", code },
-		{ "mlock", lock },		  { "mremap", remap },
+		{ "mlock", lock },		  { "mlockall", lock_all },
+		{ "guards", guards },		  { "vmsplice", pages_in_pipes },
+			  { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
 		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },

@@ -172,6 +172,34 @@ static void raw_fork(void)
 	}
 }
 
+/* As a sandbox does it: a child that libc did not make, which forks by libc. */
+static void raw_fork_forks(void)
+{
+	char *p = map(MiB);
+	fill(p, MiB, 9);
+	fflush(stdout);
+	long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	MUST(child >= 0);
+	if (child == 0) {
+		pid_t grandchild = fork();
+		MUST(grandchild >= 0);
+		check(p, MiB, 9, "a generation that goes round libc");
+		if (!grandchild)
+			_exit(0);
+		must_succeed(grandchild, "grandchild");
+		_exit(0);
+	}
+	must_succeed((pid_t)child, "child of a raw clone");
+	char *q = swapped(SIZE, 10, "after the raw clone");
+	child = forked();
+	if (!child) {
+		check(q, SIZE, 10, "child");
+		_exit(0);
+	}
+	must_succeed((pid_t)child, "child");
+	check(q, SIZE, 10, "parent");
+}
+
 static void wait_for(const char *path)
 {
 	for (int k = 0; access(path, F_OK); k++) {
@@ -613,7 +641,8 @@ int main(int argc, char **argv)
 		{ "fork", fork_simple },	    { "fork-orphan", fork_orphan },
 		{ "fork-then-discard", fork_then_discard },
 		{ "fork-many", fork_many },	    { "fork-generations", fork_generations },
-		{ "raw-fork", raw_fork },	    { "daemon", daemonize },
+		{ "raw-fork", raw_fork },	    { "raw-fork-forks", raw_fork_forks },
+			    { "daemon", daemonize },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
 		{ "spawn", spawn },		    { "descriptors", descriptors },

@@ -37,6 +37,9 @@ cases! { "memory":
     mprotect_of_swapped_memory = "mprotect",
     code_written_swapped_and_called = "code",
     mlock_brings_in_and_keeps = "mlock",
+    mlockall_locks_the_program_alone = "mlockall",
+    guards_stay_and_take_content_away = "guards",
+    pages_that_were_given_to_pipes = "vmsplice",
     mremap_grows_shrinks_and_moves = "mremap",
     mremap_onto_swapped_memory = "mremap-over",
     mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",
@@ -65,6 +68,7 @@ cases! { "processes":
     many_children_at_once = "fork-many",
     three_generations = "fork-generations",
     fork_round_libc_fails_loudly = "raw-fork",
+    a_child_that_went_round_libc_forks = "raw-fork-forks",
     daemon = "daemon",
     exec_of_itself = "exec",
     exec_from_a_thread = "exec-from-thread",
@@ -121,6 +125,24 @@ fn fork_handlers_of_a_library_that_was_first() {
     assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok fork\n"), "{recorded}");
     let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
     assert_eq!((finished.code(), finished.text().as_str()), (0, "ok fork\n"), "{finished}");
+    finished.assert_swapped();
+}
+
+/// A program that preloads a library of its own puts it in front of the agent. What it then starts with an empty
+/// environment is managed, and does not get that library.
+#[test]
+fn a_library_in_front_of_the_agent() {
+    let test = TempDir::new("front");
+    let script = format!(
+        "LD_PRELOAD={}:$LD_PRELOAD env env -i ${{USWAP_E2E_SWAPS:+USWAP_E2E_SWAPS=1}} {} mprotect",
+        c_library("early").display(),
+        c_program("memory").display()
+    );
+    let launch = Launch::new(&test, "bash").args(["-c", &script]).time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok mprotect\n"), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok mprotect\n"), "{finished}");
     finished.assert_swapped();
 }
 
