@@ -2,6 +2,7 @@
 //! goes through core's rules of the era, with the prices and devices of [`calibration`].
 
 pub mod calibration;
+mod copies;
 pub mod faults;
 mod kernel_build;
 pub mod layout;
@@ -27,7 +28,7 @@ pub fn smaller(seed: u64, shrink: u64) -> Vec<Row> {
     let mut rows = threads::readahead_statistics(&context);
     rows.extend(threads::swapoff_windows(&context));
     rows.extend(threads::owner_searches(&context));
-    rows.extend(threads::needless_copies(&context));
+    rows.extend(copies::rows(&context));
     rows.extend(threads::zswap_trees(&context));
     rows.extend(kernel_build::rows(&context));
     rows.extend(threads::zswap_variants(&context));
@@ -75,6 +76,8 @@ mod tests {
     fn rows_without_numbers_go_the_way_that_was_said() {
         let rows = smaller(1, 16);
         let simulated = |number| rows.iter().find(|row| row.number == number).unwrap().simulated.unwrap();
+        let copies = rows.iter().find(|row| row.unit == "copies").unwrap();
+        assert_eq!((copies.simulated.unwrap(), copies.ours), (Pair { before: 1.0, after: 0.0 }, Some(0.0)));
         assert!(simulated(6).after > 90.0, "nearly all windows are 1 or 2");
         assert!(simulated(7).after < simulated(7).before, "zram is faster without readahead");
         let tagged: Vec<f64> =

@@ -111,8 +111,8 @@ pub fn html(rows: &[Row]) -> String {
         page += "</ul>\n";
     }
     page += "<h2>Plots</h2>\n<div class=\"plots\">\n";
-    for same_number in rows.chunk_by(|row, next| row.number == next.number) {
-        page += &figure(same_number);
+    for alike in rows.chunk_by(|row, next| (row.number, row.unit) == (next.number, next.unit)) {
+        page += &figure(alike);
     }
     page += "</div>\n<h2>Constants</h2><div class=\"wide\"><table class=\"source\"><tr><th>name</th><th>source</th>\
              <th>value</th><th>fitted on</th></tr>\n";
@@ -129,7 +129,7 @@ pub fn html(rows: &[Row]) -> String {
     page + "</table></div></html>\n"
 }
 
-/// The rows of one number as bars.
+/// Rows with the same number and unit as bars.
 fn figure(rows: &[Row]) -> String {
     let row = &rows[0];
     let groups: Vec<(&str, Vec<Bar>)> =

@@ -1,10 +1,8 @@
 //! The rows, thread by thread.
 
-use uswap_core::linux::anon_page::{AnonPage, Process, Surroundings, Touched};
 use uswap_core::linux::shmem::OwnerSearch;
 use uswap_core::linux::swap_entry::SwapEntry;
 use uswap_core::linux::swapoff::SwapoffEra;
-use uswap_core::linux::write_reuse::ReuseEra;
 use uswap_core::linux::zswap::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
 
 use super::calibration::Calibration;
@@ -242,55 +240,6 @@ pub(super) fn owner_searches(context: &Context) -> Vec<Row> {
         tagged("the same, slots in the file's order", FileOrder::Forward),
         tagged("the same, slots against the file's order", FileOrder::Backward),
     ]
-}
-
-/// Rows 12 to 16: needless copies, 2022.
-pub(super) fn needless_copies(context: &Context) -> Vec<Row> {
-    let (before, _) = redis(context, ReuseEra::From5_9);
-    let (after, copies_after) = redis(context, ReuseEra::From5_18);
-    let note = format!(
-        "copies of pages that had one owner after the change: {copies_after}; ours has none either: a page that comes back is \
-         its process's own"
-    );
-    let ratio = |name: &str| (before * context.get(name), after * context.get(name));
-    let row = |number, test, unit, published: Option<Pair>, (before, after): (f64, f64)| Row {
-        published,
-        simulated: pair(before, after),
-        ..context.row(number, test, unit)
-    };
-    // 256 requests are under way all the time.
-    let latency = (256.0 / before * 1e3, 256.0 / after * 1e3);
-    vec![
-        Row { note, ..row(12, "redis, operations", "1/s", pair(109_497.0, 155_428.0), (before, after)) },
-        row(13, "redis, hits", "1/s", pair(8_653.0, 12_283.0), ratio("redis_hit_share")),
-        row(14, "redis, misses", "1/s", pair(90_889.0, 129_014.0), ratio("redis_miss_share")),
-        row(15, "redis, latency", "ms", pair(2.297, 1.603), latency),
-        row(16, "redis, transferred", "KB/s", pair(44_569.0, 63_186.0), ratio("redis_kb_per_op")),
-    ]
-}
-
-/// Operations a second under the rules of `era`, and copies of pages with one owner in the run.
-fn redis(context: &Context, era: ReuseEra) -> (f64, u64) {
-    const OPERATIONS: u64 = 200_000;
-    let mut chance = Chance::stream(context.seed, 12);
-    let (mut us, mut copies) = (0.0, 0);
-    for _ in 0..OPERATIONS {
-        us += context.get("redis_op_us");
-        if !chance.with(context.get("redis_swapped_share")) {
-            continue;
-        }
-        let mut page = AnonPage::new(era, Surroundings::default());
-        page.swap_out();
-        page.written();
-        page.drop_clean();
-        // The guest reads, and then writes beside what it has read.
-        let _ = page.touch(Process(0), false);
-        if page.touch(Process(0), true) == Touched::Copied {
-            us += context.get("redis_copy_us");
-        }
-        copies += page.events().copies_of_own;
-    }
-    (OPERATIONS as f64 / us * 1e6, copies)
 }
 
 /// Pages of the zswap tests: 2 GiB.
