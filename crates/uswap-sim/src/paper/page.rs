@@ -90,7 +90,10 @@ pub fn html(rows: &[Row]) -> String {
          <style>{STYLE}</style>\n<h1>Linux swap, published and simulated</h1>\n"
     );
     for (kind, about) in [
-        (Kind::Predicted, "No number was fitted on these rows."),
+        (
+            Kind::Predicted,
+            "No number was fitted on what changes in these rows; where the time before is an input, the note says so.",
+        ),
         (Kind::Fitted, "A constant was worked out from each of these rows, so that it agrees shows nothing."),
     ] {
         let _ = write!(page, "<h2>{}</h2><p>{about}</p><div class=\"wide\"><table><tr>", capital(kind.name()));
