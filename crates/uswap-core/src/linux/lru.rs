@@ -11,8 +11,8 @@
 use alloc::vec::Vec;
 
 use super::workingset::{ListId, ListSizes, PageKind, Shadow, ShadowFormat, Workingset};
-use crate::replacement::list::{Links, List};
-use crate::replacement::{PageIndex, Replacement, checked_capacity, cover};
+use crate::replacement::queue::Queue;
+use crate::replacement::{PageIndex, Replacement, checked_capacity, cover, glance};
 use crate::units::PAGE_SIZE;
 
 /// Pages that one look at a list takes (`SWAP_CLUSTER_MAX`).
@@ -26,7 +26,7 @@ const YOUNG: u8 = 4;
 const REFERENCED: u8 = 8;
 /// It has been active: it belongs to the working set.
 const WORKINGSET: u8 = 16;
-/// It is out, and its shadow lies where its links were.
+/// It is out, and has a shadow.
 const SHADOW: u8 = 32;
 
 /// How many active pages there may be for each inactive one, where both lists together have `pages` pages.
@@ -40,14 +40,15 @@ pub fn inactive_is_low(inactive: u64, active: u64) -> bool {
     inactive * inactive_ratio(inactive + active) < active
 }
 
-/// The policy. 9 bytes a page.
+/// The policy. 9 bytes a page, and 4 for each in memory.
 #[derive(Clone, Debug)]
 pub struct LinuxLru {
     capacity: usize,
     flags: Vec<u8>,
-    links: Links,
-    inactive: List,
-    active: List,
+    /// Words of shadows.
+    shadows: Vec<u64>,
+    inactive: Queue,
+    active: Queue,
     workingset: Workingset,
     list: ListId,
 }
@@ -67,9 +68,9 @@ impl LinuxLru {
         Self {
             capacity,
             flags: Vec::new(),
-            links: Links::default(),
-            inactive: List::new(),
-            active: List::new(),
+            shadows: Vec::new(),
+            inactive: Queue::default(),
+            active: Queue::default(),
             workingset,
             list,
         }
@@ -91,15 +92,15 @@ impl LinuxLru {
             return;
         }
         for _ in 0..BATCH {
-            let Some(page) = self.active.pop_back(&mut self.links) else { return };
+            let Some(page) = self.active.pop_back() else { return };
             self.flags[page as usize] = INACTIVE | WORKINGSET;
-            self.inactive.push_front(&mut self.links, page);
+            self.inactive.push_front(page);
         }
     }
 
     fn activate(&mut self, page: PageIndex) {
         self.flags[page as usize] = ACTIVE | WORKINGSET;
-        self.active.push_front(&mut self.links, page);
+        self.active.push_front(page);
     }
 }
 
@@ -130,16 +131,16 @@ impl Replacement for LinuxLru {
 
     fn insert(&mut self, page: PageIndex) {
         cover(&mut self.flags, page);
-        self.links.cover(page);
+        cover(&mut self.shadows, page);
         let has_shadow = self.flags[page as usize] & SHADOW != 0;
-        let shadow = has_shadow.then(|| self.links.kept(page)).and_then(Shadow::from_word);
+        let shadow = has_shadow.then(|| self.shadows[page as usize]).and_then(Shadow::from_word);
         let sizes = self.sizes();
         let refault = shadow.and_then(|shadow| self.workingset.refaulted(shadow, self.list, PageKind::Anon, &sizes));
         if refault.is_some_and(|refault| refault.activate) {
             self.activate(page);
         } else {
             self.flags[page as usize] = INACTIVE;
-            self.inactive.push_front(&mut self.links, page);
+            self.inactive.push_front(page);
         }
         // The access that brought it in is one that the page-table entry shows.
         self.touch(page);
@@ -148,16 +149,15 @@ impl Replacement for LinuxLru {
     fn evict(&mut self) -> Option<PageIndex> {
         loop {
             self.refill_inactive();
-            let page = self.inactive.back()?;
+            let page = self.inactive.pop_back()?;
             let flags = &mut self.flags[page as usize];
             let (young, referenced) = (*flags & YOUNG != 0, *flags & REFERENCED != 0);
             if young && !referenced {
                 *flags = *flags & !YOUNG | REFERENCED;
-                self.inactive.rotate(&mut self.links);
+                self.inactive.push_front(page);
                 continue;
             }
             let was_workingset = *flags & WORKINGSET != 0;
-            self.inactive.remove(&mut self.links, page);
             if young {
                 self.activate(page);
                 self.workingset.age(self.list, 1);
@@ -165,7 +165,7 @@ impl Replacement for LinuxLru {
             }
             *flags = SHADOW;
             let shadow = self.workingset.evicted(self.list, was_workingset);
-            self.links.keep(page, shadow.word());
+            self.shadows[page as usize] = shadow.word();
             return Some(page);
         }
     }
@@ -173,14 +173,21 @@ impl Replacement for LinuxLru {
     fn forget(&mut self, page: PageIndex) {
         let Some(flags) = self.flags.get_mut(page as usize) else { return };
         match core::mem::take(flags) {
-            flags if flags & INACTIVE != 0 => self.inactive.remove(&mut self.links, page),
-            flags if flags & ACTIVE != 0 => self.active.remove(&mut self.links, page),
+            flags if flags & INACTIVE != 0 => self.inactive.forget(page),
+            flags if flags & ACTIVE != 0 => self.active.forget(page),
             _ => {}
         }
     }
 
     fn bytes(&self) -> usize {
-        self.flags.len() + self.links.bytes()
+        self.flags.len() + size_of_val(&*self.shadows) + self.inactive.bytes() + self.active.bytes()
+    }
+
+    fn look_ahead(&self, pages: &[PageIndex]) {
+        for &page in pages {
+            glance(&self.flags, page);
+            glance(&self.shadows, page);
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub enum OwnerSearch {
     SwapVectors,
     /// 3.1-rc: batches of [`GANG_ENTRIES`] are copied out of the generic tree and compared.
     GangLookup,
+    /// Tried for 3.1 and not taken: the same, but entries in swap carry a tag, and only those are copied.
+    TaggedLookup,
     /// 3.1 to 5.0 (`locate_item`): entries are compared where they are, and the next search begins at the file of the last hit.
     LocateItem,
     /// Ours: the slot names its swap entry, the swap entry stays the page's name when it moves. Nothing is searched.
@@ -254,12 +256,17 @@ impl ShmemFiles {
             None => file.pages.len() as u64,
         };
         let one = SearchSteps { files: 1, ..SearchSteps::default() };
+        let gangs = |entries: u64, of: u64| {
+            let lookups = entries.div_ceil(GANG_ENTRIES);
+            SearchSteps { lookups, copied: (lookups * GANG_ENTRIES).min(of), visited: entries, ..one }
+        };
         match search {
             OwnerSearch::SwapVectors => SearchSteps { visited: hit.map_or(last, |index| index + 1), ..one },
-            OwnerSearch::GangLookup => {
-                let lookups = in_tree.div_ceil(GANG_ENTRIES);
-                let copied = (lookups * GANG_ENTRIES).min(file.pages.len() as u64);
-                SearchSteps { lookups, copied, visited: in_tree, ..one }
+            OwnerSearch::GangLookup => gangs(in_tree, file.pages.len() as u64),
+            OwnerSearch::TaggedLookup => {
+                let walked = &file.pages[..in_tree as usize];
+                let tagged = walked.iter().filter(|(_, page)| matches!(page, FilePage::Swapped(_))).count();
+                gangs(tagged as u64, file.swapped)
             }
             OwnerSearch::LocateItem => SearchSteps { lookups: 1, visited: in_tree, ..one },
             OwnerSearch::Indirection => SearchSteps::default(),
@@ -424,6 +431,23 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_saves_what_is_back_already_and_nothing_when_the_file_left_from_its_end() {
+        let n = 1000;
+        let (mut files, _) = swapped_file(n);
+        assert_eq!(by_slot(&mut files, n, OwnerSearch::TaggedLookup).visited, n);
+
+        let mut backward = ShmemFiles::default();
+        let file = backward.add_file();
+        for index in 0..n {
+            backward.add_page(file, index);
+            backward.swap_out(file, index, slot(n - index));
+        }
+        let mut plain = backward.clone();
+        let tagged = by_slot(&mut backward, n, OwnerSearch::TaggedLookup);
+        assert_eq!(tagged.visited, by_slot(&mut plain, n, OwnerSearch::GangLookup).visited);
+    }
+
+    #[test]
     fn swap_vectors_are_scanned_over_holes_too() {
         let mut files = ShmemFiles::default();
         let file = files.add_file();
@@ -554,7 +578,10 @@ mod tests {
                         }
                     }
                 }
-                OwnerSearch::GangLookup => {
+                OwnerSearch::GangLookup | OwnerSearch::TaggedLookup => {
+                    let tagged =
+                        |page: &FilePage| search == OwnerSearch::GangLookup || matches!(page, FilePage::Swapped(_));
+                    let pages: Vec<_> = pages.iter().filter(|(_, page)| tagged(page)).copied().collect();
                     for gang in pages.chunks(GANG_ENTRIES as usize) {
                         steps.lookups += 1;
                         steps.copied += gang.len() as u64;
@@ -608,7 +635,12 @@ mod tests {
                 }
             }
             prop_assert_eq!(files.check(), Ok(()));
-            for search in [OwnerSearch::SwapVectors, OwnerSearch::GangLookup, OwnerSearch::LocateItem] {
+            for search in [
+                OwnerSearch::SwapVectors,
+                OwnerSearch::GangLookup,
+                OwnerSearch::TaggedLookup,
+                OwnerSearch::LocateItem,
+            ] {
                 let expected = searched(&files, slot(wanted), search);
                 let (owner, steps) = files.find_owner(slot(wanted), search);
                 prop_assert_eq!(owner, files.owner(slot(wanted)));

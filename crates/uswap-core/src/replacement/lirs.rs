@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 
 use super::list::{Links, List};
-use super::{PageIndex, Replacement, checked_capacity, cover};
+use super::{PageIndex, Replacement, checked_capacity, cover, glance};
 
 /// The trial pages' share of memory is one in this many.
 const TRIAL_SHARE: usize = 100;
@@ -192,5 +192,13 @@ impl Replacement for Lirs {
 
     fn bytes(&self) -> usize {
         self.flags.len() + self.stack_links.bytes() + self.trial_links.bytes()
+    }
+
+    fn look_ahead(&self, pages: &[PageIndex]) {
+        for &page in pages {
+            glance(&self.flags, page);
+            self.stack_links.glance(page);
+            self.trial_links.glance(page);
+        }
     }
 }

@@ -36,16 +36,9 @@ impl Links {
         self.0.len() * size_of::<Link>()
     }
 
-    /// Keeps `word` for `page`, which is in no list: its links are free meanwhile.
-    pub fn keep(&mut self, page: PageIndex, word: u64) {
-        let (newer, older) = ((word >> 32) as PageIndex, word as PageIndex);
-        *self.at(page) = Link { newer, older };
-    }
-
-    /// What was [kept](Self::keep) for `page`, which has been in no list since.
-    pub fn kept(&self, page: PageIndex) -> u64 {
-        let Link { newer, older } = self.0[page as usize];
-        u64::from(newer) << 32 | u64::from(older)
+    /// Reads the links of `page`, see [`Replacement::look_ahead`](super::Replacement::look_ahead).
+    pub fn glance(&self, page: PageIndex) {
+        super::glance(&self.0, page);
     }
 
     fn at(&mut self, page: PageIndex) -> &mut Link {
@@ -132,18 +125,6 @@ impl List {
 mod tests {
     use super::*;
     use alloc::collections::VecDeque;
-
-    #[test]
-    fn a_page_in_no_list_keeps_a_word() {
-        let mut links = Links::default();
-        links.cover(2);
-        let mut list = List::new();
-        list.push_front(&mut links, 0);
-        links.keep(1, 0x0123_4567_89ab_cdef);
-        list.push_front(&mut links, 2);
-        list.remove(&mut links, 0);
-        assert_eq!(links.kept(1), 0x0123_4567_89ab_cdef);
-    }
 
     /// Two lists over the same links, against plain queues.
     #[test]

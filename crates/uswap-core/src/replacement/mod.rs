@@ -1,8 +1,8 @@
 //! Page replacement: which page leaves when memory is full. One policy per file, chosen by name.
 //!
 //! Pages are small numbers: 0, 1, 2, ... up to as many as there are distinct ones. Whatever a policy keeps lies in arrays
-//! indexed by page, so that a touch costs one or two cache lines, and memory grows with the number of distinct pages alone:
-//! at most [`BYTES_PER_PAGE_MAX`] bytes each, history of pages that have left included.
+//! indexed by page and in queues of pages, so that a touch costs one or two cache lines, and memory grows with the number of
+//! distinct pages alone: at most [`BYTES_PER_PAGE_MAX`] bytes each, history of pages that have left included.
 
 pub mod belady;
 pub mod lirs;
@@ -10,6 +10,7 @@ pub mod s3_fifo;
 pub mod second_chance;
 
 pub(crate) mod list;
+pub(crate) mod queue;
 
 pub use belady::belady_misses;
 pub use lirs::Lirs;
@@ -58,6 +59,10 @@ pub trait Replacement {
 
     /// Bytes of the arrays that grow with the number of distinct pages.
     fn bytes(&self) -> usize;
+
+    /// `pages` will be used next: looks at what is kept of each. Nothing changes, but the processor waits for memory once for
+    /// all of them, where it would wait for each on its own. Worth it where that is more than its caches hold.
+    fn look_ahead(&self, pages: &[PageIndex]);
 
     /// `page` is used: a miss brings it in, and where memory is full another page leaves for it first.
     #[inline]
@@ -122,6 +127,12 @@ pub(crate) fn cover<T: Clone + Default>(array: &mut alloc::vec::Vec<T>, page: Pa
     if array.len() <= page as usize {
         array.resize(page as usize + 1, T::default());
     }
+}
+
+/// Reads what `array` has for `page`, if anything, and forgets it.
+#[inline]
+pub(crate) fn glance<T: Copy>(array: &[T], page: PageIndex) {
+    core::hint::black_box(array.get(page as usize).copied());
 }
 
 pub(crate) fn checked_capacity(capacity: usize) -> usize {

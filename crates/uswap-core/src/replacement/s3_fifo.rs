@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::list::{Links, List};
-use super::{PageIndex, Replacement, checked_capacity, cover};
+use super::{PageIndex, Replacement, checked_capacity, cover, glance};
 
 /// Uses are counted up to here.
 const USES_MAX: u8 = 3;
@@ -157,5 +157,12 @@ impl Replacement for S3Fifo {
 
     fn bytes(&self) -> usize {
         self.flags.len() + self.links.bytes()
+    }
+
+    fn look_ahead(&self, pages: &[PageIndex]) {
+        for &page in pages {
+            glance(&self.flags, page);
+            self.links.glance(page);
+        }
     }
 }

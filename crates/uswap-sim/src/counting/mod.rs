@@ -6,6 +6,8 @@ mod pages;
 pub use compare::{Curve, compare, sizes_for};
 pub use pages::{PageNames, numbered};
 
+use std::hint::black_box;
+
 use uswap_core::replacement::{Access as Touched, Replacement};
 
 use crate::chance::Chance;
@@ -41,6 +43,9 @@ impl Counts {
     }
 }
 
+/// Accesses that are looked at together before they are made.
+const BATCH: usize = 64;
+
 /// A page that was in memory before.
 const SEEN: u8 = 1;
 /// It has changed since it came.
@@ -49,54 +54,95 @@ const DIRTY: u8 = 2;
 /// Runs `accesses` through `policy`. Misses on pages that were there before are read from the device one by one; what
 /// leaves changed is written behind the program's back.
 pub fn run(
-    accesses: impl Iterator<Item = Access>,
+    mut accesses: impl Iterator<Item = Access>,
     policy: &mut dyn Replacement,
     profile: &Profile,
     seed: u64,
 ) -> Counts {
-    let mut device = Device::new(profile.clone(), Chance::stream(seed, 1));
-    let fault_ns = CpuCosts::table().fault.ns;
     let mut names = PageNames::default();
-    let mut flags: Vec<u8> = Vec::new();
-    let mut counts = Counts::default();
-    let mut now_ns = 0;
-    for access in accesses {
-        counts.accesses += 1;
-        let page = names.number(access);
-        if page as usize == flags.len() {
-            flags.push(0);
+    let mut program = Program::new(profile, seed);
+    let (mut batch, mut pages) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+    loop {
+        batch.clear();
+        batch.extend(accesses.by_ref().take(BATCH));
+        if batch.is_empty() {
+            break;
         }
-        if let Touched::Miss { evicted } = policy.access(page) {
-            counts.misses += 1;
-            let begun_ns = now_ns;
-            now_ns += fault_ns;
-            if let Some(evicted) = evicted {
-                let flag = &mut flags[evicted as usize];
-                if *flag & DIRTY != 0 {
-                    counts.writes += 1;
-                    device.submit_one(now_ns, Direction::Write, one(evicted));
-                } else {
-                    counts.clean += 1;
-                }
-                *flag &= !DIRTY;
+        pages.clear();
+        pages.extend(batch.iter().map(|&access| names.number(access)));
+        policy.look_ahead(&pages);
+        program.look_ahead(&pages, names.len());
+        for (access, &page) in batch.iter().zip(&pages) {
+            if let Touched::Miss { evicted } = policy.access(page) {
+                program.miss(page, evicted);
             }
-            let flag = &mut flags[page as usize];
-            if *flag & SEEN != 0 {
-                counts.reads += 1;
-                now_ns = device.submit_one(now_ns, Direction::Read, one(page));
-            } else {
-                // Its first page is zeros, which are nowhere else: leaving, it must be written once.
-                *flag |= SEEN | DIRTY;
-            }
-            counts.stalled_ns += now_ns - begun_ns;
-        }
-        if access.write {
-            flags[page as usize] |= DIRTY;
+            program.used(page, access.write);
         }
     }
-    counts.pages = flags.len() as u64;
-    counts.bytes = (names.bytes() + flags.capacity() + policy.bytes()) as u64;
-    counts
+    let bytes = names.bytes() + program.flags.capacity() + policy.bytes();
+    Counts { pages: u64::from(names.len()), bytes: bytes as u64, ..program.counts }
+}
+
+/// The program: what its pages are like, and what it waits for.
+struct Program {
+    flags: Vec<u8>,
+    device: Device,
+    fault_ns: u64,
+    now_ns: u64,
+    counts: Counts,
+}
+
+impl Program {
+    fn new(profile: &Profile, seed: u64) -> Self {
+        Self {
+            flags: Vec::new(),
+            device: Device::new(profile.clone(), Chance::stream(seed, 1)),
+            fault_ns: CpuCosts::table().fault.ns,
+            now_ns: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// `pages` are used next, and there are `distinct` ones by now, see [`Replacement::look_ahead`].
+    fn look_ahead(&mut self, pages: &[u32], distinct: u32) {
+        self.flags.resize(distinct as usize, 0);
+        for &page in pages {
+            black_box(self.flags[page as usize]);
+        }
+    }
+
+    #[inline]
+    fn used(&mut self, page: u32, write: bool) {
+        self.counts.accesses += 1;
+        if write {
+            self.flags[page as usize] |= DIRTY;
+        }
+    }
+
+    fn miss(&mut self, page: u32, evicted: Option<u32>) {
+        self.counts.misses += 1;
+        let begun_ns = self.now_ns;
+        self.now_ns += self.fault_ns;
+        if let Some(evicted) = evicted {
+            let flag = &mut self.flags[evicted as usize];
+            if *flag & DIRTY != 0 {
+                self.counts.writes += 1;
+                self.device.submit_one(self.now_ns, Direction::Write, one(evicted));
+            } else {
+                self.counts.clean += 1;
+            }
+            *flag &= !DIRTY;
+        }
+        let flag = &mut self.flags[page as usize];
+        if *flag & SEEN != 0 {
+            self.counts.reads += 1;
+            self.now_ns = self.device.submit_one(self.now_ns, Direction::Read, one(page));
+        } else {
+            // Its first page is zeros, which are nowhere else: leaving, it must be written once.
+            *flag |= SEEN | DIRTY;
+        }
+        self.counts.stalled_ns += self.now_ns - begun_ns;
+    }
 }
 
 fn one(page: u32) -> Request {
@@ -105,7 +151,11 @@ fn one(page: u32) -> Request {
 
 /// Misses of `policy` on a trace of numbered pages.
 pub fn misses(trace: &[u32], policy: &mut dyn Replacement) -> u64 {
-    trace.iter().filter(|&&page| policy.access(page) != Touched::Hit).count() as u64
+    let missed = |policy: &mut dyn Replacement, pages: &[u32]| {
+        policy.look_ahead(pages);
+        pages.iter().filter(|&&page| policy.access(page) != Touched::Hit).count() as u64
+    };
+    trace.chunks(BATCH).map(|pages| missed(policy, pages)).sum()
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use uswap_core::linux::swap_area::AreaTraits;
 use uswap_core::linux::swap_areas::{SwapAreas, SwapAreasConfig};
 use uswap_core::linux::swap_header::{HEADER_BYTES, SwapHeader};
 use uswap_core::linux::swap_in::SwapInPath;
-use uswap_core::linux::swapoff::{Op, Place, Swapoff, SwapoffEra, TableDrain};
+use uswap_core::linux::swapoff::{Op, Swapoff, SwapoffEra, TableDrain};
 use uswap_core::linux::swapon::{SwapTarget, SwaponRequest};
 use uswap_core::linux::swapped_memory::{AreaTable, SwappedMemory};
-use uswap_core::{PageNumber, PageRange};
 
+use super::faults::{Faults, Hits};
 use crate::chance::Chance;
 use crate::costs::CpuCosts;
 use crate::device::{Device, Direction, Profile, Request};
@@ -37,71 +37,6 @@ pub(crate) fn machine(slots: u64, profile: &Profile) -> SwappedMemory {
     let request = SwaponRequest { flags: 0, privileged: true, target: Ok(target) };
     areas.swapon(&request, &mut ()).expect("the area is good");
     SwappedMemory::new(areas)
-}
-
-/// In which order the pages of one process left.
-#[derive(Clone, Copy, Debug)]
-pub enum Layout {
-    /// Runs of pages; where a run begins is any page.
-    Runs {
-        /// Their mean length.
-        mean: f64,
-        /// Free slots among all.
-        holes: f64,
-    },
-    /// Any page after any other.
-    Random,
-}
-
-/// A process whose `pages` pages are in swap, in an area that is half full of them.
-pub fn swapped_out(pages: u64, layout: Layout, profile: &Profile, chance: &mut Chance) -> SwappedMemory {
-    let mut memory = machine((pages * 2).next_multiple_of(512) + 512, profile);
-    memory.add_space();
-    let region = PageRange { start: PageNumber(512), pages };
-    let mapping = memory.add_mapping(region);
-    let holes = if let Layout::Runs { holes, .. } = layout { holes } else { 0.0 };
-    let mut free = Vec::new();
-    for page in order(pages, layout, chance) {
-        while chance.with(holes) {
-            free.push(memory.areas_mut().alloc(0, 0, &mut ()).expect("the area has room"));
-        }
-        let place = Place { mapping, page: region.start.plus(page) };
-        memory.swap_out(place, 0, &mut ()).expect("the area has room");
-    }
-    // Freed only now, or the allocator would fill them.
-    for entry in free {
-        memory.drop_from_cache(entry);
-    }
-    memory
-}
-
-fn order(pages: u64, layout: Layout, chance: &mut Chance) -> Vec<u64> {
-    let mean = match layout {
-        Layout::Random => 1.0,
-        Layout::Runs { mean, .. } => mean,
-    };
-    let mut runs = Vec::new();
-    let mut start = 0;
-    while start < pages {
-        // Geometric lengths: a run ends after each page alike.
-        let len = if mean <= 1.0 { 1 } else { 1 + ((1.0 - chance.fraction()).ln() / (1.0 - 1.0 / mean).ln()) as u64 };
-        let end = (start + len).min(pages);
-        runs.push(start..end);
-        start = end;
-    }
-    chance.shuffle(&mut runs);
-    runs.into_iter().flatten().collect()
-}
-
-/// A file in memory whose `pages` pages are in swap.
-pub fn swapped_file(pages: u64, profile: &Profile) -> SwappedMemory {
-    let mut memory = machine((pages * 4 / 3).next_multiple_of(512) + 512, profile);
-    let file = memory.files_mut().add_file();
-    for index in 0..pages {
-        memory.files_mut().add_page(file, index);
-        memory.swap_out_file(file, index, 0, &mut ()).expect("the area has room");
-    }
-    memory
 }
 
 /// What a swapoff came to.
@@ -211,23 +146,23 @@ pub struct Setup {
     pub era: SwapoffEra,
     /// Readahead goes by address (vma_ra_enabled).
     pub by_address: bool,
-    /// Readahead hits of faults that go on meanwhile, for each page that swapoff brings home.
-    pub hits_per_page: f64,
+    /// Programs that go on meanwhile.
+    pub faults: Option<Faults>,
 }
 
 /// swapoff as its era did it.
 pub fn swapoff(mut memory: SwappedMemory, setup: Setup, profile: &Profile, seed: u64) -> Ran {
-    let Setup { era, by_address, hits_per_page } = setup;
-    let mut chance = Chance::stream(seed, 4);
+    let Setup { era, by_address, faults } = setup;
+    let mut hits = faults.map(|faults| Hits::new(faults, Chance::stream(seed, 4)));
     let area = memory.areas_mut().swapoff_begin(Ok(AREA_ID), true, u64::MAX).expect("it is on");
     let mut path = SwapInPath::new(era.preset(), Readahead::new(PAGE_CLUSTER, by_address));
     let mut swapoff = Swapoff::new(era, area);
     let mut clock = Clock::new(profile, seed);
     while let Some(op) = swapoff.next_op(&mut memory, &mut path) {
-        if matches!(op, Op::Map { .. }) && chance.with(hits_per_page) {
+        clock.take(op);
+        for _ in 0..hits.as_mut().map_or(0, |hits| hits.until(clock.now_ns)) {
             path.readahead.found(true, None);
         }
-        clock.take(op);
     }
     assert_eq!(swapoff.result(), Some(Ok(())), "nothing stands in the way of this swapoff");
     clock.ran()

@@ -2,6 +2,10 @@
 //! goes through core's rules of the era, with the prices and devices of [`calibration`].
 
 pub mod calibration;
+mod copies;
+pub mod faults;
+mod kernel_build;
+pub mod layout;
 pub mod machine;
 mod page;
 mod row;
@@ -24,24 +28,26 @@ pub fn smaller(seed: u64, shrink: u64) -> Vec<Row> {
     let mut rows = threads::readahead_statistics(&context);
     rows.extend(threads::swapoff_windows(&context));
     rows.extend(threads::owner_searches(&context));
-    rows.extend(threads::needless_copies(&context));
+    rows.extend(copies::rows(&context));
     rows.extend(threads::zswap_trees(&context));
+    rows.extend(kernel_build::rows(&context));
+    rows.extend(threads::zswap_variants(&context));
     rows
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chance::Chance;
+    use crate::device::Profile;
 
-    /// Rows whose ratio is to be within 15 % of the published one.
-    const CLOSE: [u32; 15] = [2, 3, 4, 5, 8, 9, 10, 12, 13, 14, 15, 16, 18, 19, 20];
+    /// Rows whose ratio is to be within 15 % of the published one, where the thread gives one.
+    const CLOSE: [u32; 19] = [2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23];
 
     #[test]
     fn every_change_goes_the_published_way() {
         for row in smaller(1, 16) {
-            if row.number != 1 {
-                assert_ne!(row.direction_is_right(), Some(false), "{row:?}");
-            }
+            assert_ne!(row.direction_is_right(), Some(false), "{row:?}");
         }
     }
 
@@ -49,8 +55,19 @@ mod tests {
     fn ratios_are_near_the_published_ones() {
         for row in smaller(1, 16) {
             let Some(agreement) = row.agreement() else { continue };
-            if CLOSE.contains(&row.number) || row.number == 23 {
+            if CLOSE.contains(&row.number) {
                 assert!((0.85..1.15).contains(&agreement), "{agreement:.3}: {row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_of_the_first_row_are_as_many_as_published_before_and_after() {
+        let context = Context { calibration: Calibration::table(), seed: 1, shrink: 1 };
+        for row in threads::readahead_statistics(&context).iter().filter(|row| row.number == 1) {
+            let (simulated, published) = (row.simulated.unwrap(), row.published.unwrap());
+            for (simulated, published) in [(simulated.before, published.before), (simulated.after, published.after)] {
+                assert!((0.9..1.1).contains(&(simulated / published)), "{simulated} of {published}: {row:?}");
             }
         }
     }
@@ -59,17 +76,38 @@ mod tests {
     fn rows_without_numbers_go_the_way_that_was_said() {
         let rows = smaller(1, 16);
         let simulated = |number| rows.iter().find(|row| row.number == number).unwrap().simulated.unwrap();
+        let copies = rows.iter().find(|row| row.unit == "copies").unwrap();
+        assert_eq!((copies.simulated.unwrap(), copies.ours), (Pair { before: 1.0, after: 0.0 }, Some(0.0)));
         assert!(simulated(6).after > 90.0, "nearly all windows are 1 or 2");
         assert!(simulated(7).after < simulated(7).before, "zram is faster without readahead");
+        let tagged: Vec<f64> =
+            rows.iter().filter(|row| row.number == 11).map(|row| row.simulated.unwrap().ratio()).collect();
+        assert!((0.45..0.55).contains(&tagged[0]), "half, as was expected");
+        assert!(tagged[1] < 0.1 && tagged[2] == 1.0, "and erratic: {tagged:?}");
     }
 
     #[test]
-    fn ours_is_near_the_device_and_the_same_again() {
-        let rows = smaller(1, 16);
-        for number in [4, 5] {
-            let row = rows.iter().find(|row| row.number == number).unwrap();
-            assert!(row.ours.unwrap() < row.simulated.unwrap().after * 1.2, "{row:?}");
-        }
-        assert_eq!(rows, smaller(1, 16));
+    fn the_same_seed_gives_the_same_rows() {
+        assert_eq!(smaller(1, 16), smaller(1, 16));
+    }
+
+    #[test]
+    fn ours_takes_as_long_as_the_device_needs_for_what_is_in_use() {
+        let profile = Profile::named("nvme").unwrap();
+        let memory = layout::swapped_out(20_000, layout::Layout::Random, &profile, &mut Chance::new(1));
+        let ours = machine::our_swapoff(memory, &profile, 1).ns;
+        let sequential = machine::sequential_ns(20_000, &profile, 1);
+        assert!(ours < sequential * 6 / 5, "{ours} ns, {sequential} ns one after the other");
+    }
+
+    #[test]
+    fn our_swapoff_of_files_in_memory_is_linear() {
+        let profile = Profile::named("nvme").unwrap();
+        let drain = |pages| {
+            let file = layout::swapped_file(pages, layout::FileOrder::Random, &profile, &mut Chance::new(1));
+            machine::our_swapoff(file, &profile, 1).ns as f64
+        };
+        let ratio = drain(40_000) / drain(10_000);
+        assert!((3.8..4.2).contains(&ratio), "four times the pages took {ratio:.2} times as long");
     }
 }

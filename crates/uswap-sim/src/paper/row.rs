@@ -23,8 +23,6 @@ pub enum Kind {
     Fitted,
     /// Nothing was fitted on it.
     Predicted,
-    /// It was not simulated; the note says why.
-    NotSimulated,
 }
 
 impl Kind {
@@ -33,10 +31,12 @@ impl Kind {
         match self {
             Self::Fitted => "fitted",
             Self::Predicted => "predicted",
-            Self::NotSimulated => "not simulated",
         }
     }
 }
+
+/// A change that counts as none where the thread tells nothing of its runs: half a percent.
+pub const NOISE: f64 = 0.005;
 
 /// One line of the result.
 #[derive(Clone, PartialEq, Debug)]
@@ -51,6 +51,8 @@ pub struct Row {
     pub published: Option<Pair>,
     /// As simulated.
     pub simulated: Option<Pair>,
+    /// A change of less than this part counts as none: how far published runs lie apart.
+    pub noise: f64,
     /// Ours, in the same unit, where ours is something else than an era's.
     pub ours: Option<f64>,
     /// How it came about.
@@ -65,12 +67,12 @@ impl Row {
         Some(self.simulated?.ratio() / self.published?.ratio())
     }
 
-    /// Whether the change goes the published way. A published change of less than half a percent counts as none, and so
+    /// Whether the change goes the published way. A published change within the [noise](Self::noise) counts as none, and so
     /// must the simulated one.
     pub fn direction_is_right(&self) -> Option<bool> {
         let (simulated, published) = (self.simulated?.ratio() - 1.0, self.published?.ratio() - 1.0);
-        Some(match published.abs() < 0.005 {
-            true => simulated.abs() < 0.005,
+        Some(match published.abs() < self.noise {
+            true => simulated.abs() < self.noise,
             false => simulated.signum() == published.signum() && simulated != 0.0,
         })
     }

@@ -45,6 +45,15 @@ pub struct TreeCosts {
     pub erases: u64,
 }
 
+impl core::ops::AddAssign for TreeCosts {
+    fn add_assign(&mut self, more: Self) {
+        self.tests += more.tests;
+        self.lookups += more.lookups;
+        self.locks += more.locks;
+        self.erases += more.erases;
+    }
+}
+
 impl core::ops::Sub for TreeCosts {
     type Output = Self;
 
