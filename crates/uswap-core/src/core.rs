@@ -52,7 +52,7 @@ pub struct Core {
     pub(crate) loads_in_flight: u32,
     pub(crate) swapped_pages: u64,
     pub(crate) zombies: Vec<EntryId>,
-    released: Vec<Released>,
+    pub(crate) released: Vec<Released>,
 }
 
 impl Core {
