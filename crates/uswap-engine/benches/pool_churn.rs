@@ -72,6 +72,8 @@ impl Churn {
     fn store(&mut self, lengths: Lengths) {
         let len = lengths.draw(&mut self.chance);
         let handle = self.pool.alloc(len).expect("the pool is large enough");
+        // SAFETY: the object is new, and this is the only thread.
+        unsafe { self.view.slice_mut(handle, len) }.fill(len as u8);
         self.objects.push((handle, len));
     }
 

@@ -173,6 +173,9 @@ impl Compaction {
                 let Some(job) = core.next_compaction(&mut search, &mut looks, leaving, held) else { break };
                 self.moves.push(Move { job, target: None });
             }
+            if self.moves.len() == ROUND_OBJECTS || core.is_searched(&search) {
+                break;
+            }
         }
         {
             let mut pool = parts.pool.lock();
