@@ -179,7 +179,7 @@ mod tests {
         core.adopt(PageRange { start: PageNumber(0), pages });
         for index in 0..pages {
             let entry = core.table.insert(Location::Pool { handle: index as u32, len: 100 }, u128::from(index));
-            core.zswap.object_added(entry, index as u32, &core.table);
+            core.zswap.object_added(entry, &core.table);
             core.pages.set(PageNumber(index), PageState::Swapped { entry });
         }
         core.swapped_pages = pages;

@@ -56,7 +56,7 @@ pub struct Core {
     pub(crate) zombies: Vec<EntryId>,
     /// Content may be brought into frames that are free: see [`Core::leave_free_frames_alone`].
     pub(crate) lands_in_frames: bool,
-    released: Vec<Released>,
+    pub(crate) released: Vec<Released>,
 }
 
 impl Core {

@@ -34,10 +34,12 @@ pub mod workingset;
 pub mod zswap;
 
 mod cluster;
+mod compaction;
 mod core;
 mod events;
 mod lineage;
 
+pub use crate::compaction::{CompactionJob, CompactionSearch};
 pub use crate::core::{Core, CoreConfig, Released};
 pub use crate::entry::{AreaId, EntryId, Epoch, Location};
 pub use crate::fault::{FaultPlan, FrameLeft, Landing, LoadPage, LoadPlan};

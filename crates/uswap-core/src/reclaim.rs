@@ -322,7 +322,7 @@ mod tests {
         let mut core = core();
         let hash = 7;
         let entry = core.table.insert(Location::Pool { handle: 1, len: 100 }, hash);
-        core.zswap.object_added(entry, 1, &core.table);
+        core.zswap.object_added(entry, &core.table);
         core.pages.set(page(1), PageState::Swapped { entry });
         core.swapped_pages += 1;
         let _ = core.found_present(PageRange { start: page(0), pages: 1 });

@@ -19,7 +19,15 @@ const CHUNK: usize = 1024;
 enum Life {
     Free,
     InUse,
+    /// Let go while it was pinned.
+    Condemned,
     Zombie,
+}
+
+impl Life {
+    fn is_used(self) -> bool {
+        matches!(self, Life::InUse | Life::Condemned)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -30,9 +38,10 @@ struct Entry {
     epoch: Epoch,
     life: Life,
     pins: u8,
-    condemned: bool,
     /// It existed at a fork: an heir may read it.
     inherited: bool,
+    /// Grows each time the index is used anew, and wraps.
+    generation: u8,
     /// When its content left the program.
     stamp: u16,
 }
@@ -44,10 +53,13 @@ const FREE: Entry = Entry {
     epoch: Epoch(0),
     life: Life::Free,
     pins: 0,
-    condemned: false,
     inherited: false,
+    generation: 0,
     stamp: 0,
 };
+
+// One for each swapped page.
+const _: () = assert!(size_of::<Entry>() == 32);
 
 /// What became of an entry that its page has let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +117,7 @@ impl SwapTable {
             hash_high: (hash >> 64) as u64,
             epoch,
             life: Life::InUse,
+            generation: entry.generation.wrapping_add(1),
             ..FREE
         };
         id
@@ -132,6 +145,11 @@ impl SwapTable {
         self.at_mut(id).stamp = stamp;
     }
 
+    /// Tells contents apart that use the index `id` one after another. It wraps, so it is no more than a hint.
+    pub(crate) fn generation(&self, id: EntryId) -> u8 {
+        self.at(id).generation
+    }
+
     /// Which process of the line stored the content.
     pub fn epoch_of(&self, id: EntryId) -> Epoch {
         self.at(id).epoch
@@ -149,7 +167,7 @@ impl SwapTable {
 
     /// Whether `id` is in use and not condemned.
     pub fn is_live(&self, id: EntryId) -> bool {
-        id.0 < self.entries && self.at(id).life == Life::InUse && !self.at(id).condemned
+        id.0 < self.entries && self.at(id).life == Life::InUse
     }
 
     /// Number of readers and movers of `id` at this moment.
@@ -160,7 +178,7 @@ impl SwapTable {
     /// Keeps `id` and its place until [`unpin`](Self::unpin).
     pub fn pin(&mut self, id: EntryId) {
         let entry = self.at_mut(id);
-        assert!(entry.life == Life::InUse, "pin of {id:?}, which is not in use");
+        assert!(entry.life.is_used(), "pin of {id:?}, which is not in use");
         entry.pins = entry.pins.checked_add(1).expect("more than 255 pins of one entry");
     }
 
@@ -170,41 +188,47 @@ impl SwapTable {
         let entry = self.at_mut(id);
         assert!(entry.pins > 0, "unpin of {id:?}, which has no pin");
         entry.pins -= 1;
-        (entry.pins == 0 && entry.condemned).then(|| self.let_go(id))
+        (entry.pins == 0 && entry.life == Life::Condemned).then(|| self.end(id))
     }
 
     /// The page of `id` needs it no more.
     pub fn let_go(&mut self, id: EntryId) -> LetGo {
-        let own = self.epoch;
-        let has_heirs = self.has_heirs;
         let entry = self.at_mut(id);
         assert!(entry.life == Life::InUse, "{id:?} is let go twice");
         if entry.pins > 0 {
-            entry.condemned = true;
+            entry.life = Life::Condemned;
             return LetGo::Condemned;
         }
-        if has_heirs && self.at(id).inherited && self.at(id).epoch == own {
+        self.end(id)
+    }
+
+    fn end(&mut self, id: EntryId) -> LetGo {
+        let Entry { location, epoch, inherited, .. } = *self.at(id);
+        if self.has_heirs && inherited && epoch == self.epoch {
             self.at_mut(id).life = Life::Zombie;
             self.zombies += 1;
             return LetGo::Zombie;
         }
-        let (location, epoch) = (Location::unpack(self.at(id).location), self.at(id).epoch);
-        *self.at_mut(id) = FREE;
+        self.clear(id);
+        LetGo::Freed(Location::unpack(location), epoch)
+    }
+
+    fn clear(&mut self, id: EntryId) {
+        let entry = self.at_mut(id);
+        *entry = Entry { generation: entry.generation, ..FREE };
         self.free.push(id);
-        LetGo::Freed(location, epoch)
     }
 
     /// No heir needs the zombie `id` any more: frees it and gives its place to the caller.
     pub fn bury(&mut self, id: EntryId) -> Location {
         let entry = *self.at(id);
         assert!(entry.life == Life::Zombie, "{id:?} is no zombie");
-        *self.at_mut(id) = FREE;
-        self.free.push(id);
+        self.clear(id);
         self.zombies -= 1;
         Location::unpack(entry.location)
     }
 
-    /// The content of `id` is now at `location` (writeback, swapoff); returns where it was.
+    /// The content of `id` is now at `location` (writeback, compaction, swapoff); returns where it was.
     pub fn relocate(&mut self, id: EntryId, location: Location) -> Location {
         let entry = self.at_mut(id);
         assert!(entry.life == Life::InUse, "{id:?} is relocated while not in use");
@@ -218,7 +242,7 @@ impl SwapTable {
         self.has_heirs = true;
         for index in 0..self.entries {
             let entry = self.at_mut(EntryId(index));
-            entry.inherited = entry.life == Life::InUse;
+            entry.inherited = entry.life.is_used();
         }
     }
 
@@ -235,12 +259,9 @@ impl SwapTable {
         for index in 0..self.entries {
             let id = EntryId(index);
             match self.at(id).life {
-                Life::Zombie => {
-                    *self.at_mut(id) = FREE;
-                    self.free.push(id);
-                }
+                Life::Zombie => self.clear(id),
                 // Whoever pinned it is a thread of the parent.
-                Life::InUse if self.at(id).pins > 0 => self.at_mut(id).pins = 0,
+                Life::InUse | Life::Condemned if self.at(id).pins > 0 => self.at_mut(id).pins = 0,
                 _ => {}
             }
         }
@@ -249,7 +270,7 @@ impl SwapTable {
 
     /// Indices of all entries in use, in order.
     pub fn iter_in_use(&self) -> impl Iterator<Item = EntryId> + '_ {
-        (0..self.entries).map(EntryId).filter(|&id| self.at(id).life == Life::InUse)
+        (0..self.entries).map(EntryId).filter(|&id| self.at(id).life.is_used())
     }
 
     /// One more than the highest index ever used.

@@ -92,7 +92,7 @@ impl Core {
             StoreResult::Zero => None,
             StoreResult::Pool { handle, len, hash } => {
                 let entry = self.table.insert(Location::Pool { handle, len }, hash);
-                self.zswap.object_added(entry, handle, &self.table);
+                self.zswap.object_added(entry, &self.table);
                 Some(entry)
             }
             StoreResult::Slot { area, slot, hash } => Some(self.table.insert(Location::Slot { area, slot }, hash)),
@@ -114,8 +114,8 @@ impl Core {
             _ => return,
         };
         let entry = self.table.insert(location, hash);
-        if let Location::Pool { handle, .. } = location {
-            self.zswap.object_added(entry, handle, &self.table);
+        if let Location::Pool { .. } = location {
+            self.zswap.object_added(entry, &self.table);
         }
         self.let_go(entry);
     }

@@ -13,9 +13,17 @@ use crate::swap_table::SwapTable;
 /// Objects that one search for a victim looks at.
 const SEARCH_MAX: usize = 512;
 
+/// What the age order has of an object: its entry, and which of the contents that use the entry's index one after another.
+/// Not its handle: an object that compaction moves keeps its age.
+#[derive(Clone, Copy)]
+struct Record {
+    entry: EntryId,
+    generation: u8,
+}
+
 /// Age order of the pool.
 pub struct Zswap {
-    fifo: VecDeque<(EntryId, u32)>,
+    fifo: VecDeque<Record>,
     objects: u64,
 }
 
@@ -62,8 +70,8 @@ impl Zswap {
         Self { fifo: VecDeque::new(), objects: 0 }
     }
 
-    pub(crate) fn object_added(&mut self, entry: EntryId, handle: u32, table: &SwapTable) {
-        self.fifo.push_back((entry, handle));
+    pub(crate) fn object_added(&mut self, entry: EntryId, table: &SwapTable) {
+        self.fifo.push_back(Record { entry, generation: table.generation(entry) });
         self.objects += 1;
         self.forget_gone(table);
     }
@@ -75,20 +83,21 @@ impl Zswap {
     /// Objects leave the pool anywhere in the order; their records go when they are more than half of it.
     fn forget_gone(&mut self, table: &SwapTable) {
         if self.fifo.len() as u64 > 64 + 2 * self.objects {
-            self.fifo.retain(|&record| object_len(table, record).is_some());
+            self.fifo.retain(|&record| object(table, record).is_some());
         }
     }
 }
 
-/// Length of the object that a record of the age order names; `None` when the object is gone, and the entry or its place
-/// may be another's.
-fn object_len(table: &SwapTable, (entry, handle): (EntryId, u32)) -> Option<u16> {
-    if !table.is_live(entry) || table.is_foreign(entry) {
+/// Handle and length of the object that a record of the age order names; `None` when the object is gone, and the entry may
+/// be another's. Once in 256 the record of an object that is gone passes for one of its entry's next object, which then is
+/// written back before its turn.
+fn object(table: &SwapTable, Record { entry, generation }: Record) -> Option<(u32, u16)> {
+    if !table.is_live(entry) || table.is_foreign(entry) || table.generation(entry) != generation {
         return None;
     }
     match table.location(entry) {
-        Location::Pool { handle: current, len } if current == handle => Some(len),
-        _ => None,
+        Location::Pool { handle, len } => Some((handle, len)),
+        Location::Slot { .. } => None,
     }
 }
 
@@ -97,10 +106,11 @@ impl Core {
     /// it is: the heir's books name its place.
     pub fn next_writeback(&mut self, held: impl Fn(EntryId) -> bool) -> Option<WritebackJob> {
         for _ in 0..self.zswap.fifo.len().min(SEARCH_MAX) {
-            let (entry, handle) = self.zswap.fifo.pop_front()?;
-            let Some(len) = object_len(&self.table, (entry, handle)) else { continue };
+            let record = self.zswap.fifo.pop_front()?;
+            let entry = record.entry;
+            let Some((handle, len)) = object(&self.table, record) else { continue };
             if self.table.pins(entry) > 0 || held(entry) {
-                self.zswap.fifo.push_back((entry, handle));
+                self.zswap.fifo.push_back(record);
                 continue;
             }
             self.table.pin(entry);
@@ -111,6 +121,8 @@ impl Core {
 
     /// Ends a writeback: the content is in `slot` of `area`, or stays in the pool (`None`).
     pub fn written_back(&mut self, job: WritebackJob, place: Option<(AreaId, u64)>) {
+        // While the job has the entry pinned, its index is nobody else's.
+        let record = Record { entry: job.entry, generation: self.table.generation(job.entry) };
         if let Some((area, slot)) = place {
             if self.table.pins(job.entry) == 1 && self.table.is_live(job.entry) {
                 let old = self.table.relocate(job.entry, Location::Slot { area, slot });
@@ -119,10 +131,10 @@ impl Core {
             } else {
                 // Somebody reads the object, or nobody wants the content any more: the new copy is the one to drop.
                 let _ = self.slots[area.0 as usize].free(slot);
-                self.zswap.fifo.push_back((job.entry, job.handle));
+                self.zswap.fifo.push_back(record);
             }
         } else {
-            self.zswap.fifo.push_back((job.entry, job.handle));
+            self.zswap.fifo.push_back(record);
         }
         self.unpin(job.entry);
         self.zswap.forget_gone(&self.table);
@@ -145,9 +157,10 @@ mod tests {
     #[test]
     fn the_age_order_does_not_grow_when_nothing_is_written_back() {
         let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16, ahead_max: 0 });
-        for round in 0..10_000 {
-            let entry = core.table.insert(Location::Pool { handle: round, len: 100 }, 0);
-            core.zswap.object_added(entry, round, &core.table);
+        for _ in 0..10_000 {
+            // One page comes and goes: each time the same entry, and the same place.
+            let entry = core.table.insert(Location::Pool { handle: 7, len: 100 }, 0);
+            core.zswap.object_added(entry, &core.table);
             core.let_go(entry);
         }
         assert!(core.zswap.fifo.len() < 100, "{} records of no object", core.zswap.fifo.len());
@@ -234,7 +247,7 @@ mod tests {
                     Step::Store => {
                         let handle = handles.next().expect("there are handles");
                         let entry = core.table.insert(Location::Pool { handle, len: 100 }, u128::from(handle));
-                        core.zswap.object_added(entry, handle, &core.table);
+                        core.zswap.object_added(entry, &core.table);
                         plain.push(Object { entry, handle, reads: 0, held: false });
                     }
                     Step::Take(choice) => if let Some(at) = pick(&plain, choice, &|object| object.reads == 0) {

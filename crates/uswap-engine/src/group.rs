@@ -172,6 +172,10 @@ counters! {
     Allocstall = "allocstall",
     /// Touches of pages that were still in the swap cache.
     SwapCacheHit = "swap_cache_hit",
+    /// Objects of the pool that compaction moved.
+    CompactMoved = "compact_moved",
+    /// Pages of the pool's memory that compaction freed.
+    CompactFreed = "compact_freed",
     /// Clean pages dropped without a write.
     CleanDropped = "clean_dropped",
     /// Pages that the pool refused: compressed badly.

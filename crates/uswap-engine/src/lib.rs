@@ -10,7 +10,7 @@
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children;
-//! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes;
+//! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
 
 #![deny(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod adopt;
 mod ahead;
 pub mod areas;
 pub mod assist;
+pub mod compaction;
 pub mod compress;
 pub mod engine;
 pub mod fork;

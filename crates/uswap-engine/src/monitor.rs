@@ -18,6 +18,7 @@ use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
 use crate::ahead;
+use crate::compaction::Compaction;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::fork::ForkPost;
 use crate::group::ProcessSlot;
@@ -169,6 +170,7 @@ pub(crate) struct Monitor {
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
     pool_share: PoolShare,
+    compaction: Compaction,
     /// When a child was last promised memory.
     promised: Option<Instant>,
     said_cannot_swap: bool,
@@ -191,6 +193,7 @@ impl Monitor {
             looked_at_all: Instant::now(),
             fruitless: false,
             pool_share: PoolShare::new(),
+            compaction: Compaction::new(),
             promised: None,
             said_cannot_swap: false,
             said_cannot_look: false,
@@ -303,7 +306,9 @@ impl Monitor {
             engine.meter.called.store(fruitless, Relaxed);
         }
         let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
-        Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS))
+        let sleep =
+            Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS));
+        self.compaction.due().map_or(sleep, |due| sleep.min(due))
     }
 
     fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
@@ -502,6 +507,7 @@ impl Monitor {
             }
         }
         let Some(engine) = self.engine() else { return };
+        engine.compact(&mut self.compaction);
         if self.published.elapsed() < Duration::from_millis(20) {
             return;
         }

@@ -54,6 +54,7 @@ fn places_add_up_can_fire() {
 #[test]
 fn every_page_is_recoverable_can_fire() {
     fires(Sabotage::OverwriteSlot, Checker::Recoverable);
+    fires(Sabotage::MoveHeld, Checker::Recoverable);
 }
 
 #[test]

@@ -34,6 +34,8 @@ happenings! {
     StoreFailed = "stores that failed",
     StoreWanted = "stores whose page was wanted meanwhile",
     WrittenBack = "objects written back to an area",
+    Compacted = "objects moved inside the pool",
+    CompactionGivenUp = "moves inside the pool that were given up",
     Trashed = "frames given back",
     Discard = "discards",
     Unmap = "unmappings",

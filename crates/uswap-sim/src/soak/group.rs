@@ -43,6 +43,11 @@ impl Pool {
         handle
     }
 
+    /// Writes the bytes of an object that has a place.
+    pub fn put(&mut self, handle: u32, content: Content) {
+        self.objects.insert(handle, content);
+    }
+
     pub fn free(&mut self, handle: u32) -> Checked {
         let freed = self.objects.remove(&handle);
         ensure(freed.is_some(), Checker::OneOwner, || format!("object {handle} of a pool is freed twice"))?;

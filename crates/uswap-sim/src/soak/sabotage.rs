@@ -33,6 +33,8 @@ pub enum Sabotage {
     ForgetVerb,
     /// A slot is freed twice.
     FreeTwice,
+    /// Compaction moves what a child may still read.
+    MoveHeld,
 }
 
 /// The bugs that are done to a state, not to a step; done again until one is found to do it to.

@@ -4,6 +4,7 @@
 //! steps any other thread may take its own. The order of locks is the engine's: the gate is held from the look at the
 //! books to the note of what became of it, and events are applied only while nobody holds it.
 
+mod compaction;
 pub(super) mod fork;
 mod reclaim;
 mod serve;
@@ -20,6 +21,7 @@ use super::mm::{Message, Pte, pages_of};
 use super::process::{Process, World};
 use super::sabotage::Sabotage;
 use super::violation::Checked;
+use compaction::{Compaction, Pass};
 use reclaim::{MoveOut, Trash};
 use serve::Serve;
 use store::Store;
@@ -54,6 +56,7 @@ enum Task {
     MoveOut(MoveOut),
     Store(Store),
     Writeback(Writeback),
+    Compaction(Compaction),
     Trash(Trash),
 }
 
@@ -66,6 +69,7 @@ pub(super) struct Actor {
     retry: Option<PendingFault>,
     wanted: Vec<PageNumber>,
     pool_is_full: bool,
+    compaction: Pass,
 }
 
 impl Actor {
@@ -77,6 +81,7 @@ impl Actor {
             retry: None,
             wanted: Vec::new(),
             pool_is_full: false,
+            compaction: Pass::default(),
         }
     }
 
@@ -96,6 +101,11 @@ impl Actor {
                 Task::MoveOut(task) => task.step(process, world)?,
                 Task::Store(task) => task.step(process, world)?,
                 Task::Writeback(task) => task.step(process, world)?,
+                Task::Compaction(task) => {
+                    let step = task.step(process, world)?;
+                    self.compaction = task.pass();
+                    step
+                }
                 Task::Trash(task) => task.step(process, world)?,
             };
             match step {
@@ -153,6 +163,8 @@ impl Actor {
         let trashes = world.chance.happens(world.scenario.trashes, 100);
         self.task = Some(match world.chance.below(17) {
             _ if trashes => Task::Trash(Trash::new()),
+            // Only the monitor compacts.
+            14 | 15 if self.is_monitor => Task::Compaction(Compaction::new(self.compaction)),
             16 => Task::Writeback(Writeback::new()),
             drawn if drawn < stores => Task::Store(Store::new(self.judge_pool(process, world))),
             _ => Task::MoveOut(MoveOut::new()),
