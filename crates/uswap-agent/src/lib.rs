@@ -2,8 +2,8 @@
 //!
 //! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
-//! constructor, the fork handlers, and the wrappers of `exec`, `fork`, `madvise`, `mlockall`, `vmsplice` and `setsockopt`);
-//! there they take no lock of the agent, allocate nothing, and keep errno as libc left it.
+//! constructor, the fork handlers, and the wrappers of `exec`, `fork`, `madvise`, `mlockall`, `pthread_create`,
+//! `vmsplice` and `setsockopt`); there they take no lock of the agent, allocate nothing, and keep errno as libc left it.
 
 #![deny(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod libc_fork;
 mod locks;
 mod page_references;
 mod start;
+mod threads;
 
 use uswap_sys::heap::AgentHeap;
 

@@ -126,7 +126,7 @@ proptest! {
                 Step::Bury(choice) => if let Some(id) = plain.pick(choice, |entry| entry.zombie) {
                     prop_assert_eq!(real.bury(id), plain.entries.remove(&id).unwrap().location);
                 }
-                Step::Relocate(choice, location) => if let Some(id) = plain.pick(choice, |entry| !entry.zombie) {
+                Step::Relocate(choice, location) => if let Some(id) = plain.pick(choice, |entry| !entry.zombie && !entry.condemned) {
                     let entry = plain.entries.get_mut(&id).unwrap();
                     prop_assert_eq!(real.relocate(id, location), std::mem::replace(&mut entry.location, location));
                 }

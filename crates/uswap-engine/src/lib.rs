@@ -5,8 +5,8 @@
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
 //! - [`handler`]: faults and events, as userfaultfd delivers them;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
-//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`guard_regions`] and
-//!   [`page_references`]: what it does with its memory that needs care;
+//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`guard_regions`],
+//!   [`page_references`] and [`control_blocks`]: what is done with its memory that needs care;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children;
@@ -21,6 +21,7 @@ pub mod areas;
 pub mod assist;
 pub mod compaction;
 pub mod compress;
+pub mod control_blocks;
 pub mod engine;
 pub mod fork;
 pub mod fork_advice;

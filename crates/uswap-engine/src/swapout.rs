@@ -18,6 +18,7 @@ use uswap_sys::private_memory;
 use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::control_blocks;
 use crate::engine::{BATCH, BLOCK_BYTES, Engine, TRASH_BLOCKS, Worker};
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
@@ -210,6 +211,8 @@ impl Engine {
             outcome.refused = mask;
             return (outcome, busy);
         }
+        let kept = control_blocks::kept(first, BLOCK_PAGES);
+        let (mask, gaps) = (mask & !kept, gaps & !kept);
         // Pages that a call ran over, moved or found missing.
         let mut passed = 0u16;
         let mut index = 0;
@@ -256,7 +259,7 @@ impl Engine {
         let left = passed & mask & !there;
         let gone = |index: &usize| left >> index & 1 == 1 && !self.is_present(first.plus(*index as u64));
         outcome.missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
-        outcome.refused = mask & !there & !outcome.missing;
+        outcome.refused = isolation.mask & !there & !outcome.missing;
         (outcome, busy)
     }
 

@@ -6,6 +6,7 @@
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <ucontext.h>
 
@@ -234,6 +235,48 @@ static void fork_threads(void)
 	for (size_t k = 0; k < 4; k++)
 		pthread_join(threads[k], NULL);
 	check(p, 48 * MiB, 3, "parent beside threads");
+}
+
+/* --- a thread whose control block has been cold for long when it ends --- */
+
+/* Shared, so that the thread touches nothing that can be swapped out while it waits. */
+static volatile int *may_end;
+
+static void *end_untouched(void *argument)
+{
+	volatile int *flag = may_end;
+	while (!*flag)
+		;
+	/* What libc does at last, without its last touch of the control block. */
+	__asm__ volatile("syscall" : : "a"(SYS_exit), "D"(0) : "rcx", "r11", "memory");
+	return argument;
+}
+
+/* Means something only without restartable sequences, for which the kernel touches the control block all the time. */
+static void end_while_cold(void)
+{
+	may_end = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(may_end != MAP_FAILED);
+	for (int round = 0; round < 3; round++) {
+		pthread_t thread;
+		struct timespec until;
+		*may_end = 0;
+		MUST(pthread_create(&thread, NULL, end_untouched, NULL) == 0);
+		/* Its tid, which the kernel clears in the end, lies near the beginning. */
+		char *block = (char *)((uintptr_t)thread / PAGE * PAGE);
+		for (int pressure = 0; pressure < 5 && !pages_out(block, PAGE); pressure++)
+			ballast();
+		*may_end = 1;
+		/* The join would bring the page in. */
+		sleep_ms(200);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 10;
+		int error = pthread_timedjoin_np(thread, NULL, &until);
+		if (error)
+			bad("round %d: join of a thread that has ended: %s", round, strerror(error));
+	}
+	char *p = swapped(32 * MiB, 3, "beside threads that have ended");
+	check(p, 32 * MiB, 3, "beside threads that have ended");
 }
 
 /* fork by a thread that is not the first; its child is single-threaded and makes threads of its own. */
@@ -492,6 +535,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "threads", many_threads },	      { "same-page", same_page },
 		{ "synchronisation", synchronisation }, { "cancel", cancel },
+		{ "end-while-cold", end_while_cold },
 		{ "fork-threads", fork_threads },     { "fork-from-thread", fork_from_thread },
 		{ "fork-handlers", fork_handlers },   { "write-barrier", write_barrier },
 		{ "alternate-stack", alternate_stack }, { "timers", timers },

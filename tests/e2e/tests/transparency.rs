@@ -128,6 +128,21 @@ fn fork_handlers_of_a_library_that_was_first() {
     finished.assert_swapped();
 }
 
+/// For a thread that is ending the kernel takes no userfault: what it writes then must be in memory.
+#[test]
+fn a_thread_ends_that_was_cold() {
+    let test = TempDir::new("cold");
+    let launch = Launch::new(&test, c_program("threads"))
+        .arg("end-while-cold")
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok end-while-cold\n"), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok end-while-cold\n"), "{finished}");
+    finished.assert_swapped();
+}
+
 /// A program that preloads a library of its own puts it in front of the agent. What it then starts with an empty
 /// environment is managed, and does not get that library.
 #[test]

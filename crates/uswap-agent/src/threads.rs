@@ -1,0 +1,38 @@
+//! A wrapper of pthread_create: the engine is told where the kernel writes when the new thread ends.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use uswap_engine::control_blocks;
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+
+/// As libc's.
+///
+/// # Safety
+/// As for pthread_create(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the symbol is libc's function of this signature, which every glibc has.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Create>(crate::start::real(c"pthread_create")) };
+    // SAFETY: the caller's promise.
+    let result = unsafe { real(thread, attributes, start, argument) };
+    if result == 0 {
+        // SAFETY: libc has written the new thread's identity there, which is the address of its control block.
+        control_blocks::keep(unsafe { thread.read() } as usize);
+    }
+    result
+}
+
+/// The thread that runs the constructor; another may join it.
+pub(crate) fn keep_first() {
+    // SAFETY: pthread_self only looks at its own thread.
+    control_blocks::keep(unsafe { libc::pthread_self() } as usize);
+}
