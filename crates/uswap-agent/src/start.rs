@@ -33,7 +33,7 @@ extern "C" fn constructor() {
     crate::exec::prepare();
     crate::libc_fork::prepare();
     let _ = crate::forks::hook();
-    crate::threads::keep_first();
+    crate::threads::prepare();
     let started = thread::prepare()
         .and_then(|()| crate::forks::prepare_membership())
         .and_then(|()| start_monitor(monitor_of_program));

@@ -3,11 +3,24 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use uswap_engine::control_blocks;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+
+/// libc's function. Looked up in the constructor: dlsym takes the loader's lock, which may be held by a thread that runs the
+/// constructor of a library and waits there for this very thread.
+static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// For the constructor: looks libc's function up, and keeps the control block of this first thread, which another may join.
+pub(crate) fn prepare() {
+    REAL.store(crate::start::real(c"pthread_create"), Release);
+    // SAFETY: pthread_self only looks at its own thread.
+    control_blocks::keep(unsafe { libc::pthread_self() } as usize);
+}
 
 /// As libc's.
 ///
@@ -20,8 +33,13 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
+    let real = match REAL.load(Acquire) {
+        // Before the agent has started: the loader runs constructors, in this thread.
+        null if null.is_null() => crate::start::real(c"pthread_create"),
+        real => real,
+    };
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
-    let real = unsafe { std::mem::transmute::<*mut c_void, Create>(crate::start::real(c"pthread_create")) };
+    let real = unsafe { std::mem::transmute::<*mut c_void, Create>(real) };
     // SAFETY: the caller's promise.
     let result = unsafe { real(thread, attributes, start, argument) };
     if result == 0 {
@@ -29,10 +47,4 @@ pub unsafe extern "C" fn pthread_create(
         control_blocks::keep(unsafe { thread.read() } as usize);
     }
     result
-}
-
-/// The thread that runs the constructor; another may join it.
-pub(crate) fn keep_first() {
-    // SAFETY: pthread_self only looks at its own thread.
-    control_blocks::keep(unsafe { libc::pthread_self() } as usize);
 }

@@ -205,7 +205,9 @@ impl Engine {
                 self.wait_for_room(worker);
                 let served = self.serve(fault, worker);
                 // The thread goes on meanwhile, and another handler serves its next fault.
-                self.ahead.call_if_wanted();
+                if !self.is_over_limit() {
+                    self.ahead.call_if_wanted();
+                }
                 self.keep_room(worker);
                 served
             }
