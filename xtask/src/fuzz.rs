@@ -44,7 +44,7 @@ impl Tests {
     fn filter(&self) -> Vec<&str> {
         match self.name.as_str() {
             "uswap_core" => vec!["--lib", "model_"],
-            "canary" => vec!["--test", "canary", "--", "--ignored"],
+            "canary" => vec!["--test", "canary"],
             name => vec!["--test", name],
         }
     }
@@ -58,7 +58,7 @@ impl Tests {
     fn run(&self, seed: u64) -> Result<u64, String> {
         let mut command = Command::new(&self.path);
         // The arguments of the program itself stand behind the name of it.
-        command.args(self.filter().iter().filter(|word| !["--lib", "--test", "--", &self.name].contains(word)));
+        command.args(self.filter().iter().filter(|word| !["--lib", "--test", &self.name].contains(word)));
         command.current_dir(root().join("crates/uswap-core")).env("PROPTEST_RNG_SEED", seed.to_string());
         let output = ran(&mut command, &self.replay(seed))?;
         let mut summary = Summary::default();

@@ -9,7 +9,6 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    #[ignore = "it must fail; cargo xtask fuzz runs it"]
     fn canary_a_slot_that_is_not_freed_is_noticed(steps in proptest::collection::vec(any::<bool>(), 1..100)) {
         let mut slots = Slots::new(1024, &[]);
         slots.grant(0);
