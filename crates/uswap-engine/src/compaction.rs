@@ -27,7 +27,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_core::{CompactionJob, CompactionSearch, Core, Location, PAGE_SIZE, Released};
+use uswap_core::{CompactionJob, CompactionSearch, Core, PAGE_SIZE, Released};
 
 use crate::engine::Engine;
 use crate::group::Counter;
@@ -64,6 +64,8 @@ pub(crate) struct Parts<'a> {
     pub core: &'a Lock<Core>,
     pub pool: &'a Lock<Zpool>,
     pub view: PoolView,
+    /// Releases places that the books have let go, whoever stored them.
+    pub release: &'a dyn Fn(&mut Vec<Released>),
 }
 
 /// An object and its second place.
@@ -198,13 +200,9 @@ impl Compaction {
         }
         core.take_released(&mut self.released);
         drop(core);
-        let mut pool = parts.pool.lock();
-        for place in self.released.drain(..) {
-            // Whoever lets go of other places takes them under the same lock; these are all objects of our own.
-            if let Location::Pool { handle, len } = place.location {
-                pool.free(Handle(handle), len.into());
-            }
-        }
+        // Among them may be what other threads have let go a moment ago, places of ancestors too.
+        (parts.release)(&mut self.released);
+        let pool = parts.pool.lock();
         self.stage = if is_searched {
             Stage::Ending { emptied: self.chosen_count.saturating_sub(pool.leaving_slabs()) }
         } else {
@@ -241,7 +239,8 @@ impl Engine {
         }
         let _running = self.running.read().expect("no thread panics with this lock");
         let Engine { heirs, core, pool, view, .. } = self;
-        let round = compaction.round(Parts { heirs, core, pool, view: *view });
+        let release = |released: &mut Vec<Released>| self.release(released);
+        let round = compaction.round(Parts { heirs, core, pool, view: *view, release: &release });
         compaction.next =
             now + if compaction.is_resting() { std::mem::replace(&mut compaction.pause, LOOK_EVERY) } else { PAUSE };
         self.count(Counter::CompactMoved, round.moved as u64);

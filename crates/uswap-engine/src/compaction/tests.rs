@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use uswap_core::reclaim::IsolationOutcome;
-use uswap_core::{CoreConfig, EntryId, FaultPlan, FrameLeft, PageNumber, PageRange, PageState, StoreResult, Stored};
+use uswap_core::{
+    CoreConfig, EntryId, FaultPlan, FrameLeft, Location, PageNumber, PageRange, PageState, StoreResult, Stored,
+};
 
 use super::*;
 
@@ -69,8 +71,13 @@ impl Rig {
         }
     }
 
-    fn parts(&self) -> Parts<'_> {
-        Parts { heirs: &self.heirs, core: &self.core, pool: &self.pool, view: self.view }
+    fn round(&self, compaction: &mut Compaction) -> Round {
+        self.round_with(compaction, &|released| self.free(released))
+    }
+
+    fn round_with(&self, compaction: &mut Compaction, release: &dyn Fn(&mut Vec<Released>)) -> Round {
+        let Rig { heirs, core, pool, view, .. } = self;
+        compaction.round(Parts { heirs, core, pool, view: *view, release })
     }
 
     /// Stores a block of pages, as swap-out does; says whether there was one. One thread at a time.
@@ -127,8 +134,12 @@ impl Rig {
         let mut released = Vec::new();
         core.take_released(&mut released);
         drop(core);
+        self.free(&mut released);
+    }
+
+    fn free(&self, released: &mut Vec<Released>) {
         let mut pool = self.pool.lock();
-        for place in released {
+        for place in released.drain(..) {
             let Location::Pool { handle, len } = place.location else { panic!("all is in the pool") };
             pool.free(Handle(handle), len.into());
         }
@@ -155,7 +166,7 @@ impl Rig {
     fn compact(&self, compaction: &mut Compaction) -> usize {
         let mut moved = 0;
         loop {
-            moved += compaction.round(self.parts()).moved;
+            moved += self.round(compaction).moved;
             if compaction.is_resting() {
                 return moved;
             }
@@ -227,7 +238,7 @@ fn contents_stay_whole_while_threads_load_store_and_compact() {
             let compactor = scope.spawn(|| {
                 let (mut compaction, mut moved) = (Compaction::new(), 0);
                 while !over.load(Relaxed) {
-                    moved += compaction.round(rig.parts()).moved;
+                    moved += rig.round(&mut compaction).moved;
                     if compaction.is_resting() {
                         std::thread::yield_now();
                     }
@@ -349,4 +360,36 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     rig.check_all();
     assert!(rig.compact(&mut compaction) > 0, "from here on the parent's objects may move again");
     rig.check_all();
+}
+
+/// Other threads let go of places under one lock of the books and take them under the next. What they have not taken yet, a
+/// round takes: it must not take it for its own.
+#[test]
+fn what_others_have_let_go_is_released_as_theirs() {
+    let rig = Rig::new();
+    rig.evict_all();
+    let mut chance = Chance(5);
+    rig.load_percent(70, &mut chance);
+    let mut compaction = Compaction::new();
+    while !matches!(compaction.stage, Stage::Moving(_)) {
+        rig.round(&mut compaction);
+    }
+    // As an install does that has not come to the taking.
+    let (page, entry) = {
+        let core = rig.core.lock();
+        let out = |page: &PageNumber| matches!(core.pages().get(*page), Some(PageState::Swapped { .. }));
+        let page = (0..PAGES).map(PageNumber).find(out).unwrap();
+        let Some(PageState::Swapped { entry }) = core.pages().get(page) else { unreachable!() };
+        (page, entry)
+    };
+    let mut core = rig.core.lock();
+    let FaultPlan::Load(plan) = core.fault(page, false) else { panic!("a swapped page is loaded") };
+    core.load_done(&plan.pages()[0], plan.op, FrameLeft::Populated, false, false);
+    drop(core);
+    let seen = Mutex::new(Vec::new());
+    rig.round_with(&mut compaction, &|released| {
+        seen.lock().unwrap().extend(released.iter().map(|place| place.entry));
+        rig.free(released);
+    });
+    assert!(seen.lock().unwrap().contains(&entry), "it was left to nobody");
 }
