@@ -154,8 +154,10 @@ impl Mm {
 
     /// The pages around `page` that belong to its mapping.
     pub fn mapping_around(&self, page: PageNumber) -> PageRange {
-        let mapping = self.at(page).mapping;
-        let same = |page: PageNumber| self.inside(page) && self.at(page).mapping == mapping;
+        // What is registered and what is not the kernel keeps apart, also where a mapping has grown up to its own other part.
+        let Place { mapping, registered, .. } = *self.at(page);
+        let is_same = |other: &Place| other.mapping == mapping && other.registered == registered;
+        let same = |page: PageNumber| self.inside(page) && is_same(self.at(page));
         let mut start = page;
         while start.0 > BASE && same(PageNumber(start.0 - 1)) {
             start = PageNumber(start.0 - 1);
