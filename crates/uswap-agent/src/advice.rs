@@ -7,12 +7,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 use uswap_engine::fork_advice::{self, Advice};
 use uswap_engine::{guard_regions, lazy_free};
 use uswap_sys::private_memory;
 
+use crate::real::Real;
 use crate::start::POST;
 
 /// `MADV_GUARD_INSTALL`, Linux 6.13.
@@ -20,12 +21,12 @@ const GUARD_INSTALL: c_int = 102;
 
 type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static REAL: Real = Real::new(c"madvise");
 
 /// Looks up libc's function. Not done on the first call: allocators call madvise while they hold their locks, and the
 /// loader, which looks things up, allocates while it holds its own.
 pub(crate) fn prepare() {
-    REAL.store(crate::start::real(c"madvise"), Release);
+    let _ = REAL.get();
 }
 
 /// As libc's, and tells the engine what concerns fork.
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 /// # Safety
 /// As for madvise(2).
 unsafe fn real_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let real = REAL.load(Acquire);
+    let real = REAL.known();
     if real.is_null() {
         // Before the agent has started.
         // SAFETY: the caller's promise; libc's function is this system call.

@@ -7,9 +7,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use uswap_sys::placement;
+
+use crate::real::Real;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Longest value of LD_PRELOAD that is handled; a longer one is left as it is.
@@ -203,14 +204,10 @@ macro_rules! wrap {
         /// As for the function of libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            let mut real = REAL.load(Relaxed);
+            static REAL: Real = Real::new($real);
+            let real = REAL.get();
             if real.is_null() {
-                real = crate::start::real($real);
-                if real.is_null() {
-                    return $failure;
-                }
-                REAL.store(real, Relaxed);
+                return $failure;
             }
             // SAFETY: the caller's promise, passed on to libc's function of this name and signature.
             unsafe {

@@ -14,6 +14,7 @@ use uswap_sys::private_memory::{self, Purpose};
 use uswap_sys::{PAGE_SIZE, report};
 
 use crate::libc_fork;
+use crate::real::Real;
 use crate::start::{POST, RENDEZVOUS};
 
 /// Held by the one thread that forks, from before its preparation until it is over.
@@ -31,7 +32,7 @@ type RegisterAtFork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_voi
 pub(crate) fn hook() -> Option<RegisterAtFork> {
     static REGISTER: OnceLock<Option<RegisterAtFork>> = OnceLock::new();
     *REGISTER.get_or_init(|| {
-        let real = crate::start::real(c"__register_atfork");
+        let real = Real::new(c"__register_atfork").get();
         // SAFETY: null, or libc's function of this signature.
         let register = unsafe { std::mem::transmute::<*mut c_void, Option<RegisterAtFork>>(real) }?;
         // SAFETY: the handlers are functions of this library, which is never unloaded.
@@ -161,7 +162,7 @@ extern "C" fn monitor_of_child(_: *mut u8) {
 }
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static REAL: Real = Real::new(c"fork");
 
 /// As libc's, and tells the monitor whether there is a child.
 ///
@@ -169,13 +170,8 @@ static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// As for fork(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let mut real = REAL.load(Relaxed);
-    if real.is_null() {
-        real = crate::start::real(c"fork");
-        REAL.store(real, Relaxed);
-    }
     // SAFETY: the symbol is libc's fork, which every libc has.
-    let real = unsafe { std::mem::transmute::<*mut c_void, Fork>(real) };
+    let real = unsafe { std::mem::transmute::<*mut c_void, Fork>(REAL.get()) };
     if !is_member() || HOLDER.load(Relaxed) == thread_id() {
         // SAFETY: the caller's promise.
         return unsafe { real() };

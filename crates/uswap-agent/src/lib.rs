@@ -13,6 +13,7 @@ mod forks;
 mod libc_fork;
 mod locks;
 mod page_references;
+mod real;
 mod start;
 mod threads;
 

@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 
 use uswap_sys::private_memory;
 
+use crate::real::Real;
 use crate::start::RENDEZVOUS;
 
 /// As libc's, but pages that are not in memory are locked only when they are touched.
@@ -17,9 +18,10 @@ use crate::start::RENDEZVOUS;
 /// As for mlockall(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    static REAL: Real = Real::new(c"mlockall");
     type Mlockall = unsafe extern "C" fn(c_int) -> c_int;
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
-    let real = unsafe { std::mem::transmute::<*mut c_void, Mlockall>(crate::start::real(c"mlockall")) };
+    let real = unsafe { std::mem::transmute::<*mut c_void, Mlockall>(REAL.get()) };
     if RENDEZVOUS.get().is_none() {
         // SAFETY: the caller's promise.
         return unsafe { real(flags) };

@@ -7,16 +7,19 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use uswap_engine::page_references;
 
+use crate::real::Real;
+
 /// As libc's.
 ///
 /// # Safety
 /// As for vmsplice(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const libc::iovec, count: usize, flags: c_uint) -> isize {
+    static REAL: Real = Real::new(c"vmsplice");
     type Vmsplice = unsafe extern "C" fn(c_int, *const libc::iovec, usize, c_uint) -> isize;
     page_references::note();
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
-    let real = unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(crate::start::real(c"vmsplice")) };
+    let real = unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(REAL.get()) };
     // SAFETY: the caller's promise.
     unsafe { real(fd, pieces, count, flags) }
 }

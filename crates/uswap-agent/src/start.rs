@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
 use uswap_engine::member::Rendezvous;
@@ -104,10 +104,4 @@ unsafe extern "C" fn note_module(info: *mut libc::dl_phdr_info, _: usize, _: *mu
         }
     }
     0
-}
-
-/// A function of libc behind a wrapper of the same name.
-pub(crate) fn real(name: &CStr) -> *mut c_void {
-    // SAFETY: dlsym only reads the name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) }
 }

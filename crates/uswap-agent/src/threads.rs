@@ -3,21 +3,21 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use uswap_engine::control_blocks;
+
+use crate::real::Real;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 
-/// libc's function. Looked up in the constructor: dlsym takes the loader's lock, which may be held by a thread that runs the
-/// constructor of a library and waits there for this very thread.
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// Looked up in the constructor: the loader's lock may be held by a thread that runs the constructor of a library and waits
+/// there for a thread that makes another one.
+static REAL: Real = Real::new(c"pthread_create");
 
 /// For the constructor: looks libc's function up, and keeps the control block of this first thread, which another may join.
 pub(crate) fn prepare() {
-    REAL.store(crate::start::real(c"pthread_create"), Release);
+    let _ = REAL.get();
     // SAFETY: pthread_self only looks at its own thread.
     control_blocks::keep(unsafe { libc::pthread_self() } as usize);
 }
@@ -33,13 +33,8 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
-    let real = match REAL.load(Acquire) {
-        // Before the agent has started: the loader runs constructors, in this thread.
-        null if null.is_null() => crate::start::real(c"pthread_create"),
-        real => real,
-    };
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
-    let real = unsafe { std::mem::transmute::<*mut c_void, Create>(real) };
+    let real = unsafe { std::mem::transmute::<*mut c_void, Create>(REAL.get()) };
     // SAFETY: the caller's promise.
     let result = unsafe { real(thread, attributes, start, argument) };
     if result == 0 {

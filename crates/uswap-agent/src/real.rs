@@ -1,0 +1,37 @@
+//! Functions of libc behind the wrappers of the same names.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+/// A function of libc. To look it up takes the loader's lock, so that is done once; and in the constructor where a wrapper may
+/// be called by somebody who has a lock that the loader's holder waits for.
+pub(crate) struct Real {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Real {
+    pub const fn new(name: &'static CStr) -> Real {
+        Real { name, address: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Its address, looked up if it is not known; null if libc has no such function.
+    pub fn get(&self) -> *mut c_void {
+        let known = self.known();
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: dlsym only reads the name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(found, Release);
+        found
+    }
+
+    /// Its address if it has been looked up, or null.
+    pub fn known(&self) -> *mut c_void {
+        self.address.load(Acquire)
+    }
+}
