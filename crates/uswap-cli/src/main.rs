@@ -53,34 +53,37 @@ enum RunAlone {
     Run(run::options::RunOptions),
 }
 
-fn parse() -> Result<Command, clap::Error> {
+fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
-        let RunAlone::Run(options) = Arguments::try_parse()?.command;
-        return Ok(Command::Run(options));
+        let beginning = run::Beginning::new(std::env::args_os());
+        return match Arguments::try_parse() {
+            Ok(Arguments { command: RunAlone::Run(options) }) => run::main(options, beginning),
+            Err(error) => {
+                beginning.end();
+                not_parsed(&error)
+            }
+        };
     }
-    Ok(Arguments::try_parse()?.command)
+    match Arguments::try_parse().map(|arguments| arguments.command) {
+        Ok(Command::Run(options)) => run::main(options, run::Beginning::new(std::env::args_os())),
+        Ok(Command::Doctor(options)) => doctor::main(&options),
+        Ok(Command::Bench(arguments)) => bench::main(arguments),
+        Ok(Command::BenchLoad(arguments)) => bench::load_main(arguments),
+        Ok(Command::Sim(arguments)) => sim::main(arguments),
+        Err(error) => not_parsed(&error),
+    }
 }
 
-fn main() -> ExitCode {
-    let command = match parse() {
-        Ok(command) => command,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            print!("{error}");
-            return ExitCode::SUCCESS;
-        }
-        // What the simulator is given is input, like its files.
-        Err(error) if std::env::args_os().nth(1).is_some_and(|word| word == "sim") => {
-            return Failure::bad_input(usage(&error).to_string()).report();
-        }
-        Err(error) => return usage(&error).report(),
-    };
-    match command {
-        Command::Run(options) => run::main(options),
-        Command::Doctor(options) => doctor::main(&options),
-        Command::Bench(arguments) => bench::main(arguments),
-        Command::BenchLoad(arguments) => bench::load_main(arguments),
-        Command::Sim(arguments) => sim::main(arguments),
+/// Help, or what is wrong with the arguments.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        print!("{error}");
+        return ExitCode::SUCCESS;
     }
+    let failure = usage(error);
+    // What the simulator is given is input, like its files.
+    let is_input = std::env::args_os().nth(1).is_some_and(|word| word == "sim");
+    if is_input { Failure::bad_input(failure.to_string()) } else { failure }.report()
 }
 
 /// One line of what clap would print as a paragraph.

@@ -21,14 +21,14 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 
 use rustix::mm::{MapFlags, ProtFlags};
-use uswap_core::budget::Watermarks;
+use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
-use uswap_sys::futex::Word;
+use uswap_sys::futex::{RawLock, Word};
 use uswap_sys::uffd::{Message, Stop, Wake};
 use uswap_sys::{placement, private_memory};
 use xxhash_rust::xxh3::xxh3_128;
@@ -63,11 +63,36 @@ const CHILD_READY: u32 = 2;
 pub struct ForkPost {
     state: Word,
     child: Word,
+    /// Held by the monitor while it is awake, and by a thread that forks without asking it: what it was at would stay half
+    /// done in the child, its locks held for ever.
+    awake: RawLock,
+    /// The monitor need not be asked: there is no engine, and no memory that a child would need room for. Changes only
+    /// while the monitor is awake.
+    trivial: AtomicBool,
+    /// The monitor was not asked about the fork under way.
+    unasked: AtomicBool,
 }
 
 impl ForkPost {
     pub(crate) const fn new() -> ForkPost {
-        ForkPost { state: Word::new(IDLE), child: Word::new(0) }
+        ForkPost {
+            state: Word::new(IDLE),
+            child: Word::new(0),
+            awake: RawLock::new(),
+            trivial: AtomicBool::new(true),
+            unasked: AtomicBool::new(false),
+        }
+    }
+
+    /// Monitor: from here on, forks are announced to it.
+    pub(crate) fn monitor_wakes(&self) {
+        self.awake.lock();
+    }
+
+    /// Monitor, which sleeps from here on. `trivial`: it has nothing to do for a fork that comes meanwhile.
+    pub(crate) fn monitor_sleeps(&self, trivial: bool) {
+        self.trivial.store(trivial, Relaxed);
+        self.awake.unlock();
     }
 
     pub(crate) fn is_requested(&self) -> bool {
@@ -76,12 +101,20 @@ impl ForkPost {
 
     /// Nobody will answer any more: lets those go who wait.
     pub(crate) fn give_up(&self) {
+        self.awake.unlock();
         self.state.store_and_wake(READY);
         self.child.store_and_wake(CHILD_READY);
     }
 
     /// Program thread, before fork(2): returns when the process may be copied. One thread at a time.
     pub fn prepare(&self, post: &Post) {
+        if self.trivial.load(Relaxed) && self.awake.try_lock() {
+            if self.trivial.load(Relaxed) {
+                self.unasked.store(true, Relaxed);
+                return;
+            }
+            self.awake.unlock();
+        }
         loop {
             if post.inert.load(Acquire) {
                 return;
@@ -103,13 +136,17 @@ impl ForkPost {
 
     /// Program thread of the parent, after fork(2).
     pub fn parent(&self, post: &Post, forked: bool) {
-        if !post.inert.load(Acquire) {
+        if self.unasked.swap(false, Relaxed) {
+            self.awake.unlock();
+        } else if !post.inert.load(Acquire) {
             self.state.store_and_wake(if forked { FORKED } else { FAILED });
         }
     }
 
     /// The only thread of the child, before its monitor is started.
     pub fn child_begins(&self) {
+        self.unasked.store(false, Relaxed);
+        self.awake.unlock();
         self.state.store(IDLE);
         self.child.store(CHILD_STARTING);
     }
@@ -434,9 +471,7 @@ impl Monitor {
     /// the others of the group give way to what the child will have.
     fn make_room_for_child(&mut self) {
         let usage = self.usage();
-        let shared = self.member().slot().shmem_pages.load(Relaxed);
-        let target = usage.before_fork(shared);
-        let promised = usage.mine.min(target).saturating_sub(shared);
+        let (target, promised) = self.room_for_child(&usage);
         if promised < PROMISE_MIN {
             return;
         }
@@ -453,6 +488,18 @@ impl Monitor {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Pages that this process keeps when it forks, and pages that the child will have.
+    fn room_for_child(&self, usage: &Usage) -> (u64, u64) {
+        let shared = self.member().slot().shmem_pages.load(Relaxed);
+        let target = usage.before_fork(shared);
+        (target, usage.mine.min(target).saturating_sub(shared))
+    }
+
+    /// Whether a fork needs nothing from the monitor.
+    pub(crate) fn forks_are_trivial(&self, usage: &Usage) -> bool {
+        self.engine().is_none() && self.room_for_child(usage).1 < PROMISE_MIN
     }
 
     /// Reclaims until this process uses at most `target` pages. Its other threads go on and bring pages back; when they are

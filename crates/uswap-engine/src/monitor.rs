@@ -12,8 +12,9 @@ use uswap_sys::uffd::UffdUnavailable;
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{PAGE_SIZE, PageRange};
-use uswap_sys::futex::Word;
+use uswap_sys::futex::{Waited, Word};
 use uswap_sys::rss::{StatM, own_rss};
+use uswap_sys::rusage::peak_rss_bytes;
 use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
@@ -24,6 +25,7 @@ use crate::fork::ForkPost;
 use crate::group::ProcessSlot;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
+use crate::protocol::Kind;
 
 /// Stack of an engine thread.
 pub const STACK_BYTES: usize = 256 << 10;
@@ -50,6 +52,11 @@ const ADOPT_COST: u32 = 8;
 const PROMISE_KEPT: Duration = Duration::from_millis(50);
 /// What a fault costs beside its handler's work: two threads change places twice, and another page leaves in its stead.
 const FAULT_OVERHEAD_NS: u64 = 30_000;
+/// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
+/// ones fill 8 MiB.
+const JOIN_AFTER: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
+/// Who has had so much, files included, joins at the first look.
+const JOIN_ABOVE: u64 = 12 << 20;
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -86,6 +93,19 @@ impl Post {
     pub fn ring(&self) {
         self.wake.atomic().fetch_add(1, AcqRel);
         self.wake.wake_all();
+    }
+
+    /// Monitor, before it joins: most programs that a script runs have ended by then.
+    fn linger(&self) {
+        for pause in JOIN_AFTER {
+            let posted = self.wake.load();
+            if self.fork.is_requested() || self.wake.wait(posted, Some(pause)) != Waited::TimedOut {
+                return;
+            }
+            if peak_rss_bytes() > JOIN_ABOVE {
+                return;
+            }
+        }
     }
 }
 
@@ -232,8 +252,10 @@ impl Monitor {
                 self.follow_fork();
                 continue;
             }
-            let sleep = self.tick();
+            let (sleep, trivial) = self.tick();
+            self.post.fork.monitor_sleeps(trivial);
             let _ = self.post.wake.wait(posted, Some(sleep));
+            self.post.fork.monitor_wakes();
         }
     }
 
@@ -276,8 +298,8 @@ impl Monitor {
         }
     }
 
-    /// Looks, reclaims if needed, and says how long to sleep.
-    fn tick(&mut self) -> Duration {
+    /// Looks, reclaims if needed, and says how long to sleep, and whether forks may go on meanwhile.
+    fn tick(&mut self) -> (Duration, bool) {
         let usage = self.usage();
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
@@ -308,7 +330,7 @@ impl Monitor {
         let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
         let sleep =
             Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS));
-        self.compaction.due().map_or(sleep, |due| sleep.min(due))
+        (self.compaction.due().map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
     }
 
     fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
@@ -638,7 +660,11 @@ impl std::fmt::Display for Explain<'_> {
 }
 
 /// Joins the group and runs the monitor on the calling thread, which is the agent's first.
-pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: crate::protocol::Kind) {
+pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
+    if matches!(kind, Kind::Exec) {
+        post.linger();
+    }
+    post.fork.monitor_wakes();
     if thread::unshare_files_and_close(&[]).is_err() {
         post.inert.store(true, Release);
         post.fork.give_up();

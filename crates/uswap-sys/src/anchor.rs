@@ -11,11 +11,13 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::thread::Timespec;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, Timespec};
 
 use crate::thread::unshare_files_and_close;
 
@@ -32,11 +34,21 @@ pub fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
 }
 
 /// Writes a memory file, for good: nobody can change it afterwards.
-pub fn fill(file: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), Errno> {
+pub fn fill(file: BorrowedFd<'_>, content: &[u8]) -> Result<(), Errno> {
+    write_at(file, content, 0)?;
+    seal(file)
+}
+
+fn write_at(file: BorrowedFd<'_>, mut content: &[u8], mut offset: u64) -> Result<(), Errno> {
     while !content.is_empty() {
-        let written = rustix::io::retry_on_intr(|| rustix::io::write(file, content))?;
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, content, offset))?;
         content = &content[written..];
+        offset += written as u64;
     }
+    Ok(())
+}
+
+fn seal(file: BorrowedFd<'_>) -> Result<(), Errno> {
     // Nobody has mapped it for writing yet, so FUTURE_WRITE forbids as much as WRITE. WRITE fails with EBUSY while the
     // kernel itself holds a page of the file for a moment (compaction, DAMON).
     let unchangeable = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
@@ -53,16 +65,56 @@ pub struct Orders {
     pub linger: Timespec,
 }
 
+/// Parts in which the file is written.
+const PARTS: usize = 32;
+
 /// Orders, and the descriptors that they are about, in the anchor's own table.
 struct Task {
     orders: Orders,
     file: c_int,
     line: c_int,
+    /// Parts of the file that are there.
+    written: [AtomicBool; PARTS],
 }
 
-/// Starts an anchor, which fills `file`, says on `line` how that went (an errno, or 0, in 4 bytes), and holds the file, and
-/// nothing else that anybody could wait for the end of, until a byte comes. Out of the terminal's reach. Returns its pid.
-pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<u32> {
+impl Task {
+    /// Writes the parts that are not there, in this order. The anchor and its maker may both write the same.
+    fn write(&self, file: BorrowedFd<'_>, parts: impl Iterator<Item = usize>) -> Result<(), Errno> {
+        let content = self.orders.content;
+        let part_bytes = content.len().div_ceil(PARTS).max(1);
+        for part in parts.filter(|part| !self.written[*part].load(Acquire)) {
+            let start = (part * part_bytes).min(content.len());
+            let end = (start + part_bytes).min(content.len());
+            write_at(file, &content[start..end], start as u64)?;
+            self.written[part].store(true, Release);
+        }
+        Ok(())
+    }
+}
+
+/// An anchor that was started.
+pub struct Started {
+    /// Its process.
+    pub pid: u32,
+    task: &'static Task,
+    /// Where this process may run, and the anchor does for now only in part.
+    cpus: Option<CpuSet>,
+}
+
+impl Started {
+    /// Completes the file: the anchor has written most of it by now, or waits for a CPU that others use.
+    pub fn complete(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        if let Some(cpus) = &self.cpus {
+            let _ = rustix::thread::sched_setaffinity(Pid::from_raw(self.pid as i32), cpus);
+        }
+        self.task.write(file, (0..PARTS).rev())?;
+        seal(file)
+    }
+}
+
+/// Starts an anchor, which begins to fill `file`, from its start, and holds it, and nothing else that anybody could wait for
+/// the end of, until a byte comes by `line`. Out of the terminal's reach.
+pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<Started> {
     // It lives as long as any process with this memory. Shared memory, because that stays where it is: an outer group, in
     // a nested run, swaps out what is private, and only the maker, not the anchor, has somebody who brings it back.
     // SAFETY: a new mapping at an address that the kernel chooses.
@@ -74,12 +126,13 @@ pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<u32> {
             MapFlags::SHARED,
         )
     }?;
-    let task = Task { orders, file: file.as_raw_fd(), line: line.as_raw_fd() };
-    // SAFETY: the task lies at the low end of the stack, far from where the stack is used, and like it is never unmapped.
-    // The end of a mapping is aligned as a stack must be.
-    let child = unsafe {
+    let task = Task { orders, file: file.as_raw_fd(), line: line.as_raw_fd(), written: Default::default() };
+    // SAFETY: the task lies at the low end of the stack, far from where the stack is used, and like it is never unmapped
+    // once an anchor runs. The end of a mapping is aligned as a stack must be.
+    let (child, task) = unsafe {
         stack.cast::<Task>().write(task);
-        libc::clone(hold, stack.byte_add(STACK_BYTES), libc::CLONE_VM | libc::SIGCHLD, stack)
+        let child = libc::clone(hold, stack.byte_add(STACK_BYTES), libc::CLONE_VM | libc::SIGCHLD, stack);
+        (child, stack.cast::<Task>())
     };
     if child < 0 {
         let error = io::Error::last_os_error();
@@ -87,7 +140,19 @@ pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<u32> {
         let _ = unsafe { rustix::mm::munmap(stack, STACK_BYTES) };
         return Err(error);
     }
-    Ok(child as u32)
+    let cpus = keep_from_this_cpu(Pid::from_raw(child));
+    // SAFETY: as above: it stays as it is, but for the part that is atomic.
+    Ok(Started { pid: child as u32, task: unsafe { &*task }, cpus })
+}
+
+/// Moves a process that has not run yet to another CPU, if there is one: the kernel starts it on any, and on this one it
+/// would not run before this thread sleeps. Gives the CPUs that both may use.
+fn keep_from_this_cpu(process: Option<Pid>) -> Option<CpuSet> {
+    let all = rustix::thread::sched_getaffinity(None).ok().filter(|cpus| cpus.count() > 1)?;
+    let mut others = all;
+    others.unset(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(process, &others).ok()?;
+    Some(all)
 }
 
 /// The anchor's life. Its argument is a [`Task`].
@@ -96,8 +161,8 @@ extern "C" fn hold(task: *mut c_void) -> c_int {
     let task = unsafe { &*task.cast::<Task>() };
     // SAFETY: this process has a table of its own, in which these are open until it ends.
     let (file, line) = unsafe { (BorrowedFd::borrow_raw(task.file), BorrowedFd::borrow_raw(task.line)) };
-    let errno = fill(file, task.orders.content).err().map_or(0, Errno::raw_os_error);
-    let _ = rustix::io::write(line, &errno.to_ne_bytes());
+    // What is missing is the maker's, who sees the error.
+    let _ = task.write(file, 0..PARTS);
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(task.orders.name);
     let _ = unshare_files_and_close(&[task.file, task.line]);
@@ -114,7 +179,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
-    use rustix::process::{Pid, WaitOptions};
+    use rustix::process::WaitOptions;
 
     const CONTENT: &[u8] = b"what it holds";
 
@@ -123,10 +188,9 @@ mod tests {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let orders = Orders { name: c"test-anchor", content: CONTENT, linger };
-        let pid = start(orders, &file, theirs).unwrap();
-        let mut errno = [1; 4];
-        assert_eq!(rustix::io::read(&ours, &mut errno), Ok(4));
-        assert_eq!(errno, [0; 4]);
+        let started = start(orders, &file, theirs).unwrap();
+        started.complete(file.as_fd()).unwrap();
+        let pid = started.pid;
         (pid, ours, format!("/proc/{pid}/fd/{}", file.as_fd().as_raw_fd()))
     }
 

@@ -11,7 +11,7 @@
 //! - [`private_memory`]: what belongs to the agent and must never be swapped;
 //! - [`placement`]: where that lies, so that no program maps over it;
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc;
-//! - [`pagemap`], [`maps`], [`rss`]: what a process has in memory;
+//! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`ring`], [`report`]: I/O;
 //! - [`elf`]: what kind of program a file is.
 
@@ -37,7 +37,6 @@ pub mod proc;
 pub mod report;
 pub mod ring;
 pub mod rss;
-#[cfg(feature = "launch")]
 pub mod rusage;
 pub mod thread;
 pub mod uffd;

@@ -22,12 +22,7 @@ pub struct ProcessUsage {
 impl ProcessUsage {
     /// The usage at this moment.
     pub fn now() -> ProcessUsage {
-        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` is a writable `rusage`, which is all that getrusage writes to.
-        let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-        assert_eq!(status, 0, "getrusage(RUSAGE_SELF) cannot fail");
-        // SAFETY: zeroed at first and filled in by the kernel; every bit pattern of its integers is valid.
-        let usage = unsafe { usage.assume_init() };
+        let usage = usage_of_self();
         ProcessUsage {
             user: duration(usage.ru_utime),
             system: duration(usage.ru_stime),
@@ -45,6 +40,20 @@ impl ProcessUsage {
             minor_faults: self.minor_faults.saturating_sub(earlier.minor_faults),
         }
     }
+}
+
+/// The most that the calling process has had in memory at once, files included.
+pub fn peak_rss_bytes() -> u64 {
+    u64::try_from(usage_of_self().ru_maxrss).unwrap_or(0) * 1024
+}
+
+fn usage_of_self() -> libc::rusage {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is a writable `rusage`, which is all that getrusage writes to.
+    let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    assert_eq!(status, 0, "getrusage(RUSAGE_SELF) cannot fail");
+    // SAFETY: zeroed at first and filled in by the kernel; every bit pattern of its integers is valid.
+    unsafe { usage.assume_init() }
 }
 
 fn duration(time: libc::timeval) -> Duration {
@@ -67,5 +76,6 @@ mod tests {
         let spent = ProcessUsage::now().since(&before);
         assert_eq!(touched.iter().map(|&byte| usize::from(byte)).sum::<usize>(), 2048);
         assert!(spent.minor_faults > 0);
+        assert!(peak_rss_bytes() > 8 << 20);
     }
 }

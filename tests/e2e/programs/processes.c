@@ -95,6 +95,61 @@ static void fork_many(void)
 	}
 }
 
+/* Forks, one after the other, while another thread makes a small process a large one: the first ones come before there is
+ * anything to follow, the last ones while most is swapped out. Each child has a child, and each eighth grows by itself. */
+static char *growing;
+static volatile size_t grown;
+
+static void *grow(void *unused)
+{
+	(void)unused;
+	for (size_t k = 0; k < SIZE / PAGE; k++) {
+		fill_page((uint64_t *)(growing + k * PAGE), 12, k);
+		__atomic_store_n(&grown, k + 1, __ATOMIC_RELEASE);
+		if (k % 64 == 63)
+			usleep(1500);
+	}
+	return NULL;
+}
+
+static void check_grown(size_t pages, size_t step)
+{
+	for (size_t k = 0; k < pages; k += step)
+		if (wrong_word((uint64_t *)(growing + k * PAGE), 12, k) < WORDS)
+			bad("page %zu of %zu", k, pages);
+}
+
+static void fork_growing(void)
+{
+	pthread_t thread;
+	growing = map(SIZE);
+	MUST(!pthread_create(&thread, NULL, grow, NULL));
+	int forks = 0;
+	for (size_t pages = 0; pages < SIZE / PAGE; forks++) {
+		pages = __atomic_load_n(&grown, __ATOMIC_ACQUIRE);
+		pid_t child = forked();
+		if (!child) {
+			pid_t grandchild = forked();
+			if (!grandchild) {
+				check_grown(pages, 61);
+				_exit(3);
+			}
+			if (forks % 8 == 7) {
+				char *own = map(24 * MiB);
+				fill(own, 24 * MiB, 13);
+				check(own, 24 * MiB, 13, "a child's own");
+			}
+			check_grown(pages, 17);
+			MUST(status_of(grandchild) == 3);
+			_exit(4);
+		}
+		MUST(status_of(child) == 4);
+	}
+	MUST(!pthread_join(thread, NULL));
+	MUST(forks >= 8);
+	check_grown(SIZE / PAGE, 1);
+}
+
 /* Copy-on-write through three generations: every process checks every page, changes its seventh of the
  * words' pages, and both parent and child change on after the fork. */
 static uint64_t history[8];
@@ -640,7 +695,8 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "fork", fork_simple },	    { "fork-orphan", fork_orphan },
 		{ "fork-then-discard", fork_then_discard },
-		{ "fork-many", fork_many },	    { "fork-generations", fork_generations },
+		{ "fork-many", fork_many },	    { "fork-growing", fork_growing },
+			    { "fork-generations", fork_generations },
 		{ "raw-fork", raw_fork },	    { "raw-fork-forks", raw_fork_forks },
 			    { "daemon", daemonize },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },

@@ -66,6 +66,7 @@ cases! { "processes":
     orphan_reads_what_its_parent_swapped_out = "fork-orphan",
     discard_and_move_right_after_a_fork = "fork-then-discard",
     many_children_at_once = "fork-many",
+    forks_while_a_small_process_becomes_large = "fork-growing",
     three_generations = "fork-generations",
     fork_round_libc_fails_loudly = "raw-fork",
     a_child_that_went_round_libc_forks = "raw-fork-forks",

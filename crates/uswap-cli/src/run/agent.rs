@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
 use rustix::thread::Timespec;
 use uswap_engine::group::Compressor;
-use uswap_sys::anchor::{self, Orders};
+use uswap_sys::anchor::{self, Orders, Started};
 
 /// What maps show the library as.
 const NAME: &CStr = c"uswap-agent";
@@ -21,12 +21,9 @@ static AGENT: &[u8] = include_bytes!(env!("USWAP_AGENT"));
 /// A third larger, for those who ask for it.
 static AGENT_WITH_ZSTD: &[u8] = include_bytes!(env!("USWAP_AGENT_ZSTD"));
 
-/// The library for a group that compresses in this way.
-fn content(compressor: Compressor) -> &'static [u8] {
-    match compressor {
-        Compressor::Zstd => AGENT_WITH_ZSTD,
-        Compressor::Lz4 | Compressor::None => AGENT,
-    }
+/// The library, with Zstandard or without.
+fn content(with_zstd: bool) -> &'static [u8] {
+    if with_zstd { AGENT_WITH_ZSTD } else { AGENT }
 }
 
 /// How long the anchor outlives a supervisor that was killed: programs that are just starting still find the agent,
@@ -37,32 +34,32 @@ const LINGER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 pub struct Anchor {
     /// What LD_PRELOAD gets.
     pub path: String,
-    /// A child of ours that is not of the tree.
-    pub pid: u32,
+    started: Started,
+    library: OwnedFd,
     line: OwnedFd,
 }
 
 impl Anchor {
-    /// Starts the anchor, while this process has few descriptors. It writes the library itself, while this process goes
+    /// Starts the anchor, while this process has few descriptors. It begins to write the library, while this process goes
     /// on.
-    pub fn start(compressor: Compressor) -> io::Result<Anchor> {
+    pub fn start(with_zstd: bool) -> io::Result<Anchor> {
         let library = anchor::memory_file(NAME)?;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let orders = Orders { name: c"uswap-anchor", content: content(compressor), linger: LINGER };
-        let pid = anchor::start(orders, &library, theirs)?;
-        Ok(Anchor { path: format!("/proc/{pid}/fd/{}", library.as_raw_fd()), pid, line: ours })
+        let orders = Orders { name: c"uswap-anchor", content: content(with_zstd), linger: LINGER };
+        let started = anchor::start(orders, &library, theirs)?;
+        let path = format!("/proc/{}/fd/{}", started.pid, library.as_raw_fd());
+        Ok(Anchor { path, started, library, line: ours })
     }
 
-    /// Until the library can be loaded.
-    pub fn ready(&self) -> io::Result<()> {
-        let mut errno = [0; 4];
-        match rustix::io::retry_on_intr(|| rustix::io::read(&self.line, &mut errno))? {
-            4 if errno == [0; 4] => Ok(()),
-            4 => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
-            // It was killed.
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+    /// A child of ours that is not of the tree.
+    pub fn pid(&self) -> u32 {
+        self.started.pid
+    }
+
+    /// Returns when the library can be loaded.
+    pub fn complete(&self) -> io::Result<()> {
+        Ok(self.started.complete(self.library.as_fd())?)
     }
 
     /// Nobody needs the path any more: the anchor ends, while we do what there is left to do.
@@ -70,10 +67,11 @@ impl Anchor {
         let _ = rustix::net::send(&self.line, b"x", SendFlags::NOSIGNAL);
     }
 
-    /// Until it has ended. It is our child, unless this is a process that stayed behind: no zombie is left to whoever
+    /// Lets it go, until it has ended. It is our child, unless this is a process that stayed behind: no zombie is left to whoever
     /// is next.
-    pub fn wait(self) {
-        let pid = Pid::from_raw(self.pid as i32);
+    pub fn end(self) {
+        self.release();
+        let pid = Pid::from_raw(self.pid() as i32);
         let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
     }
 }
@@ -81,6 +79,6 @@ impl Anchor {
 /// The library in a memory file that nobody can change.
 pub fn library(compressor: Compressor) -> io::Result<OwnedFd> {
     let file = anchor::memory_file(NAME)?;
-    anchor::fill(file.as_fd(), content(compressor))?;
+    anchor::fill(file.as_fd(), content(compressor == Compressor::Zstd))?;
     Ok(file)
 }

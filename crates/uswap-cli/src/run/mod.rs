@@ -8,6 +8,7 @@ pub mod signals;
 pub mod stats;
 pub mod supervise;
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,9 +32,32 @@ use supervise::{Ending, Shared, Supervisor};
 /// A free pool takes pages again below this share of its limit, as zswap's accept_threshold_percent.
 const ACCEPT_THRESHOLD_PERCENT: u32 = 90;
 
+/// What is begun before it is known what is asked for: to write the agent takes as long as all the rest.
+pub struct Beginning {
+    inherited: InheritedDescriptors,
+    anchor: io::Result<Anchor>,
+}
+
+impl Beginning {
+    /// To be made before anything is opened.
+    pub fn new(mut arguments: impl Iterator<Item = OsString>) -> Beginning {
+        let inherited = InheritedDescriptors::now();
+        // The agent with Zstandard can do all that the other can: the word may as well be the program's.
+        let asks_for_zstd = |word: OsString| word.to_string_lossy().contains("zstd");
+        Beginning { inherited, anchor: Anchor::start(arguments.any(asks_for_zstd)) }
+    }
+
+    /// Nothing is asked for.
+    pub fn end(self) {
+        if let Ok(anchor) = self.anchor {
+            anchor.end();
+        }
+    }
+}
+
 /// The subcommand.
-pub fn main(options: RunOptions) -> ExitCode {
-    match run(&options) {
+pub fn main(options: RunOptions, beginning: Beginning) -> ExitCode {
+    match run(&options, beginning) {
         Ok(Served { ending: Ending::Exited(status), .. }) => ExitCode::from(status as u8),
         Ok(Served { ending: Ending::Signaled(signal), somebody_stays }) => {
             launch::die_by_signal(signal, !somebody_stays)
@@ -46,15 +70,13 @@ fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::ours(format!("cannot set up {what}: {}", reason(&error)))
 }
 
-fn run(options: &RunOptions) -> Result<Served, Failure> {
-    let inherited = InheritedDescriptors::now();
-    let anchor = Anchor::start(options.compressor.into()).map_err(internal("the agent"))?;
+fn run(options: &RunOptions, Beginning { inherited, anchor }: Beginning) -> Result<Served, Failure> {
+    let anchor = anchor.map_err(internal("the agent"))?;
     let served = Request::check(options)
         .and_then(|request| set_up(request, &anchor))
         .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
     if !matches!(served, Ok(Served { somebody_stays: true, .. })) {
-        anchor.release();
-        anchor.wait();
+        anchor.end();
     }
     served
 }
@@ -137,7 +159,7 @@ fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<
         device: request.device,
         areas: request.areas,
         token,
-        anchor_pid: anchor.pid,
+        anchor_pid: anchor.pid(),
     };
     let Request { options, runnable, stats_file, .. } = request;
     let supervisor = Supervisor::new(shared, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
@@ -163,7 +185,7 @@ fn serve(
     if run.options.verbose {
         describe(&supervisor, &run.runnable);
     }
-    anchor.ready().map_err(internal("the agent"))?;
+    anchor.complete().map_err(internal("the agent"))?;
     let started = Instant::now();
     let main = launch::spawn(&run.program, &run.mask).map_err(|error| match error {
         SpawnError::Fork(error) => internal("a process")(error),
