@@ -1,6 +1,6 @@
 //! /proc as seen by an agent: its own files, also after the program has changed its root directory or mounted over /proc.
 //!
-//! Files are opened below a descriptor of /proc that was opened before the program started, and through the calling
+//! Files are opened below a descriptor of /proc that was opened before the program started, and mostly through the calling
 //! thread: the program's main thread may have ended, and then /proc/self is empty.
 
 #![allow(unsafe_code)]
@@ -26,7 +26,7 @@ pub fn set_root(root: OwnedFd) {
     ROOT.store(root.into_raw_fd(), Ordering::Release);
 }
 
-/// Opens a file of the calling thread for reading; `path` begins with `/proc/thread-self/`.
+/// Opens a file for reading; `path` begins with `/proc/`.
 pub fn open(path: &CStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let root = ROOT.load(Ordering::Acquire);

@@ -1,5 +1,6 @@
 //! How much memory a process has resident, by kind.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -16,11 +17,18 @@ pub struct Rss {
     pub shmem_pages: u64,
 }
 
-/// Reads the status of the calling process, which is seen as long as the calling thread lives. The kernel's counts may
-/// lag by some dozens of pages per thread.
+/// Reads the status of the calling process. The kernel's counts may lag by some dozens of pages per thread.
 pub fn own_rss() -> io::Result<Rss> {
+    match read_status(c"/proc/self/status")? {
+        Some(rss) => Ok(rss),
+        // The main thread has ended.
+        None => read_status(c"/proc/thread-self/status")?.ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn read_status(path: &CStr) -> io::Result<Option<Rss>> {
     let mut text = [0; 4096];
-    let fd = crate::proc::open(c"/proc/thread-self/status")?;
+    let fd = crate::proc::open(path)?;
     let mut len = 0;
     loop {
         match rustix::io::read(&fd, &mut text[len..]) {
@@ -30,11 +38,13 @@ pub fn own_rss() -> io::Result<Rss> {
             Err(errno) => return Err(errno.into()),
         }
     }
-    parse_status(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    Ok(parse_status(&text[..len]))
 }
 
+/// Nothing where memory is not spoken of: a thread that has ended has none.
 fn parse_status(text: &[u8]) -> Option<Rss> {
     let mut rss = Rss::default();
+    let mut found = false;
     for line in text.split(|&byte| byte == b'\n') {
         let (field, rest) = if let Some(rest) = line.strip_prefix(b"RssAnon:") {
             (&mut rss.anon_pages, rest)
@@ -48,13 +58,17 @@ fn parse_status(text: &[u8]) -> Option<Rss> {
         let text = str::from_utf8(rest).ok()?;
         let kib: u64 = text.trim().strip_suffix("kB")?.trim().parse().ok()?;
         *field = kib * 1024 / PAGE_SIZE as u64;
+        found = true;
     }
-    Some(rss)
+    found.then_some(rss)
 }
 
 /// An open `/proc/self/statm`: the cheap way to watch our own memory.
 ///
-/// It shows the process that opened it, also after a fork: a child opens its own.
+/// It shows the process that opened it, also after a fork: a child opens its own. The calling thread's file shows the same,
+/// and is used only when the main thread has ended, whose file is empty then: where two threads that end together both have
+/// entries in /proc that were used, the kernel lets one wait for the other in a loop, for milliseconds if both are on one
+/// CPU (d_invalidate).
 #[derive(Debug)]
 pub struct StatM {
     fd: OwnedFd,
@@ -63,12 +77,21 @@ pub struct StatM {
 impl StatM {
     /// Opens the calling process's.
     pub fn open_self() -> io::Result<StatM> {
-        let fd = crate::proc::open(c"/proc/thread-self/statm")?;
-        Ok(StatM { fd })
+        Ok(StatM { fd: crate::proc::open(c"/proc/self/statm")? })
     }
 
-    /// Pages resident, and those of them that are of files or shared memory. Fault path.
-    pub fn read(&self) -> io::Result<(u64, u64)> {
+    /// Pages resident, and those of them that are of files or shared memory.
+    pub fn read(&mut self) -> io::Result<(u64, u64)> {
+        match self.look()? {
+            (0, _) => {
+                self.fd = crate::proc::open(c"/proc/thread-self/statm")?;
+                self.look()
+            }
+            pages => Ok(pages),
+        }
+    }
+
+    fn look(&self) -> io::Result<(u64, u64)> {
         let mut text = [0; 128];
         let count = rustix::io::pread(&self.fd, &mut text, 0)?;
         parse_statm(&text[..count]).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -91,7 +114,7 @@ mod tests {
     fn status_is_taken_apart() {
         let text = b"Name:\tx\nRssAnon:\t     124 kB\nRssFile:\t  8 kB\nRssShmem:\t 4 kB\n";
         assert_eq!(parse_status(text), Some(Rss { anon_pages: 31, file_pages: 2, shmem_pages: 1 }));
-        assert_eq!(parse_status(b"Name:\tzombie\n"), Some(Rss::default()));
+        assert_eq!(parse_status(b"Name:\tzombie\n"), None);
         assert_eq!(parse_status(b"RssAnon:\tmany\n"), None);
     }
 
