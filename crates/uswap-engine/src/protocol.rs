@@ -162,6 +162,8 @@ pub enum Malformed {
     Version,
     /// Not a message.
     Content,
+    /// Cut off: this process may not have as many descriptors as came with it.
+    Descriptors,
 }
 
 impl Message {
@@ -298,7 +300,10 @@ pub fn receive(socket: impl AsFd) -> io::Result<Received> {
     if got.bytes == 0 {
         return Ok(Received::EndOfFile);
     }
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Ok(Received::Malformed(Malformed::Descriptors));
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
         return Ok(Received::Malformed(Malformed::Content));
     }
     Ok(match Message::decode(&bytes[..got.bytes]) {
@@ -396,6 +401,7 @@ impl Client {
                 }
                 Ok(Welcome { index, generation, group, proc, device, stderr, areas: area_fds })
             }
+            Received::Malformed(Malformed::Descriptors) => Err(HelloError::Io(rustix::io::Errno::MFILE.into())),
             _ => Err(HelloError::NoAnswer),
         }
     }

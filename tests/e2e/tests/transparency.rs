@@ -162,6 +162,18 @@ fn a_library_in_front_of_the_agent() {
     finished.assert_swapped();
 }
 
+/// A process that may have so few descriptors cannot be managed; it goes on.
+#[test]
+fn five_descriptors() {
+    let test = TempDir::new("five");
+    let script = "ulimit -n 5; (sleep 0.05; echo inner); sleep 0.05; echo $?";
+    let launch = Launch::new(&test, "bash").args(["-c", script]).time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "inner\n0\n"), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "inner\n0\n"), "{finished}");
+}
+
 /// `uswap run` passes on the signals that it is sent.
 #[test]
 fn signals_to_the_supervisor_reach_the_program() {
