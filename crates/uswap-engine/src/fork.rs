@@ -108,6 +108,10 @@ impl ForkPost {
 
     /// Program thread, before fork(2): returns when the process may be copied. One thread at a time.
     pub fn prepare(&self, post: &Post) {
+        if self.unasked.load(Relaxed) {
+            // A signal handler forks, in the thread that is forking.
+            return;
+        }
         if self.trivial.load(Relaxed) && self.awake.try_lock() {
             if self.trivial.load(Relaxed) {
                 self.unasked.store(true, Relaxed);
@@ -139,7 +143,11 @@ impl ForkPost {
         if self.unasked.swap(false, Relaxed) {
             self.awake.unlock();
         } else if !post.inert.load(Acquire) {
-            self.state.store_and_wake(if forked { FORKED } else { FAILED });
+            let outcome = if forked { FORKED } else { FAILED };
+            // It may be over: a signal handler forked meanwhile.
+            if self.state.atomic().compare_exchange(READY, outcome, AcqRel, Acquire).is_ok() {
+                self.state.wake_all();
+            }
         }
     }
 
@@ -687,6 +695,37 @@ mod tests {
         assert_eq!(state_of(&window, 106), Some(6));
         assert!(window.note(Note::Installed(PageNumber(106))));
         assert_eq!(state_of(&window, 106), None);
+    }
+
+    #[test]
+    fn a_trivial_fork_keeps_the_monitor_asleep() {
+        let post = Post::new();
+        post.fork.prepare(&post);
+        assert!(!post.fork.awake.try_lock());
+        // From a signal handler.
+        post.fork.prepare(&post);
+        post.fork.parent(&post, true);
+        assert!(post.fork.awake.try_lock());
+        post.fork.parent(&post, true);
+        assert_eq!(post.fork.state.load(), IDLE);
+    }
+
+    #[test]
+    fn a_fork_that_is_not_trivial_waits_for_the_monitor() {
+        let post = Post::new();
+        post.fork.monitor_wakes();
+        std::thread::scope(|scope| {
+            scope.spawn(|| post.fork.prepare(&post));
+            while !post.fork.is_requested() {
+                std::thread::yield_now();
+            }
+            post.fork.state.store_and_wake(READY);
+        });
+        post.fork.parent(&post, false);
+        assert_eq!(post.fork.state.load(), FAILED);
+        post.fork.state.store(IDLE);
+        post.fork.monitor_sleeps(false);
+        assert!(post.fork.awake.try_lock());
     }
 
     #[test]
