@@ -69,6 +69,7 @@ pub fn run(
             break;
         }
         pages.clear();
+        names.look_ahead(&batch);
         pages.extend(batch.iter().map(|&access| names.number(access)));
         policy.look_ahead(&pages);
         program.look_ahead(&pages, names.len());
@@ -106,9 +107,7 @@ impl Program {
     /// `pages` are used next, and there are `distinct` ones by now, see [`Replacement::look_ahead`].
     fn look_ahead(&mut self, pages: &[u32], distinct: u32) {
         self.flags.resize(distinct as usize, 0);
-        for &page in pages {
-            black_box(self.flags[page as usize]);
-        }
+        black_box(pages.iter().fold(0, |seen, &page| seen | self.flags[page as usize]));
     }
 
     #[inline]

@@ -1,5 +1,7 @@
 //! Pages by small numbers, in the order in which they are first touched.
 
+use std::hint::black_box;
+
 use rustc_hash::FxHashMap;
 
 use crate::trace::Access;
@@ -50,6 +52,13 @@ impl PageNames {
             false => *self.far.get_mut(&(access.process, access.page)).expect("put in above") = number,
         }
         number
+    }
+
+    /// `accesses` are numbered next: looks at their pages together, see
+    /// [`Replacement::look_ahead`](uswap_core::replacement::Replacement::look_ahead).
+    pub fn look_ahead(&self, accesses: &[Access]) {
+        let numbers = accesses.iter().filter_map(|access| self.near.get(usize::try_from(access.page).ok()?));
+        black_box(numbers.fold(0, |seen, &number| seen | number));
     }
 
     /// Distinct pages.
