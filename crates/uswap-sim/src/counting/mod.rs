@@ -186,11 +186,16 @@ mod tests {
     #[test]
     fn a_distinct_page_takes_at_most_64_bytes() {
         for name in uswap_core::replacement::NAMES {
-            let mut policy = by_name(name, 20_000).unwrap();
-            let accesses = Spec::parse("random:pages=200000,accesses=2000000").unwrap().accesses(3);
-            let counts = run(accesses, &mut *policy, &Profile::named("zram").unwrap(), 1);
-            let each = counts.bytes / counts.pages;
-            assert!(each <= BYTES_PER_PAGE_MAX as u64, "{name}: {each} bytes for each of {} pages", counts.pages);
+            for far in [0, 1 << 40] {
+                let mut policy = by_name(name, 20_000).unwrap();
+                let accesses = Spec::parse("random:pages=200000,accesses=1000000").unwrap().accesses(3);
+                // Real addresses are large, and lie far apart.
+                let accesses =
+                    accesses.map(|access| Access { page: access.page * (1 + far / 200_000) + far, ..access });
+                let counts = run(accesses, &mut *policy, &Profile::named("zram").unwrap(), 1);
+                let each = counts.bytes / counts.pages;
+                assert!(each <= BYTES_PER_PAGE_MAX as u64, "{name}: {each} bytes for each of {} pages", counts.pages);
+            }
         }
     }
 }
