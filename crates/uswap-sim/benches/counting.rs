@@ -1,5 +1,6 @@
 //! How many accesses a second the counting mode takes, and what it keeps of a page. Seconds are those on a CPU, the best of
-//! three: others on the machine take time from a run, and the caches too.
+//! three: others on the machine take time from a run, and the caches too. Arguments choose workloads and policies by a part of
+//! their names: `cargo bench -p uswap-sim --bench counting -- random:pages=1000000 lirs`.
 
 use std::fs;
 use std::hint::black_box;
@@ -12,6 +13,7 @@ use uswap_sim::workload::Spec;
 const RUNS: usize = 3;
 
 fn main() {
+    let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     println!(
         "{:<44}{:>15}{:>12}{:>14}{:>8}",
         "million accesses a second", "policy", "numbered", "from accesses", "B/page"
@@ -23,10 +25,17 @@ fn main() {
         "zipf:pages=1000000,accesses=10000000",
         "random:pages=1000000,accesses=10000000",
     ] {
+        let wanted = |name: &&str| {
+            let run = format!("{workload} {name}");
+            chosen.iter().all(|part| run.contains(part.as_str()))
+        };
+        if !NAMES.iter().any(wanted) {
+            continue;
+        }
         let accesses: Vec<_> = Spec::parse(workload).expect("a workload").accesses(1).collect();
         let (trace, pages) = numbered(accesses.iter().copied());
         let brd = Profile::named("brd").expect("a device");
-        for name in NAMES {
+        for name in NAMES.iter().copied().filter(wanted) {
             let policy = || by_name(name, pages as usize / 2).expect("a policy");
             let rate = |seconds: f64| trace.len() as f64 / seconds / 1e6;
             let mut bytes = 0;

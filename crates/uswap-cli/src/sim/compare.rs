@@ -31,7 +31,9 @@ pub struct CompareArgs {
 }
 
 pub fn main(arguments: &CompareArgs) -> Result<(), Failure> {
-    let (trace, pages) = counting::numbered(arguments.source.accesses(arguments.seed)?);
+    let mut accesses = arguments.source.accesses(arguments.seed)?;
+    let (trace, pages) = counting::numbered(&mut accesses);
+    accesses.end()?;
     let mut sizes = arguments.memory.clone();
     if sizes.is_empty() {
         sizes = counting::sizes_for(pages);

@@ -1,5 +1,7 @@
 //! Where accesses come from: a trace or a workload; and on which device they run.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -23,13 +25,13 @@ pub struct Source {
 
 impl Source {
     /// The accesses.
-    pub fn accesses(&self, seed: u64) -> Result<Box<dyn Iterator<Item = Access>>, Failure> {
+    pub fn accesses(&self, seed: u64) -> Result<Accesses, Failure> {
         if let Some(path) = &self.trace {
-            let accesses = trace::read(path).map_err(|error| Failure::bad_input(error.to_string()))?;
-            return Ok(Box::new(accesses.into_iter()));
+            let reader = trace::open(path).map_err(|error| Failure::bad_input(error.to_string()))?;
+            return Ok(Accesses::Trace(reader));
         }
         let text = self.workload.as_deref().unwrap_or_default();
-        Ok(spec(text)?.accesses(seed))
+        Ok(Accesses::Workload(spec(text)?.accesses(seed)))
     }
 
     /// What it is called.
@@ -37,6 +39,33 @@ impl Source {
         match (&self.trace, &self.workload) {
             (Some(path), _) => path.display().to_string(),
             (None, workload) => workload.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Accesses, made or read while they are used.
+pub enum Accesses {
+    Workload(Box<dyn Iterator<Item = Access>>),
+    Trace(trace::Reader<BufReader<File>>),
+}
+
+impl Accesses {
+    /// Whether they were all there. What was made of them counts only then.
+    pub fn end(self) -> Result<(), Failure> {
+        match self {
+            Self::Workload(_) => Ok(()),
+            Self::Trace(reader) => reader.end().map_err(|error| Failure::bad_input(error.to_string())),
+        }
+    }
+}
+
+impl Iterator for Accesses {
+    type Item = Access;
+
+    fn next(&mut self) -> Option<Access> {
+        match self {
+            Self::Workload(accesses) => accesses.next(),
+            Self::Trace(reader) => reader.next(),
         }
     }
 }

@@ -35,7 +35,9 @@ pub fn main(arguments: &PaperArgs) -> Result<(), Failure> {
 }
 
 fn as_json(row: &Row) -> serde_json::Value {
-    let pair = |pair: Option<Pair>| pair.map(|pair| json!({ "before": pair.before, "after": pair.after }));
+    let pair = |pair: Option<Pair>| {
+        pair.map(|pair| json!({ "before": pair.before, "after": pair.after, "ratio": pair.ratio() }))
+    };
     json!({
         "row": row.number,
         "test": row.test,

@@ -58,8 +58,9 @@ pub fn main(arguments: &RunArgs) -> Result<(), Failure> {
     let mut policy = by_name(&arguments.policy, arguments.memory as usize)
         .map_err(|unknown| Failure::bad_input(format!("--policy '{}': {unknown}", arguments.policy)))?;
     let profile = input::device(&arguments.device, arguments.devices.as_ref())?;
-    let accesses = arguments.source.accesses(arguments.seed)?;
-    let counts = counting::run(accesses, &mut *policy, &profile, arguments.seed);
+    let mut accesses = arguments.source.accesses(arguments.seed)?;
+    let counts = counting::run(&mut accesses, &mut *policy, &profile, arguments.seed);
+    accesses.end()?;
     let report = Report {
         source: arguments.source.name(),
         policy: &arguments.policy,

@@ -184,10 +184,11 @@ impl Replacement for LinuxLru {
     }
 
     fn look_ahead(&self, pages: &[PageIndex]) {
-        for &page in pages {
-            glance(&self.flags, page);
-            glance(&self.shadows, page);
-        }
+        glance(&self.flags, pages, |&flags| flags.into());
+        glance(&self.shadows, pages, |&shadow| shadow as u32);
+        // A miss lets the oldest go, after a round for those that were used.
+        glance(&self.flags, self.inactive.oldest(pages.len()), |&flags| flags.into());
+        glance(&self.shadows, self.inactive.oldest(pages.len()), |&shadow| shadow as u32);
     }
 }
 

@@ -12,26 +12,27 @@
 
 use alloc::vec::Vec;
 
-use super::list::{Links, List};
+use super::list::{ELSEWHERE, List, NOWHERE, Places};
 use super::{PageIndex, Replacement, checked_capacity, cover, glance};
 
 /// The trial pages' share of memory is one in this many.
 const TRIAL_SHARE: usize = 100;
 
-const RESIDENT: u8 = 1;
-const WARM: u8 = 2;
-const STACKED: u8 = 4;
+/// Where a page is on the stack.
+const STACK: usize = 0;
+/// Where a page is among those on trial; [`WARM`] when it is warm.
+const TRIAL: usize = 1;
+const WARM: u32 = ELSEWHERE;
 
-/// The policy. 17 bytes a page.
+/// The policy. 8 bytes a page, and up to 8 for each on the stack.
 #[derive(Clone, Debug)]
 pub struct Lirs {
     capacity: usize,
-    flags: Vec<u8>,
-    stack: List,
-    stack_links: Links,
+    /// By page. One that is warm or on trial is in memory.
+    places: Vec<Places>,
+    stack: List<STACK>,
     /// Trial pages in memory, oldest at the back.
-    trial: List,
-    trial_links: Links,
+    trial: List<TRIAL>,
     warm: usize,
 }
 
@@ -46,11 +47,9 @@ impl Lirs {
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity: checked_capacity(capacity),
-            flags: Vec::new(),
-            stack: List::new(),
-            stack_links: Links::default(),
-            trial: List::new(),
-            trial_links: Links::default(),
+            places: Vec::new(),
+            stack: List::default(),
+            trial: List::default(),
             warm: 0,
         }
     }
@@ -60,44 +59,40 @@ impl Lirs {
         self.capacity - (self.capacity / TRIAL_SHARE).max(1)
     }
 
-    fn is(&self, page: PageIndex, flag: u8) -> bool {
-        self.flags[page as usize] & flag != 0
+    fn is_warm(&self, page: PageIndex) -> bool {
+        self.places[page as usize][TRIAL] == WARM
+    }
+
+    fn is_stacked(&self, page: PageIndex) -> bool {
+        self.places[page as usize][STACK] != NOWHERE
     }
 
     fn lift(&mut self, page: PageIndex) {
-        if self.is(page, STACKED) {
-            self.stack.move_to_front(&mut self.stack_links, page);
+        if self.is_stacked(page) {
+            self.stack.move_to_front(&mut self.places, page);
         } else {
-            self.flags[page as usize] |= STACKED;
-            self.stack.push_front(&mut self.stack_links, page);
+            self.stack.push_front(&mut self.places, page);
         }
-    }
-
-    fn unstack(&mut self, page: PageIndex) {
-        self.flags[page as usize] &= !STACKED;
-        self.stack.remove(&mut self.stack_links, page);
     }
 
     /// The stack ends with a warm page.
     fn prune(&mut self) {
-        while let Some(last) = self.stack.back().filter(|&last| !self.is(last, WARM)) {
-            self.unstack(last);
+        while self.stack.back(&self.places).is_some_and(|last| !self.is_warm(last)) {
+            self.stack.pop_back(&mut self.places);
         }
     }
 
     /// Makes the warm page that was not used for longest a trial page.
     fn cool(&mut self) {
-        let last = self.stack.back().expect("each warm page is on the stack");
-        self.unstack(last);
-        self.flags[last as usize] &= !WARM;
+        let last = self.stack.pop_back(&mut self.places).expect("each warm page is on the stack");
         self.warm -= 1;
-        self.trial.push_front(&mut self.trial_links, last);
+        self.trial.push_front(&mut self.places, last);
         self.prune();
     }
 
     /// `page`, on the stack and not on trial, is warm from here on; another may have to make room.
     fn warm_up(&mut self, page: PageIndex) {
-        self.flags[page as usize] |= WARM;
+        self.places[page as usize][TRIAL] = WARM;
         self.warm += 1;
         if self.warm > self.warm_max() {
             self.cool();
@@ -126,42 +121,39 @@ impl Replacement for Lirs {
     }
 
     fn is_resident(&self, page: PageIndex) -> bool {
-        self.flags.get(page as usize).is_some_and(|&flags| flags & RESIDENT != 0)
+        self.places.get(page as usize).is_some_and(|places| places[TRIAL] != NOWHERE)
     }
 
     fn touch(&mut self, page: PageIndex) {
-        if self.is(page, WARM) {
-            let was_last = self.stack.back() == Some(page);
+        if self.is_warm(page) {
+            let was_last = self.stack.is_back(&self.places, page);
             self.lift(page);
             if was_last {
                 self.prune();
             }
             return;
         }
-        let again_soon = self.is(page, STACKED);
+        let again_soon = self.is_stacked(page);
         self.lift(page);
         if self.warm_max() > 0 && (again_soon || self.warm < self.warm_max()) {
-            self.trial.remove(&mut self.trial_links, page);
+            self.trial.remove(&mut self.places, page);
             self.warm_up(page);
             // Without warm pages nothing has limited the stack.
             self.prune();
         } else {
-            self.trial.move_to_front(&mut self.trial_links, page);
+            self.trial.move_to_front(&mut self.places, page);
         }
     }
 
     fn insert(&mut self, page: PageIndex) {
-        cover(&mut self.flags, page);
-        self.stack_links.cover(page);
-        self.trial_links.cover(page);
-        let again_soon = self.is(page, STACKED);
-        self.flags[page as usize] |= RESIDENT;
+        cover(&mut self.places, page);
+        let again_soon = self.is_stacked(page);
         self.lift(page);
         if self.warm_max() > 0 && (again_soon || self.warm < self.warm_max()) {
             self.warm_up(page);
             self.prune();
         } else {
-            self.trial.push_front(&mut self.trial_links, page);
+            self.trial.push_front(&mut self.places, page);
         }
     }
 
@@ -169,36 +161,31 @@ impl Replacement for Lirs {
         if self.trial.len() == 0 && self.warm > 0 {
             self.cool();
         }
-        let page = self.trial.pop_back(&mut self.trial_links)?;
-        self.flags[page as usize] &= !RESIDENT;
-        Some(page)
+        self.trial.pop_back(&mut self.places)
     }
 
     fn forget(&mut self, page: PageIndex) {
-        if self.flags.get(page as usize).is_none_or(|&flags| flags == 0) {
-            return;
+        match self.places.get_mut(page as usize) {
+            None | Some([NOWHERE, NOWHERE]) => return,
+            Some([_, WARM]) => {
+                self.places[page as usize][TRIAL] = NOWHERE;
+                self.warm -= 1;
+            }
+            Some([_, NOWHERE]) => {}
+            Some(_) => self.trial.remove(&mut self.places, page),
         }
-        if self.is(page, WARM) {
-            self.warm -= 1;
-        } else if self.is(page, RESIDENT) {
-            self.trial.remove(&mut self.trial_links, page);
+        if self.is_stacked(page) {
+            self.stack.remove(&mut self.places, page);
         }
-        if self.is(page, STACKED) {
-            self.unstack(page);
-        }
-        self.flags[page as usize] = 0;
         self.prune();
     }
 
     fn bytes(&self) -> usize {
-        self.flags.len() + self.stack_links.bytes() + self.trial_links.bytes()
+        size_of_val(&*self.places) + self.stack.bytes() + self.trial.bytes()
     }
 
     fn look_ahead(&self, pages: &[PageIndex]) {
-        for &page in pages {
-            glance(&self.flags, page);
-            self.stack_links.glance(page);
-            self.trial_links.glance(page);
-        }
+        glance(&self.places, pages, |places| places[STACK]);
+        self.stack.glance_at_oldest(&self.places, pages.len());
     }
 }

@@ -40,6 +40,12 @@ impl Queue {
         }
     }
 
+    /// The `count` oldest entries, or all, oldest first, to look at what is kept of their pages ahead.
+    #[inline]
+    pub fn oldest(&self, count: usize) -> impl Iterator<Item = &PageIndex> {
+        self.entries.iter().rev().take(count)
+    }
+
     /// `page`, which is in it, is so no more.
     pub fn forget(&mut self, page: PageIndex) {
         *self.gone.entry(page).or_default() += 1;

@@ -7,30 +7,36 @@
 
 use alloc::vec::Vec;
 
-use super::list::{Links, List};
+use super::list::{List, Places};
+use super::queue::Queue;
 use super::{PageIndex, Replacement, checked_capacity, cover, glance};
 
 /// Uses are counted up to here.
-const USES_MAX: u8 = 3;
+const USES_MAX: u32 = 3;
 /// Uses that take a page from the small queue to the main one.
-const USES_TO_MAIN: u8 = 2;
+const USES_TO_MAIN: u32 = 2;
 /// The small queue's share of memory, and the main queue's, is 1 to 9; there are as many ghosts as the main queue has pages.
 const SMALL_SHARE: usize = 10;
 
-const USES: u8 = 0b0011;
-const SMALL: u8 = 0b0100;
-const MAIN: u8 = 0b1000;
-const GHOST: u8 = 0b1_0000;
+/// Where a page is among the ghosts.
+const GHOSTLY: usize = 0;
+/// What it is, and how often it was used.
+const FLAGS: usize = 1;
 
-/// The policy. 9 bytes a page.
+const USES: u32 = 0b0011;
+const SMALL: u32 = 0b0100;
+const MAIN: u32 = 0b1000;
+const GHOST: u32 = 0b1_0000;
+
+/// The policy. 8 bytes a page, and up to 8 for each in memory or with a ghost.
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     capacity: usize,
-    flags: Vec<u8>,
-    links: Links,
-    small: List,
-    main: List,
-    ghosts: List,
+    /// By page.
+    pages: Vec<Places>,
+    small: Queue,
+    main: Queue,
+    ghosts: List<GHOSTLY>,
 }
 
 impl S3Fifo {
@@ -44,11 +50,10 @@ impl S3Fifo {
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity: checked_capacity(capacity),
-            flags: Vec::new(),
-            links: Links::default(),
-            small: List::new(),
-            main: List::new(),
-            ghosts: List::new(),
+            pages: Vec::new(),
+            small: Queue::default(),
+            main: Queue::default(),
+            ghosts: List::default(),
         }
     }
 
@@ -61,21 +66,21 @@ impl S3Fifo {
     }
 
     fn become_ghost(&mut self, page: PageIndex) {
-        self.flags[page as usize] = GHOST;
-        self.ghosts.push_front(&mut self.links, page);
+        self.pages[page as usize][FLAGS] = GHOST;
+        self.ghosts.push_front(&mut self.pages, page);
         self.limit_ghosts();
     }
 
     fn limit_ghosts(&mut self) {
         while self.ghosts.len() > self.ghosts_max() {
-            let oldest = self.ghosts.pop_back(&mut self.links).expect("there are more than none");
-            self.flags[oldest as usize] = 0;
+            let oldest = self.ghosts.pop_back(&mut self.pages).expect("there are more than none");
+            self.pages[oldest as usize][FLAGS] = 0;
         }
     }
 
     fn move_to_main(&mut self, page: PageIndex) {
-        self.flags[page as usize] = MAIN;
-        self.main.push_front(&mut self.links, page);
+        self.pages[page as usize][FLAGS] = MAIN;
+        self.main.push_front(page);
     }
 }
 
@@ -98,71 +103,68 @@ impl Replacement for S3Fifo {
     }
 
     fn is_resident(&self, page: PageIndex) -> bool {
-        self.flags.get(page as usize).is_some_and(|&flags| flags & (SMALL | MAIN) != 0)
+        self.pages.get(page as usize).is_some_and(|words| words[FLAGS] & (SMALL | MAIN) != 0)
     }
 
     fn touch(&mut self, page: PageIndex) {
-        let flags = &mut self.flags[page as usize];
+        let flags = &mut self.pages[page as usize][FLAGS];
         if *flags & USES < USES_MAX {
             *flags += 1;
         }
     }
 
     fn insert(&mut self, page: PageIndex) {
-        cover(&mut self.flags, page);
-        self.links.cover(page);
-        if self.flags[page as usize] & GHOST != 0 {
-            self.ghosts.remove(&mut self.links, page);
+        cover(&mut self.pages, page);
+        if self.pages[page as usize][FLAGS] & GHOST != 0 {
+            self.ghosts.remove(&mut self.pages, page);
             self.move_to_main(page);
         } else {
-            self.flags[page as usize] = SMALL;
-            self.small.push_front(&mut self.links, page);
+            self.pages[page as usize][FLAGS] = SMALL;
+            self.small.push_front(page);
         }
     }
 
     fn evict(&mut self) -> Option<PageIndex> {
         loop {
             if self.small.len() >= self.small_pages() || self.main.len() == 0 {
-                let page = self.small.pop_back(&mut self.links)?;
-                if self.flags[page as usize] & USES >= USES_TO_MAIN {
+                let page = self.small.pop_back()?;
+                if self.pages[page as usize][FLAGS] & USES >= USES_TO_MAIN {
                     self.move_to_main(page);
                 } else {
                     self.become_ghost(page);
                     return Some(page);
                 }
             } else {
-                let page = self.main.back().expect("the main queue has pages");
-                let flags = &mut self.flags[page as usize];
+                let page = self.main.pop_back().expect("the main queue has pages");
+                let flags = &mut self.pages[page as usize][FLAGS];
                 if *flags & USES == 0 {
                     *flags = 0;
-                    self.main.remove(&mut self.links, page);
                     return Some(page);
                 }
                 *flags -= 1;
-                self.main.rotate(&mut self.links);
+                self.main.push_front(page);
             }
         }
     }
 
     fn forget(&mut self, page: PageIndex) {
-        let Some(flags) = self.flags.get_mut(page as usize) else { return };
-        let queue = match core::mem::take(flags) {
-            flags if flags & SMALL != 0 => &mut self.small,
-            flags if flags & MAIN != 0 => &mut self.main,
-            flags if flags & GHOST != 0 => &mut self.ghosts,
-            _ => return,
-        };
-        queue.remove(&mut self.links, page);
+        let Some(words) = self.pages.get_mut(page as usize) else { return };
+        match core::mem::take(&mut words[FLAGS]) {
+            flags if flags & SMALL != 0 => self.small.forget(page),
+            flags if flags & MAIN != 0 => self.main.forget(page),
+            flags if flags & GHOST != 0 => self.ghosts.remove(&mut self.pages, page),
+            _ => {}
+        }
     }
 
     fn bytes(&self) -> usize {
-        self.flags.len() + self.links.bytes()
+        size_of_val(&*self.pages) + self.small.bytes() + self.main.bytes() + self.ghosts.bytes()
     }
 
     fn look_ahead(&self, pages: &[PageIndex]) {
-        for &page in pages {
-            glance(&self.flags, page);
-            self.links.glance(page);
-        }
+        glance(&self.pages, pages, |words| words[FLAGS]);
+        // A miss in each of them lets as many pages go.
+        glance(&self.pages, self.small.oldest(pages.len()), |words| words[FLAGS]);
+        glance(&self.pages, self.main.oldest(pages.len()), |words| words[FLAGS]);
     }
 }

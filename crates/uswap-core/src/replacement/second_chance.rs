@@ -86,6 +86,6 @@ impl Replacement for SecondChance {
     }
 
     fn look_ahead(&self, pages: &[PageIndex]) {
-        pages.iter().for_each(|&page| glance(&self.flags, page));
+        glance(&self.flags, pages, |&flags| flags.into());
     }
 }

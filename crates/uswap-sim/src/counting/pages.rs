@@ -1,6 +1,10 @@
 //! Pages by small numbers, in the order in which they are first touched.
 
-use rustc_hash::FxHashMap;
+use std::hash::BuildHasher;
+use std::hint::black_box;
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
 
 use crate::trace::Access;
 
@@ -9,13 +13,28 @@ use crate::trace::Access;
 pub struct PageNames {
     /// Pages of process 0, if they are few and small: an array is quicker than a map.
     near: Vec<u32>,
-    far: FxHashMap<(u32, u64), u32>,
+    /// All others, in the order in which they came.
+    far: Vec<Far>,
+    /// Indexes of `far`, by page.
+    far_indexes: HashTable<u32>,
     next: u32,
+}
+
+/// A page that is not near, 16 bytes.
+#[derive(Clone, Copy)]
+struct Far {
+    page: u64,
+    process: u32,
+    number: u32,
 }
 
 /// Page numbers below this lie in the array: 16 million pages, 64 MiB.
 const NEAR: u64 = 1 << 24;
 const NONE: u32 = u32::MAX;
+
+fn hash(process: u32, page: u64) -> u64 {
+    FxBuildHasher.hash_one((process, page))
+}
 
 impl PageNames {
     /// The number of the page of `access`.
@@ -24,32 +43,55 @@ impl PageNames {
     /// When there are more than 2^32 - 1 distinct pages.
     #[inline]
     pub fn number(&mut self, access: Access) -> u32 {
+        let Access { process, page, .. } = access;
         // The array may not be much larger than what is in it.
-        let near = access.process == 0 && access.page < NEAR && access.page <= 4 * u64::from(self.next) + 1024;
-        let place = if near {
-            if self.near.len() <= access.page as usize {
-                self.near.resize(access.page as usize + 1, NONE);
-            }
-            &mut self.near[access.page as usize]
-        } else {
-            self.far.entry((access.process, access.page)).or_insert(NONE)
-        };
-        if *place != NONE {
-            return *place;
+        if process != 0 || page >= NEAR || page > 4 * u64::from(self.next) + 1024 {
+            return self.far_number(process, page);
         }
-        // It may have been far when it was touched first.
-        let number = match self.far.get(&(access.process, access.page)) {
-            Some(&number) if near => number,
-            _ => {
-                self.next = self.next.checked_add(1).expect("fewer than 2^32 distinct pages");
-                self.next - 1
-            }
-        };
-        match near {
-            true => self.near[access.page as usize] = number,
-            false => *self.far.get_mut(&(access.process, access.page)).expect("put in above") = number,
+        if self.near.len() <= page as usize {
+            self.near.resize(page as usize + 1, NONE);
         }
+        if self.near[page as usize] == NONE {
+            // It may have been far when it was touched first.
+            self.near[page as usize] = match self.find_far(process, page) {
+                Some(number) => number,
+                None => self.take_next(),
+            };
+        }
+        self.near[page as usize]
+    }
+
+    fn find_far(&self, process: u32, page: u64) -> Option<u32> {
+        let is_it = |&index: &u32| {
+            let far = &self.far[index as usize];
+            (far.process, far.page) == (process, page)
+        };
+        self.far_indexes.find(hash(process, page), is_it).map(|&index| self.far[index as usize].number)
+    }
+
+    fn far_number(&mut self, process: u32, page: u64) -> u32 {
+        if let Some(number) = self.find_far(process, page) {
+            return number;
+        }
+        let number = self.take_next();
+        let index = self.far.len() as u32;
+        self.far.push(Far { page, process, number });
+        let Self { far, far_indexes, .. } = self;
+        let hash_of = |&index: &u32| hash(far[index as usize].process, far[index as usize].page);
+        far_indexes.insert_unique(hash(process, page), index, hash_of);
         number
+    }
+
+    fn take_next(&mut self) -> u32 {
+        self.next = self.next.checked_add(1).expect("fewer than 2^32 distinct pages");
+        self.next - 1
+    }
+
+    /// `accesses` are numbered next: looks at their pages together, see
+    /// [`Replacement::look_ahead`](uswap_core::replacement::Replacement::look_ahead).
+    pub fn look_ahead(&self, accesses: &[Access]) {
+        let numbers = accesses.iter().filter_map(|access| self.near.get(usize::try_from(access.page).ok()?));
+        black_box(numbers.fold(0, |seen, &number| seen | number));
     }
 
     /// Distinct pages.
@@ -64,7 +106,7 @@ impl PageNames {
 
     /// Bytes of what is kept.
     pub fn bytes(&self) -> usize {
-        self.near.len() * size_of::<u32>() + self.far.len() * (size_of::<((u32, u64), u32)>() + 1)
+        self.near.len() * size_of::<u32>() + self.far.len() * size_of::<Far>() + self.far_indexes.allocation_size()
     }
 }
 

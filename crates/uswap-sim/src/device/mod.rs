@@ -113,15 +113,11 @@ impl Device {
 
     /// Submits one request at `now_ns`; tells when it ends.
     pub fn submit_one(&mut self, now_ns: u64, direction: Direction, request: Request) -> u64 {
-        let place_free_ns = match self.busy_until.peek() {
-            Some(&Reverse(free_ns)) if self.busy_until.len() >= self.profile.queue_depth as usize => {
-                self.busy_until.pop();
-                free_ns
-            }
-            _ => now_ns,
+        // Whoever does the work itself waits for nobody.
+        let begin_ns = match self.profile.synchronous {
+            true => now_ns,
+            false => now_ns.max(self.take_place_ns()).max(self.next_begin_ns),
         };
-        let begin_ns =
-            if self.profile.synchronous { now_ns } else { now_ns.max(place_free_ns).max(self.next_begin_ns) };
         if let Some(iops) = self.profile.iops {
             self.next_begin_ns = begin_ns + (1e9 / iops) as u64;
         }
@@ -142,9 +138,19 @@ impl Device {
             self.transferred_ns = self.transferred_ns.max(begin_ns) + transfer_ns;
             end_ns = end_ns.max(self.transferred_ns);
         }
-        self.busy_until.push(Reverse(end_ns));
+        if !self.profile.synchronous {
+            self.busy_until.push(Reverse(end_ns));
+        }
         self.count(direction, request, sequential);
         end_ns
+    }
+
+    /// Takes the place of the queue that is free first; tells since when it is.
+    fn take_place_ns(&mut self) -> u64 {
+        match self.busy_until.len() >= self.profile.queue_depth as usize {
+            true => self.busy_until.pop().map_or(0, |Reverse(free_ns)| free_ns),
+            false => 0,
+        }
     }
 
     fn count(&mut self, direction: Direction, request: Request, sequential: bool) {

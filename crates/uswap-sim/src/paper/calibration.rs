@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::row::Kind;
 use crate::input::from_toml;
 
 const TABLE: &str = include_str!("calibration.toml");
@@ -19,6 +20,9 @@ pub struct Constant {
     pub source: String,
     /// Rows that it was fitted on.
     pub fitted_on: Vec<u32>,
+    /// Rows whose number before the change it was worked out from.
+    #[serde(default)]
+    pub before_of: Vec<u32>,
 }
 
 /// All of them.
@@ -38,9 +42,14 @@ impl Calibration {
         self.0.get(name).unwrap_or_else(|| panic!("no constant {name}")).value
     }
 
-    /// Whether a constant was fitted on `row`.
-    pub fn is_fitted(&self, row: u32) -> bool {
-        self.0.values().any(|constant| constant.fitted_on.contains(&row))
+    /// What the result of `row` is worth, as far as constants tell.
+    pub fn kind(&self, row: u32) -> Kind {
+        let any = |rows: fn(&Constant) -> &[u32]| self.0.values().any(|constant| rows(constant).contains(&row));
+        match () {
+            () if any(|constant| &constant.fitted_on) => Kind::Fitted,
+            () if any(|constant| &constant.before_of) => Kind::Change,
+            () => Kind::Predicted,
+        }
     }
 
     /// All, by name.

@@ -13,7 +13,7 @@ use uswap_core::replacement::{Access as Touched, by_name};
 use uswap_core::units::PAGE_SIZE;
 
 use super::machine::machine;
-use super::row::Row;
+use super::row::{Kind, Row};
 use super::threads::{Context, pair};
 use crate::costs::CpuCosts;
 use crate::counting::PageNames;
@@ -184,9 +184,10 @@ pub(super) fn rows(context: &Context) -> Vec<Row> {
             published: pair(setting.before_s, setting.after_s),
             simulated: pair(other_s + scale * before_us, other_s + scale * after_us),
             noise: setting.noise,
+            kind: Kind::Change,
             note: format!(
                 "what the build does to swap is not known: the built-in workload with compilers of {} MiB stands for it. \
-                 The time before is an input; with {other_s:.0} s that do not depend on memory it makes {:.0} million slots freed. \
+                 With {other_s:.0} s that do not depend on memory the times before make {:.0} million slots freed. \
                  Published runs lie {:.1} % apart: a smaller change is none",
                 context.get("build_job_mib"),
                 scale * counts.freed as f64,

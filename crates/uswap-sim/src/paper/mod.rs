@@ -87,6 +87,41 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_a_constant_came_from_are_held_apart() {
+        let table = Calibration::table();
+        for row in smaller(1, 16).iter().filter(|row| row.published.is_some()) {
+            let from = |rows: fn(&calibration::Constant) -> &[u32]| {
+                table.iter().any(|(_, constant)| rows(constant).contains(&row.number))
+            };
+            match row.kind {
+                Kind::Predicted => {
+                    assert!(!from(|constant| &constant.fitted_on) && !from(|constant| &constant.before_of))
+                }
+                Kind::Change => assert!(!from(|constant| &constant.fitted_on), "{row:?}"),
+                Kind::Fitted => {}
+            }
+        }
+        // A source that names a row is one that the row's mark knows.
+        for (name, constant) in table.iter() {
+            let known = constant.fitted_on.iter().chain(&constant.before_of);
+            for row in known {
+                assert_ne!(table.kind(*row), Kind::Predicted, "{name}");
+            }
+            let names_result = ["before:", "after:"].iter().any(|word| constant.source.contains(word));
+            assert!(
+                !names_result || constant.fitted_on.len() + constant.before_of.len() > 0,
+                "{name}: worked out from a result, and no row is marked"
+            );
+        }
+    }
+
+    #[test]
+    fn the_built_in_device_of_row_4_is_the_fitted_one() {
+        let context = Context { calibration: Calibration::table(), seed: 1, shrink: 1 };
+        assert_eq!(context.mysql(), Profile::named("nvme").unwrap());
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_rows() {
         assert_eq!(smaller(1, 16), smaller(1, 16));
     }

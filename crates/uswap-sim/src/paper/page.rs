@@ -46,7 +46,7 @@ const HEAD: [&str; 11] =
 /// The rows as text: predicted ones first, those that a constant was fitted on apart.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::new();
-    for kind in [Kind::Predicted, Kind::Fitted] {
+    for kind in Kind::ALL {
         let _ = writeln!(text, "{}", kind.name());
         let all: Vec<[String; 11]> = std::iter::once(HEAD.map(str::to_owned))
             .chain(rows.iter().filter(|row| row.kind == kind).map(cells))
@@ -89,13 +89,12 @@ pub fn html(rows: &[Row]) -> String {
          <meta name=\"viewport\" content=\"width=device-width\"><title>Linux swap, published and simulated</title>\n\
          <style>{STYLE}</style>\n<h1>Linux swap, published and simulated</h1>\n"
     );
-    for (kind, about) in [
-        (
-            Kind::Predicted,
-            "No number was fitted on what changes in these rows; where the time before is an input, the note says so.",
-        ),
-        (Kind::Fitted, "A constant was worked out from each of these rows, so that it agrees shows nothing."),
-    ] {
+    for kind in Kind::ALL {
+        let about = match kind {
+            Kind::Predicted => "No constant was worked out from these rows.",
+            Kind::Change => "The number before the change is an input; what the change makes of it is predicted.",
+            Kind::Fitted => "A constant was worked out from each of these rows, so that it agrees shows nothing.",
+        };
         let _ = write!(page, "<h2>{}</h2><p>{about}</p><div class=\"wide\"><table><tr>", capital(kind.name()));
         HEAD.iter().for_each(|cell| page += &format!("<th>{cell}</th>"));
         page += "</tr>\n";
@@ -118,15 +117,16 @@ pub fn html(rows: &[Row]) -> String {
         page += &figure(alike);
     }
     page += "</div>\n<h2>Constants</h2><div class=\"wide\"><table class=\"source\"><tr><th>name</th><th>source</th>\
-             <th>value</th><th>fitted on</th></tr>\n";
+             <th>value</th><th>fitted on</th><th>before of</th></tr>\n";
     for (name, constant) in Calibration::table().iter() {
-        let rows: Vec<String> = constant.fitted_on.iter().map(u32::to_string).collect();
+        let listed = |rows: &[u32]| rows.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         let _ = writeln!(
             page,
-            "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             escaped(&constant.source),
             constant.value,
-            rows.join(" ")
+            listed(&constant.fitted_on),
+            listed(&constant.before_of)
         );
     }
     page + "</table></div></html>\n"

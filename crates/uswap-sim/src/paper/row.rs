@@ -21,15 +21,21 @@ impl Pair {
 pub enum Kind {
     /// A constant was fitted on it: that it agrees shows nothing.
     Fitted,
+    /// Its number before the change is an input: only what the change makes of it is predicted.
+    Change,
     /// Nothing was fitted on it.
     Predicted,
 }
 
 impl Kind {
+    /// All, what shows most first.
+    pub const ALL: [Self; 3] = [Self::Predicted, Self::Change, Self::Fitted];
+
     /// In a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fitted => "fitted",
+            Self::Change => "change predicted",
             Self::Predicted => "predicted",
         }
     }

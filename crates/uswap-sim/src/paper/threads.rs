@@ -9,7 +9,7 @@ use super::calibration::Calibration;
 use super::faults::Faults;
 use super::layout::{self, FileOrder, Layout};
 use super::machine::{self, Setup};
-use super::row::{Kind, NOISE, Pair, Row};
+use super::row::{NOISE, Pair, Row};
 use crate::chance::Chance;
 use crate::device::{Latency, Profile};
 
@@ -27,7 +27,6 @@ impl Context {
     }
 
     pub fn row(&self, number: u32, test: &'static str, unit: &'static str) -> Row {
-        let kind = if self.calibration.is_fitted(number) { Kind::Fitted } else { Kind::Predicted };
         Row {
             number,
             test,
@@ -36,7 +35,7 @@ impl Context {
             simulated: None,
             noise: NOISE,
             ours: None,
-            kind,
+            kind: self.calibration.kind(number),
             note: String::new(),
         }
     }
@@ -47,6 +46,21 @@ impl Context {
         tests as f64 * self.get("tree_test_ns")
             + lookups as f64 * self.get("tree_lookup_ns")
             + locks as f64 * self.get("tree_lock_ns")
+    }
+
+    /// The device of rows 4 to 6.
+    pub fn mysql(&self) -> Profile {
+        let nvme = Profile::named("nvme").expect("a built-in device");
+        let read_latency = match nvme.read_latency {
+            Latency::SpreadUs { sigma, .. } => Latency::SpreadUs { median: self.get("mysql_read_us"), sigma },
+            other => other,
+        };
+        Profile {
+            read_latency,
+            iops: Some(self.get("mysql_iops")),
+            bandwidth_mib_s: Some(self.get("mysql_bandwidth_mib_s")),
+            ..nvme
+        }
     }
 
     fn guest(&self) -> Profile {
@@ -121,7 +135,7 @@ pub(super) fn swapoff_windows(context: &Context) -> Vec<Row> {
     // A run takes as long as it has pages: an eighth of them is enough.
     let smaller = 8 * context.shrink;
     let pages = context.get("mysql_pages") as u64 / smaller;
-    let profile = Profile::named("nvme").expect("a built-in device");
+    let profile = context.mysql();
     let memory = |profile| layout::swapped_out(pages, Layout::Random, profile, &mut Chance::stream(context.seed, 11));
     let run = |era, by_address, profile| {
         machine::swapoff(memory(profile), Setup { era, by_address, faults: None }, profile, context.seed)
@@ -147,7 +161,6 @@ pub(super) fn swapoff_windows(context: &Context) -> Vec<Row> {
             published: pair(540.0, 1800.0),
             simulated: pair(seconds(&by_address), seconds(&by_slot)),
             ours: Some(seconds(&ours)),
-            kind: Kind::Fitted,
             note: against,
             ..context.row(4, "swapoff of a fragmented area: by address, then by slot", "s")
         },
@@ -155,7 +168,6 @@ pub(super) fn swapoff_windows(context: &Context) -> Vec<Row> {
             published: pair(540.0, 40.0),
             simulated: pair(seconds(&by_address), seconds(&blocks)),
             ours: Some(seconds(&ours)),
-            kind: Kind::Fitted,
             ..context.row(5, "the same: by address, then blocks of 2 MiB", "s")
         },
         Row {
@@ -253,8 +265,7 @@ pub(super) fn zswap_trees(context: &Context) -> Vec<Row> {
     };
     // Nothing is freed on the way out: the rule cannot matter.
     let out = context.get("brd_out_zero_us") * ZSWAP_PAGES as f64;
-    let input = "and rows 19 and 20: a page without the tree is an input, taken from before the change; what the tree costs is \
-                 from row 23";
+    let input = "and rows 19 and 20: what the tree costs is from row 23; how often it is asked is counted";
     vec![
         Row {
             published: pair(1_704_580.0, 1_706_642.0),

@@ -1,7 +1,12 @@
 //! The text form of a trace.
 
-use super::Access;
+use std::io::{BufRead, Read};
+
+use super::{Access, plain};
 use crate::input::InputError;
+
+/// Bytes of the longest line.
+const LINE_MAX: u64 = 4096;
 
 /// One access, as a line.
 pub fn line(access: &Access) -> String {
@@ -12,16 +17,39 @@ pub fn line(access: &Access) -> String {
     }
 }
 
-/// Reads a text.
-pub fn parse(name: &str, text: &str) -> Result<Vec<Access>, InputError> {
-    let mut accesses = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if !line.is_empty() {
-            accesses.push(parse_line(line).map_err(|problem| InputError::at(name, index + 1, problem))?);
+/// Where the reading of a text is.
+#[derive(Default)]
+pub(super) struct Lines {
+    line: Vec<u8>,
+    number: usize,
+}
+
+impl Lines {
+    /// The next access, if there is one.
+    pub fn next(&mut self, name: &str, input: &mut impl BufRead) -> Result<Option<Access>, InputError> {
+        loop {
+            self.line.clear();
+            let read = input.by_ref().take(LINE_MAX).read_until(b'\n', &mut self.line);
+            if read.map_err(|error| InputError::of(name, plain(&error)))? == 0 {
+                return Ok(None);
+            }
+            self.number += 1;
+            let line = std::str::from_utf8(&self.line).map_err(|_| {
+                InputError::of(
+                    name,
+                    "it is neither text nor a binary trace (wrong magic); write one with 'uswap sim trace'",
+                )
+            })?;
+            if line.len() as u64 == LINE_MAX {
+                return Err(InputError::at(name, self.number, format!("a line has less than {LINE_MAX} bytes")));
+            }
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                let access = parse_line(line).map_err(|problem| InputError::at(name, self.number, problem))?;
+                return Ok(Some(access));
+            }
         }
     }
-    Ok(accesses)
 }
 
 fn parse_line(line: &str) -> Result<Access, String> {
@@ -59,10 +87,11 @@ fn number(word: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::parse;
 
     #[test]
     fn remarks_and_empty_lines_are_skipped() {
-        let accesses = parse("t", "# a trace\n\nr 10 # first\n  w 0x10 3\n").unwrap();
+        let accesses = parse("t", b"# a trace\n\nr 10 # first\n  w 0x10 3").unwrap();
         assert_eq!(
             accesses,
             [Access { process: 0, page: 10, write: false }, Access { process: 3, page: 16, write: true }]
@@ -78,8 +107,9 @@ mod tests {
             ("r 0xffffffffffffffff", "there is no page"),
             ("r 5 99999999999", "not the number of a process"),
             ("r 5 6 7", "one word too many"),
+            (&"r 5 ".repeat(2000), "less than 4096 bytes"),
         ] {
-            let error = parse("t.txt", &format!("r 1\n{line}\n")).unwrap_err();
+            let error = parse("t.txt", format!("r 1\n{line}\n").as_bytes()).unwrap_err();
             assert_eq!(error.line, Some(2));
             assert!(error.problem.contains(part), "{error}");
         }
