@@ -239,7 +239,9 @@ impl Core {
         self.swapped_pages -= count as u64;
         let faulting = ((page.0 - start.0) / step) as usize;
         let hits = window.hits + self.cluster.take_hits();
-        self.note_refault(&pages[faulting]);
+        if let Some(entry) = pages[faulting].entry {
+            self.note_refault(entry);
+        }
         let mapped = if around { (faulting, faulting + 1) } else { (0, count) };
         FaultPlan::Load(LoadPlan { op, pages, count, faulting: Some(faulting), mapped, hits })
     }
@@ -289,13 +291,14 @@ impl Core {
         if self.lands_in_frames { self.cache.take_block(((1u32 << pages) - 1) as u16) } else { None }
     }
 
-    fn note_refault(&mut self, load: &LoadPage) {
-        if let Some(entry) = load.entry
-            && !self.table.is_foreign(entry)
-        {
-            let in_pool = matches!(load.location, Location::Pool { .. });
-            self.workingset.refaulted(self.table.stamp(entry), in_pool);
+    /// A thread wants the content of `entry`.
+    fn note_refault(&mut self, entry: EntryId) {
+        if self.table.is_foreign(entry) {
+            return;
         }
+        let in_pool = matches!(self.table.location(entry), Location::Pool { .. });
+        let soon = self.workingset.refaulted(self.table.stamp(entry), in_pool, self.pool_objects());
+        self.table.set_wanted_soon(entry, soon);
     }
 
     /// The pages to read together with `page`, which is on an area: its neighbours whose copies lie beside its own.
@@ -362,6 +365,7 @@ impl Core {
         let mut plan = LoadPage { page, entry, landing: frame.map_or(Landing::Buffer, Landing::Frame), ..NO_PAGE };
         if let Some(entry) = entry {
             self.table.pin(entry);
+            self.table.set_wanted_soon(entry, false);
             plan.location = self.table.location(entry);
             plan.epoch = self.table.epoch_of(entry);
             plan.hash = self.table.hash(entry);

@@ -362,7 +362,7 @@ impl Engine {
             return;
         }
         store.hash = xxh3_128(page);
-        if store.job.clean_hash == Some(store.hash) {
+        if store.job.clean_hash == Some(store.hash) && (!store.job.wanted_soon || worker.pool_gate.is_full()) {
             store.result = Some(StoreResult::Clean);
             return;
         }
