@@ -141,13 +141,6 @@ impl Core {
     /// A thread touched `page`, which is not mapped.
     pub fn fault(&mut self, page: PageNumber, write: bool) -> FaultPlan {
         let Some(state) = self.pages.get(page) else { return FaultPlan::NotAdopted };
-        let comes_in = matches!(state, PageState::Untouched | PageState::Swapped { .. } | PageState::SwappedZero);
-        if comes_in && self.pages.is_isolating(page) {
-            if let Some(block) = self.pages.block_mut(page) {
-                block.wanted |= 1 << page.index_in_block();
-            }
-            return FaultPlan::Wait;
-        }
         match state {
             PageState::Resident { .. } => FaultPlan::Present,
             PageState::Poisoned => FaultPlan::Poisoned,
@@ -191,10 +184,7 @@ impl Core {
         let mut end = page;
         // Pages that are read before they are written stay the shared zero page: no memory is spent on them.
         let after = if write { window.after() } else { 0 };
-        while end.0 <= page.0 + u64::from(after)
-            && self.pages.get(end) == Some(PageState::Untouched)
-            && !self.pages.is_isolating(end)
-        {
+        while end.0 <= page.0 + u64::from(after) && self.pages.get(end) == Some(PageState::Untouched) {
             self.pages.set(end, PageState::ReadingIn { entry: None, op });
             end = end.plus(1);
         }
@@ -239,7 +229,9 @@ impl Core {
         self.swapped_pages -= count as u64;
         let faulting = ((page.0 - start.0) / step) as usize;
         let hits = window.hits + self.cluster.take_hits();
-        self.note_refault(&pages[faulting]);
+        if let Some(entry) = pages[faulting].entry {
+            self.note_refault(entry);
+        }
         let mapped = if around { (faulting, faulting + 1) } else { (0, count) };
         FaultPlan::Load(LoadPlan { op, pages, count, faulting: Some(faulting), mapped, hits })
     }
@@ -281,7 +273,6 @@ impl Core {
     /// Whether `page` can be brought in from where it is stored.
     pub(crate) fn is_swapped(&self, page: PageNumber) -> bool {
         matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
-            && !self.pages.is_isolating(page)
     }
 
     /// A block of free frames of which the first `pages` are to be filled.
@@ -289,13 +280,14 @@ impl Core {
         if self.lands_in_frames { self.cache.take_block(((1u32 << pages) - 1) as u16) } else { None }
     }
 
-    fn note_refault(&mut self, load: &LoadPage) {
-        if let Some(entry) = load.entry
-            && !self.table.is_foreign(entry)
-        {
-            let in_pool = matches!(load.location, Location::Pool { .. });
-            self.workingset.refaulted(self.table.stamp(entry), in_pool);
+    /// A thread wants the content of `entry`.
+    fn note_refault(&mut self, entry: EntryId) {
+        if self.table.is_foreign(entry) {
+            return;
         }
+        let in_pool = matches!(self.table.location(entry), Location::Pool { .. });
+        let soon = self.workingset.refaulted(self.table.stamp(entry), in_pool, self.pool_objects());
+        self.table.set_wanted_soon(entry, soon);
     }
 
     /// The pages to read together with `page`, which is on an area: its neighbours whose copies lie beside its own.
@@ -321,9 +313,7 @@ impl Core {
     fn own_slot(&self, page: PageNumber) -> Option<(AreaId, u64)> {
         let Some(PageState::Swapped { entry }) = self.pages.get(page) else { return None };
         match self.table.location(entry) {
-            Location::Slot { area, slot } if !self.table.is_foreign(entry) && !self.pages.is_isolating(page) => {
-                Some((area, slot))
-            }
+            Location::Slot { area, slot } if !self.table.is_foreign(entry) => Some((area, slot)),
             _ => None,
         }
     }
@@ -362,6 +352,7 @@ impl Core {
         let mut plan = LoadPage { page, entry, landing: frame.map_or(Landing::Buffer, Landing::Frame), ..NO_PAGE };
         if let Some(entry) = entry {
             self.table.pin(entry);
+            self.table.set_wanted_soon(entry, false);
             plan.location = self.table.location(entry);
             plan.epoch = self.table.epoch_of(entry);
             plan.hash = self.table.hash(entry);

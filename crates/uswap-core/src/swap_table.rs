@@ -30,6 +30,25 @@ impl Life {
     }
 }
 
+/// What else is known of an entry.
+#[derive(Clone, Copy)]
+struct Marks(u8);
+
+impl Marks {
+    /// It existed at a fork: an heir may read it.
+    const INHERITED: u8 = 1;
+    /// Its content was wanted again soon after it had left.
+    const WANTED_SOON: u8 = 2;
+
+    fn has(self, mark: u8) -> bool {
+        self.0 & mark != 0
+    }
+
+    fn set(&mut self, mark: u8, to: bool) {
+        self.0 = if to { self.0 | mark } else { self.0 & !mark };
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Entry {
     location: u64,
@@ -38,8 +57,7 @@ struct Entry {
     epoch: Epoch,
     life: Life,
     pins: u8,
-    /// It existed at a fork: an heir may read it.
-    inherited: bool,
+    marks: Marks,
     /// Grows each time the index is used anew, and wraps.
     generation: u8,
     /// When its content left the program.
@@ -53,7 +71,7 @@ const FREE: Entry = Entry {
     epoch: Epoch(0),
     life: Life::Free,
     pins: 0,
-    inherited: false,
+    marks: Marks(0),
     generation: 0,
     stamp: 0,
 };
@@ -145,6 +163,15 @@ impl SwapTable {
         self.at_mut(id).stamp = stamp;
     }
 
+    /// Whether the content of `id` was wanted again soon, when it last came in.
+    pub(crate) fn is_wanted_soon(&self, id: EntryId) -> bool {
+        self.at(id).marks.has(Marks::WANTED_SOON)
+    }
+
+    pub(crate) fn set_wanted_soon(&mut self, id: EntryId, wanted_soon: bool) {
+        self.at_mut(id).marks.set(Marks::WANTED_SOON, wanted_soon);
+    }
+
     /// Tells contents apart that use the index `id` one after another. It wraps, so it is no more than a hint.
     pub(crate) fn generation(&self, id: EntryId) -> u8 {
         self.at(id).generation
@@ -203,8 +230,8 @@ impl SwapTable {
     }
 
     fn end(&mut self, id: EntryId) -> LetGo {
-        let Entry { location, epoch, inherited, .. } = *self.at(id);
-        if self.has_heirs && inherited && epoch == self.epoch {
+        let Entry { location, epoch, marks, .. } = *self.at(id);
+        if self.has_heirs && marks.has(Marks::INHERITED) && epoch == self.epoch {
             self.at_mut(id).life = Life::Zombie;
             self.zombies += 1;
             return LetGo::Zombie;
@@ -242,7 +269,7 @@ impl SwapTable {
         self.has_heirs = true;
         for index in 0..self.entries {
             let entry = self.at_mut(EntryId(index));
-            entry.inherited = entry.life.is_used();
+            entry.marks.set(Marks::INHERITED, entry.life.is_used());
         }
     }
 

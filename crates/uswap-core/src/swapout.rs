@@ -14,6 +14,8 @@ pub struct StoreJob {
     pub frame: FrameId,
     /// Hash of a stored copy that was equal when the page came in: when it still is, nothing needs to be stored.
     pub clean_hash: Option<u128>,
+    /// It was wanted again soon after it had last left: it belongs into the pool, even if it is equal to that copy.
+    pub wanted_soon: bool,
 }
 
 /// What the engine did with the content.
@@ -62,7 +64,11 @@ impl Core {
     pub fn next_store(&mut self) -> Option<StoreJob> {
         let frame = self.cache.take_inactive()?;
         let clean = self.cache.frame(frame).clean;
-        Some(StoreJob { frame, clean_hash: clean.map(|entry| self.table.hash(entry)) })
+        Some(StoreJob {
+            frame,
+            clean_hash: clean.map(|entry| self.table.hash(entry)),
+            wanted_soon: clean.is_some_and(|entry| self.table.is_wanted_soon(entry)),
+        })
     }
 
     /// Ends a store. The new place, if any, belongs to the books from here on.
@@ -118,5 +124,70 @@ impl Core {
             self.zswap.object_added(entry, &self.table);
         }
         self.let_go(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::CoreConfig;
+    use crate::fault::{FaultPlan, FrameLeft};
+    use crate::reclaim::IsolationOutcome;
+    use crate::units::PageRange;
+
+    const PAGE: PageNumber = PageNumber(16);
+
+    /// `PAGE` is on an area, and `objects` others are in the pool.
+    fn swapped(objects: u64) -> Core {
+        let mut core =
+            Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![64], window_max: 16, ahead_max: 0 });
+        core.adopt(PageRange { start: PageNumber(0), pages: 64 });
+        core.slots_mut(AreaId(0)).grant(0);
+        let slot = core.slots_mut(AreaId(0)).alloc().unwrap();
+        for object in 0..objects {
+            let entry = core.table.insert(Location::Pool { handle: object as u32, len: 100 }, 0);
+            core.zswap.object_added(entry, &core.table);
+        }
+        let _ = core.found_present(PageRange { start: PAGE, pages: 1 });
+        let job = next_store(&mut core);
+        assert_eq!((job.clean_hash, job.wanted_soon), (None, false));
+        assert_eq!(core.stored(job, StoreResult::Slot { area: AreaId(0), slot, hash: 7 }), Stored::Done);
+        core
+    }
+
+    fn next_store(core: &mut Core) -> StoreJob {
+        let isolation = core.isolate().unwrap();
+        let outcome = IsolationOutcome { moved: isolation.mask, ..IsolationOutcome::default() };
+        let _ = core.isolated(isolation, outcome);
+        core.next_store().unwrap()
+    }
+
+    fn comes_back(core: &mut Core) {
+        let FaultPlan::Load(plan) = core.fault(PAGE, false) else { panic!() };
+        core.load_done(&plan.pages()[0], plan.op, FrameLeft::Populated, true, false);
+    }
+
+    #[test]
+    fn a_page_that_comes_back_soon_belongs_into_the_pool() {
+        let mut core = swapped(300);
+        comes_back(&mut core);
+        let job = next_store(&mut core);
+        assert_eq!((job.clean_hash, job.wanted_soon), (Some(7), true));
+        let free = core.slots(AreaId(0)).used();
+        assert_eq!(core.stored(job, StoreResult::Pool { handle: 999, len: 100, hash: 7 }), Stored::Done);
+        assert_eq!(core.slots(AreaId(0)).used(), free - 1, "the copy on the area is needed no more");
+    }
+
+    #[test]
+    fn a_page_that_comes_back_late_is_dropped_where_its_copy_is() {
+        let mut core = swapped(300);
+        (0..600).for_each(|_| core.workingset.evicted(None, &mut core.table));
+        comes_back(&mut core);
+        let job = next_store(&mut core);
+        assert_eq!((job.clean_hash, job.wanted_soon), (Some(7), false));
+        assert_eq!(core.stored(job, StoreResult::Clean), Stored::Done);
+        // The next time it does come back soon.
+        comes_back(&mut core);
+        assert!(next_store(&mut core).wanted_soon);
     }
 }

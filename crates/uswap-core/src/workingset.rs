@@ -51,15 +51,18 @@ impl Workingset {
         }
     }
 
-    /// A thread wants content back that left at `stamp`.
-    pub(crate) fn refaulted(&mut self, stamp: u16, in_pool: bool) {
-        let young = self.now().wrapping_sub(stamp) <= self.young;
+    /// A thread wants content back that left at `stamp`. Whether a pool of `objects` pages would have had it still, if
+    /// whatever left since had gone there.
+    pub(crate) fn refaulted(&mut self, stamp: u16, in_pool: bool, objects: u64) -> bool {
+        let ticks = self.now().wrapping_sub(stamp);
+        let young = ticks <= self.young;
         match (young, in_pool) {
             (true, true) => self.refaults.young_pool += 1,
             (true, false) => self.refaults.young_area += 1,
             (false, true) => self.refaults.old_pool += 1,
             (false, false) => {}
         }
+        u64::from(ticks) * TICK_PAGES <= objects
     }
 
     /// The faults since the last call, if they are `enough` to judge by. The pool has `pool_pages` of memory.
@@ -91,11 +94,22 @@ mod tests {
             })
             .collect();
         for (index, &entry) in entries.iter().enumerate() {
-            workingset.refaulted(table.stamp(entry), index % 2 == 0);
+            let _ = workingset.refaulted(table.stamp(entry), index % 2 == 0, 0);
         }
         assert_eq!(workingset.take_refaults(101, 0), None);
         let found = workingset.take_refaults(40, 0).unwrap();
         assert_eq!(found, Refaults { young_pool: 20, young_area: 20, old_pool: 30 });
+    }
+
+    #[test]
+    fn a_page_is_wanted_soon_when_the_pool_would_have_had_it_still() {
+        let (mut table, mut workingset) = (SwapTable::new(), Workingset::default());
+        let entry = table.insert(Location::Slot { area: AreaId(0), slot: 1 }, 0);
+        workingset.evicted(Some(entry), &mut table);
+        (1..10 * TICK_PAGES).for_each(|_| workingset.evicted(None, &mut table));
+        let stamp = table.stamp(entry);
+        assert!(!workingset.refaulted(stamp, false, 10 * TICK_PAGES - 1));
+        assert!(workingset.refaulted(stamp, false, 10 * TICK_PAGES));
     }
 
     #[test]
@@ -106,7 +120,7 @@ mod tests {
         let entry = table.insert(Location::Pool { handle: 1, len: 1 }, 0);
         workingset.evicted(Some(entry), &mut table);
         (0..TICK_PAGES).for_each(|_| workingset.evicted(None, &mut table));
-        workingset.refaulted(table.stamp(entry), true);
+        let _ = workingset.refaulted(table.stamp(entry), true, 0);
         assert_eq!(workingset.take_refaults(1, 0), Some(Refaults { young_pool: 1, ..Refaults::default() }));
     }
 }

@@ -89,7 +89,7 @@ impl Store {
         let is_open = !world.group.areas.is_empty();
         store.result = if store.content == Content::ZERO {
             Some(StoreResult::Zero)
-        } else if store.job.clean_hash == Some(store.content.hash()) {
+        } else if store.job.clean_hash == Some(store.content.hash()) && (!store.job.wanted_soon || self.pool_is_full) {
             Some(StoreResult::Clean)
         } else if self.pool_is_full && is_open {
             None
