@@ -1,17 +1,20 @@
 //! Wrappers of exec: the next program stays managed even when its environment was made anew.
 //!
 //! The loader starts the agent because of LD_PRELOAD, and the agent finds its group by two more variables. A program that
-//! hands an environment of its own to exec (`env -i`, `env LD_PRELOAD=...`, a supervisor) gets them added. Nothing is
-//! allocated: a child of vfork shares the memory of its parent.
+//! hands an environment of its own to exec (`env -i`, `env LD_PRELOAD=...`, a supervisor) gets them added, and one that has
+//! changed its user another path of the agent. Nothing is allocated: a child of vfork shares the memory of its parent.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use uswap_sys::placement;
+use uswap_engine::protocol::AgentFile;
+use uswap_sys::{placement, report};
 
+use crate::agent_path::{AgentPath, Start};
 use crate::real::Real;
 
+const PRELOAD_NAME: &CStr = c"LD_PRELOAD";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Longest value of LD_PRELOAD that is handled; a longer one is left as it is.
 const PRELOAD_MAX: usize = 2048;
@@ -19,12 +22,11 @@ const PRELOAD_MAX: usize = 2048;
 const STACK_VARIABLES: usize = 400;
 const VARIABLE_MAX: usize = 192;
 
-type Variables = *const *const c_char;
+pub(crate) type Variables = *const *const c_char;
 
 struct Own {
-    /// Path of the agent.
-    agent: [u8; VARIABLE_MAX],
-    agent_len: usize,
+    /// By which path this program got the agent.
+    start: Start,
     /// "USWAP_SOCKET=..." and "USWAP_TOKEN=...", with their zero bytes.
     variables: [[u8; VARIABLE_MAX]; 2],
 }
@@ -33,13 +35,8 @@ static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
 
 /// Remembers what has to be in the environment of the next program.
 pub(crate) fn prepare() {
-    let mut own = Own { agent: [0; VARIABLE_MAX], agent_len: 0, variables: [[0; VARIABLE_MAX]; 2] };
-    let Some(agent) = own_path() else { return };
-    if agent.is_empty() || agent.len() >= VARIABLE_MAX {
-        return;
-    }
-    own.agent[..agent.len()].copy_from_slice(agent);
-    own.agent_len = agent.len();
+    let Some(agent) = own_path().and_then(AgentPath::new) else { return };
+    let mut own = Own { start: Start::now(agent), variables: [[0; VARIABLE_MAX]; 2] };
     let names = [uswap_engine::protocol::SOCKET_VARIABLE, uswap_engine::protocol::TOKEN_VARIABLE];
     for (place, name) in own.variables.iter_mut().zip(names) {
         let value = std::env::var_os(name).unwrap_or_default();
@@ -73,25 +70,30 @@ fn name_of(variable: &[u8]) -> &[u8] {
 }
 
 impl Own {
-    fn agent(&self) -> &[u8] {
-        &self.agent[..self.agent_len]
-    }
-
     fn own_variables(&self) -> impl Iterator<Item = &CStr> {
         self.variables.iter().filter_map(|variable| CStr::from_bytes_until_nul(variable).ok())
     }
 
-    /// Whether `variables` already start the agent for this group.
+    /// The agent's path for the next program; without, that one runs unmanaged, and the user is told.
+    fn agent_for_next(&self) -> Option<AgentPath> {
+        let path = self.start.for_next();
+        if let Err(why) = &path {
+            let pid = std::process::id();
+            report::stderr_line(format_args!("uswap: what process {pid} executes runs unmanaged: {why}"));
+        }
+        path.ok()
+    }
+
+    /// Whether `variables` already start the agent for this group by this path.
     ///
     /// # Safety
     /// `variables` is an environment: strings, ended by a null pointer.
-    unsafe fn is_complete(&self, variables: Variables) -> bool {
+    unsafe fn is_complete(&self, agent: &[u8], variables: Variables) -> bool {
         let mut found = 0;
         // SAFETY: the caller's promise.
         for variable in unsafe { strings(variables) } {
             if let Some(value) = variable.to_bytes().strip_prefix(PRELOAD) {
-                let mut entries = value.split(|&byte| byte == b':' || byte == b' ');
-                found |= u32::from(entries.any(|entry| entry == self.agent()));
+                found |= u32::from(entries(value).any(|entry| entry == agent));
             }
             for (index, own) in self.own_variables().enumerate() {
                 found |= u32::from(own == variable) << (index + 1);
@@ -99,6 +101,11 @@ impl Own {
         }
         found == 0b111
     }
+}
+
+/// The libraries of LD_PRELOAD.
+fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b':' || byte == b' ').filter(|entry| !entry.is_empty())
 }
 
 /// # Safety
@@ -118,16 +125,45 @@ unsafe fn strings<'a>(variables: Variables) -> impl Iterator<Item = &'a CStr> {
     })
 }
 
+/// Before libc starts a shell with the program's own environment: the agent in it gets the path that the shell can open.
+/// Where the environment has no agent, it stays so.
+pub(crate) fn refresh_environment() {
+    let Some(own) = OWN.get() else { return };
+    // SAFETY: libc's own rule: nobody changes the environment while a thread uses it.
+    let value = unsafe { libc::getenv(PRELOAD_NAME.as_ptr()) };
+    if value.is_null() {
+        return;
+    }
+    // SAFETY: a string of the environment, which changes only below.
+    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let Some(before) = entries(value).find(|entry| AgentFile::is_path(entry)) else { return };
+    let agent = own.agent_for_next();
+    if agent.as_ref().is_some_and(|agent| agent.as_bytes() == before) {
+        return;
+    }
+    let mut preload = Preload::new(agent.as_ref().map(AgentPath::as_bytes));
+    preload.add(value);
+    // SAFETY: as above; libc copies what it is given.
+    unsafe {
+        match preload.value() {
+            Some(value) => libc::setenv(PRELOAD_NAME.as_ptr(), value.as_ptr(), 1),
+            None => libc::unsetenv(PRELOAD_NAME.as_ptr()),
+        }
+    };
+}
+
 /// Calls `exec` with `variables`, completed if needed.
 ///
 /// # Safety
 /// `variables` is null or an environment.
-unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
+pub(crate) unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
     static EMPTY: [usize; 1] = [0];
     let Some(own) = OWN.get() else { return exec(variables) };
     let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
+    let agent = own.agent_for_next();
+    let agent = agent.as_ref().map(AgentPath::as_bytes);
     // SAFETY: the caller's promise; an environment that is null is taken for an empty one, as Linux does.
-    if unsafe { own.is_complete(given) } {
+    if agent.is_some_and(|agent| unsafe { own.is_complete(agent, given) }) {
         return exec(variables);
     }
     // SAFETY: as above.
@@ -135,7 +171,7 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
     if count <= STACK_VARIABLES {
         let mut made = [std::ptr::null(); STACK_VARIABLES];
         // SAFETY: as above.
-        return unsafe { complete(own, given, &mut made, exec) };
+        return unsafe { complete(own, agent, given, &mut made, exec) };
     }
     // Unmapped below if exec fails.
     let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
@@ -144,7 +180,7 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
     // SAFETY: fresh zeroed memory for `count` pointers.
     let made = unsafe { std::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count) };
     // SAFETY: as above.
-    let result = unsafe { complete(own, given, made, exec) };
+    let result = unsafe { complete(own, agent, given, made, exec) };
     // SAFETY: mapped above, and nobody keeps a pointer into it.
     let _ = unsafe { rustix::mm::munmap(memory.cast(), count * 8) };
     result
@@ -152,37 +188,81 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
 
 /// # Safety
 /// `given` is an environment, and `made` has room for four pointers more than it.
-unsafe fn complete<R>(own: &Own, given: Variables, made: &mut [*const c_char], exec: impl FnOnce(Variables) -> R) -> R {
-    let mut preload = [0u8; PRELOAD_MAX];
-    let mut preload_len = PRELOAD.len() + own.agent_len;
-    preload[..PRELOAD.len()].copy_from_slice(PRELOAD);
-    preload[PRELOAD.len()..preload_len].copy_from_slice(own.agent());
+unsafe fn complete<R>(
+    own: &Own,
+    agent: Option<&[u8]>,
+    given: Variables,
+    made: &mut [*const c_char],
+    exec: impl FnOnce(Variables) -> R,
+) -> R {
+    let mut preload = Preload::new(agent);
     let mut count = 0;
     // SAFETY: the caller's promise.
     for variable in unsafe { strings(given) } {
         let bytes = variable.to_bytes();
         if let Some(value) = bytes.strip_prefix(PRELOAD) {
-            if !value.is_empty() && preload_len + value.len() + 2 < PRELOAD_MAX {
-                preload[preload_len] = b':';
-                preload[preload_len + 1..][..value.len()].copy_from_slice(value);
-                preload_len += 1 + value.len();
-            }
+            preload.add(value);
             continue;
         }
-        if own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
+        if agent.is_some() && own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
             continue;
         }
         made[count] = variable.as_ptr();
         count += 1;
     }
-    made[count] = preload.as_ptr().cast();
-    count += 1;
-    for variable in own.own_variables() {
+    if let Some(variable) = preload.variable() {
         made[count] = variable.as_ptr();
         count += 1;
+    }
+    if agent.is_some() {
+        for variable in own.own_variables() {
+            made[count] = variable.as_ptr();
+            count += 1;
+        }
     }
     made[count] = std::ptr::null();
     exec(made.as_ptr())
+}
+
+/// LD_PRELOAD in the making: the agent, then what a program wants besides.
+struct Preload {
+    bytes: [u8; PRELOAD_MAX],
+    len: usize,
+}
+
+impl Preload {
+    fn new(agent: Option<&[u8]>) -> Preload {
+        let mut preload = Preload { bytes: [0; PRELOAD_MAX], len: PRELOAD.len() };
+        preload.bytes[..PRELOAD.len()].copy_from_slice(PRELOAD);
+        agent.into_iter().for_each(|agent| preload.push(agent));
+        preload
+    }
+
+    /// All of a value but the agent, by whatever path. All or nothing: half of a list is another list.
+    fn add(&mut self, value: &[u8]) {
+        if self.len + value.len() + 2 < PRELOAD_MAX {
+            entries(value).filter(|entry| !AgentFile::is_path(entry)).for_each(|entry| self.push(entry));
+        }
+    }
+
+    fn push(&mut self, entry: &[u8]) {
+        if self.len > PRELOAD.len() {
+            self.bytes[self.len] = b':';
+            self.len += 1;
+        }
+        self.bytes[self.len..][..entry.len()].copy_from_slice(entry);
+        self.len += entry.len();
+    }
+
+    /// `None`: nothing is to be preloaded.
+    fn variable(&self) -> Option<&CStr> {
+        (self.len > PRELOAD.len()).then(|| CStr::from_bytes_until_nul(&self.bytes).ok()).flatten()
+    }
+
+    /// As `variable`, without the name.
+    fn value(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.variable()?.to_bytes_with_nul()[PRELOAD.len()..]).ok()
+    }
 }
 
 unsafe extern "C" {
