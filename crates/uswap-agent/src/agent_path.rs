@@ -31,11 +31,21 @@ impl AgentPath {
         (!path.is_empty()).then_some(AgentPath { bytes, len: path.len() })
     }
 
+    /// The path of this process's own descriptor.
+    pub fn own_descriptor(fd: i32) -> AgentPath {
+        AgentPath::shown(format_args!("/proc/self/fd/{fd}"))
+    }
+
+    /// The path of this file, as the supervisor says.
     fn of(file: AgentFile) -> AgentPath {
+        AgentPath::shown(format_args!("{file}"))
+    }
+
+    fn shown(path: fmt::Arguments<'_>) -> AgentPath {
         let mut bytes = [0; AGENT_PATH_MAX];
         let mut rest = &mut bytes[..AGENT_PATH_MAX - 1];
         // It fits: the numbers have at most ten digits.
-        let _ = write!(rest, "{file}");
+        let _ = rest.write_fmt(path);
         let len = AGENT_PATH_MAX - 1 - rest.len();
         AgentPath { bytes, len }
     }
@@ -44,9 +54,13 @@ impl AgentPath {
         &self.bytes[..self.len]
     }
 
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
     /// Whether this thread could open it.
     fn opens(&self) -> bool {
-        CStr::from_bytes_until_nul(&self.bytes).is_ok_and(|path| rustix::fs::stat(path).is_ok())
+        rustix::fs::stat(self.as_c_str()).is_ok()
     }
 }
 
@@ -110,7 +124,8 @@ fn may_trace() -> bool {
     rustix::thread::capability_is_in_bounding_set(rustix::thread::CapabilitySet::SYS_PTRACE).unwrap_or(true)
 }
 
-fn ask() -> Result<AgentPath, NoPath> {
+/// Asks the supervisor.
+pub(crate) fn ask() -> Result<AgentPath, NoPath> {
     let Some(rendezvous) = RENDEZVOUS.get() else { return Err(NoPath::Answer(HelloError::NoAnswer)) };
     let client = Client::connect(&rendezvous.name[..rendezvous.name_len]).map_err(NoPath::Connect)?;
     client.ask_agent(rendezvous.token).map(AgentPath::of).map_err(NoPath::Answer)

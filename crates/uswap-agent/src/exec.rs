@@ -11,7 +11,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use uswap_engine::protocol::AgentFile;
 use uswap_sys::{placement, report};
 
-use crate::agent_path::{AgentPath, Start};
+use crate::agent_path::{self, AgentPath, NoPath, Start};
+use crate::by_descriptor::{self, Lent, Target};
 use crate::real::Real;
 
 const PRELOAD_NAME: &CStr = c"LD_PRELOAD";
@@ -35,7 +36,14 @@ static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
 
 /// Remembers what has to be in the environment of the next program.
 pub(crate) fn prepare() {
-    let Some(agent) = own_path().and_then(AgentPath::new) else { return };
+    let Some(mut agent) = own_path().and_then(AgentPath::new) else { return };
+    if let Some(fd) = by_descriptor::number(agent.as_bytes()) {
+        by_descriptor::give_back(fd);
+        let other = agent_path::ask().map_err(tell).ok();
+        exchange(agent.as_bytes(), other.as_ref());
+        let Some(other) = other else { return };
+        agent = other;
+    }
     let mut own = Own { start: Start::now(agent), variables: [[0; VARIABLE_MAX]; 2] };
     let names = [uswap_engine::protocol::SOCKET_VARIABLE, uswap_engine::protocol::TOKEN_VARIABLE];
     for (place, name) in own.variables.iter_mut().zip(names) {
@@ -49,6 +57,11 @@ pub(crate) fn prepare() {
         place[name.len() + 1..][..value.len()].copy_from_slice(value);
     }
     let _ = OWN.set(own);
+}
+
+fn tell(why: NoPath) {
+    let pid = std::process::id();
+    report::stderr_line(format_args!("uswap: what process {pid} executes runs unmanaged: {why}"));
 }
 
 /// The path that the loader got this library by. It need not be the first in LD_PRELOAD: programs put theirs in front.
@@ -76,12 +89,7 @@ impl Own {
 
     /// The agent's path for the next program; without, that one runs unmanaged, and the user is told.
     fn agent_for_next(&self) -> Option<AgentPath> {
-        let path = self.start.for_next();
-        if let Err(why) = &path {
-            let pid = std::process::id();
-            report::stderr_line(format_args!("uswap: what process {pid} executes runs unmanaged: {why}"));
-        }
-        path.ok()
+        self.start.for_next().map_err(tell).ok()
     }
 
     /// Whether `variables` already start the agent for this group by this path.
@@ -129,38 +137,64 @@ unsafe fn strings<'a>(variables: Variables) -> impl Iterator<Item = &'a CStr> {
 /// Where the environment has no agent, it stays so.
 pub(crate) fn refresh_environment() {
     let Some(own) = OWN.get() else { return };
-    // SAFETY: libc's own rule: nobody changes the environment while a thread uses it.
-    let value = unsafe { libc::getenv(PRELOAD_NAME.as_ptr()) };
-    if value.is_null() {
-        return;
-    }
-    // SAFETY: a string of the environment, which changes only below.
-    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let Some(value) = own_preload() else { return };
     let Some(before) = entries(value).find(|entry| AgentFile::is_path(entry)) else { return };
     let agent = own.agent_for_next();
-    if agent.as_ref().is_some_and(|agent| agent.as_bytes() == before) {
-        return;
+    if agent.as_ref().is_none_or(|agent| agent.as_bytes() != before) {
+        exchange(before, agent.as_ref());
     }
-    let mut preload = Preload::new(agent.as_ref().map(AgentPath::as_bytes));
-    preload.add(value);
-    // SAFETY: as above; libc copies what it is given.
+}
+
+/// Puts another path of the agent, or none, into the program's own LD_PRELOAD.
+fn exchange(before: &[u8], agent: Option<&AgentPath>) {
+    let Some(value) = own_preload() else { return };
+    let mut preload = Preload::new(agent.map(AgentPath::as_bytes));
+    preload.add(value, before);
+    set_preload(preload.value());
+}
+
+/// By libc's functions: a shell may have some of the same names for variables of its own.
+fn set_preload(value: Option<&CStr>) {
+    static SET: Real = Real::new(c"setenv");
+    static UNSET: Real = Real::new(c"unsetenv");
+    type Set = unsafe extern "C" fn(*const c_char, *const c_char, c_int) -> c_int;
+    type Unset = unsafe extern "C" fn(*const c_char) -> c_int;
+    let name = PRELOAD_NAME.as_ptr();
+    // SAFETY: null, or libc's functions of these names and signatures; they copy what they are given. Nobody changes the
+    // environment while a thread uses it, which is libc's own rule.
     unsafe {
-        match preload.value() {
-            Some(value) => libc::setenv(PRELOAD_NAME.as_ptr(), value.as_ptr(), 1),
-            None => libc::unsetenv(PRELOAD_NAME.as_ptr()),
-        }
-    };
+        let (set, unset) = (
+            std::mem::transmute::<*mut c_void, Option<Set>>(SET.get()),
+            std::mem::transmute::<*mut c_void, Option<Unset>>(UNSET.get()),
+        );
+        match (value, set, unset) {
+            (Some(value), Some(set), _) => set(name, value.as_ptr(), 1),
+            (None, _, Some(unset)) => unset(name),
+            _ => 0,
+        };
+    }
+}
+
+fn own_preload() -> Option<&'static [u8]> {
+    let environment = current();
+    if environment.is_null() {
+        return None;
+    }
+    // SAFETY: the environment, whose strings live until `set_preload` has read them.
+    unsafe { strings(environment) }.find_map(|variable| variable.to_bytes().strip_prefix(PRELOAD))
 }
 
 /// Calls `exec` with `variables`, completed if needed.
 ///
 /// # Safety
-/// `variables` is null or an environment.
-pub(crate) unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
+/// `variables` is null or an environment, and what `target` points to is a string.
+unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
     static EMPTY: [usize; 1] = [0];
     let Some(own) = OWN.get() else { return exec(variables) };
     let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
     let agent = own.agent_for_next();
+    let lent = agent.as_ref().and_then(|agent| Lent::to(target, agent));
+    let agent = lent.as_ref().map(Lent::path).or(agent);
     let agent = agent.as_ref().map(AgentPath::as_bytes);
     // SAFETY: the caller's promise; an environment that is null is taken for an empty one, as Linux does.
     if agent.is_some_and(|agent| unsafe { own.is_complete(agent, given) }) {
@@ -201,7 +235,7 @@ unsafe fn complete<R>(
     for variable in unsafe { strings(given) } {
         let bytes = variable.to_bytes();
         if let Some(value) = bytes.strip_prefix(PRELOAD) {
-            preload.add(value);
+            preload.add(value, b"");
             continue;
         }
         if agent.is_some() && own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
@@ -239,9 +273,10 @@ impl Preload {
     }
 
     /// All of a value but the agent, by whatever path. All or nothing: half of a list is another list.
-    fn add(&mut self, value: &[u8]) {
+    fn add(&mut self, value: &[u8], agent_too: &[u8]) {
         if self.len + value.len() + 2 < PRELOAD_MAX {
-            entries(value).filter(|entry| !AgentFile::is_path(entry)).for_each(|entry| self.push(entry));
+            let others = entries(value).filter(|entry| !AgentFile::is_path(entry) && *entry != agent_too);
+            others.for_each(|entry| self.push(entry));
         }
     }
 
@@ -276,7 +311,7 @@ fn current() -> Variables {
 
 /// Defines a wrapper that completes the environment.
 macro_rules! wrap {
-    ($(#[doc = $doc:literal])+ $name:ident = $real:literal ($($argument:ident: $kind:ty),*), $environment:expr,
+    ($(#[doc = $doc:literal])+ $name:ident = $real:literal ($($argument:ident: $kind:ty),*), $target:expr, $environment:expr,
      ($($before:ident),*) environment ($($after:ident),*), fails with $failure:expr) => {
         $(#[doc = $doc])+
         ///
@@ -291,7 +326,7 @@ macro_rules! wrap {
             }
             // SAFETY: the caller's promise, passed on to libc's function of this name and signature.
             unsafe {
-                with_environment($environment, |variables| {
+                with_environment($target, $environment, |variables| {
                     wrap!(@call real, ($($before),*), variables, ($($after),*), ($($argument: $kind),*))
                 })
             }
@@ -307,27 +342,27 @@ macro_rules! wrap {
 
 wrap! {
     /// As libc's.
-    execve = c"execve" (path: *const c_char, argv: Variables, envp: Variables), envp,
+    execve = c"execve" (path: *const c_char, argv: Variables, envp: Variables), Target::File(path), envp,
     (path, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    execvpe = c"execvpe" (file: *const c_char, argv: Variables, envp: Variables), envp,
+    execvpe = c"execvpe" (file: *const c_char, argv: Variables, envp: Variables), Target::InPath(file), envp,
     (file, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    execv = c"execve" (path: *const c_char, argv: Variables), current(),
+    execv = c"execve" (path: *const c_char, argv: Variables), Target::File(path), current(),
     (path, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    execvp = c"execvpe" (file: *const c_char, argv: Variables), current(),
+    execvp = c"execvpe" (file: *const c_char, argv: Variables), Target::InPath(file), current(),
     (file, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    fexecve = c"fexecve" (fd: c_int, argv: Variables, envp: Variables), envp,
+    fexecve = c"fexecve" (fd: c_int, argv: Variables, envp: Variables), Target::Open(fd), envp,
     (fd, argv) environment (), fails with -1
 }
 wrap! {
@@ -335,7 +370,7 @@ wrap! {
     posix_spawn = c"posix_spawn" (
         pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: Variables, envp: Variables
-    ), envp,
+    ), Target::Spawned, envp,
     (pid, path, actions, attributes, argv) environment (), fails with libc::ENOSYS
 }
 wrap! {
@@ -343,6 +378,6 @@ wrap! {
     posix_spawnp = c"posix_spawnp" (
         pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: Variables, envp: Variables
-    ), envp,
+    ), Target::Spawned, envp,
     (pid, file, actions, attributes, argv) environment (), fails with libc::ENOSYS
 }

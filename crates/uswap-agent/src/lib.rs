@@ -9,6 +9,7 @@
 
 mod advice;
 mod agent_path;
+mod by_descriptor;
 mod exec;
 mod exec_lists;
 mod forks;

@@ -2,6 +2,7 @@
 #include "cases.h"
 #include <fcntl.h>
 #include <grp.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/resource.h>
 
@@ -136,11 +137,10 @@ static void swapping(void)
 static void swap(void)
 {
 	MUST(geteuid() == NOBODY);
-	char *p = swapped(SIZE, 3, "nobody's program");
-	check(p, SIZE, 3, "nobody's program");
+	check(swapped(SIZE, 3, "nobody's program"), SIZE, 3, "nobody's program");
 }
 
-/* The agent cannot be opened in an empty root directory, nor the loader: what is executed there is static, or fails. */
+/* An exec that fails leaves nothing behind. */
 static void failing(void)
 {
 	become_nobody();
@@ -156,10 +156,34 @@ static void failing(void)
 	MUST(execl("/nonexistent/program", "x", (char *)NULL) == -1 && errno == ENOENT);
 }
 
+/* What is swapped out stays readable in the child of a process that has left its network namespace. */
+static void network(void)
+{
+	char *p = swapped(SIZE, 4, "before unshare");
+	MUST(unshare(CLONE_NEWNET) == 0);
+	pid_t child = forked();
+	if (!child) {
+		check(p, SIZE, 4, "child");
+		fill(p, SIZE, 5);
+		push_out(p, SIZE, "child");
+		check(p, SIZE, 5, "child, rewritten");
+		execl(self, self, "swap-more", (char *)NULL);
+		_exit(127);
+	}
+	must_succeed(child, "child in another network");
+	check(p, SIZE, 4, "parent");
+}
+
+static void swap_more(void)
+{
+	check(swapped(SIZE, 6, "program"), SIZE, 6, "program in another network");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "all-ways", all_ways }, { "swapping", swapping }, { "swap", swap }, { "failing", failing },
+		{ "network", network }, { "swap-more", swap_more },
 	};
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	MUST(length > 0);

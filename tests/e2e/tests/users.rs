@@ -1,9 +1,9 @@
 //! Programs that give up root, and what they execute then, are managed like all others.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program, is_root, need, skip};
+use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program, c_static_program, is_root, need, skip};
 
 const BUDGET_MIB: u64 = 64;
 const SETPRIV: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -11,18 +11,25 @@ const SETPRIV: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 const PERL: &str =
     "use POSIX; POSIX::close($_) for 3..255; ($), $() = (65534, 65534); ($>, $<) = (65534, 65534); exec @ARGV";
 
-/// The test's directory, and a program in it that everybody may execute; `None` without root.
+/// The test's directory, and a program in it; `None` without root.
 fn program(test: &str, name: &str) -> Option<(TempDir, PathBuf)> {
     if !is_root() {
         skip("it needs root");
         return None;
     }
     let test = TempDir::new(test);
+    let program = for_everybody(&test, &c_program(name));
+    Some((test, program))
+}
+
+/// A copy that everybody may execute.
+fn for_everybody(test: &TempDir, program: &Path) -> PathBuf {
+    let name = program.file_name().expect("a program").to_str().expect("a plain name");
     let copy = test.subdirectory("work").join(name);
-    std::fs::copy(c_program(name), &copy).expect("a copy of the program");
+    std::fs::copy(program, &copy).expect("a copy of the program");
     let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&copy, everyone).expect("mode of an own file");
-    Some((test, copy))
+    copy
 }
 
 /// Runs it without uswap and under it; returns the latter.
@@ -82,6 +89,22 @@ fn programs_that_change_the_user() {
     }
 }
 
+/// Static programs cannot be wrapped: what they execute finds the agent by a descriptor, of which nothing is to be seen.
+#[test]
+fn a_static_program_that_changes_the_user() {
+    let Some((test, program)) = program("static", "memory") else { return };
+    let become_nobody = for_everybody(&test, &c_static_program("become"));
+    let script = format!(
+        "{0} bash -c 'echo /proc/self/fd/*; {1} mprotect && env -i ${{USWAP_E2E_SWAPS:+USWAP_E2E_SWAPS=1}} {1} mprotect'; \
+         {0} /no/such/program 2>&1; PATH=/nowhere:$PWD:/usr/bin:/bin env become.static sh -c 'echo $0'",
+        become_nobody.display(),
+        program.display()
+    );
+    let finished = compare(&Launch::new(&test, "bash").args(["-c", &script]), &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
+}
+
 /// `--stats` and the rest work as ever, and whoever stays behind is served after the command has ended.
 #[test]
 fn daemon_of_another_user_outlives_the_program() {
@@ -120,7 +143,7 @@ fn another_root_directory() {
     let Some((test, _)) = program("chroot", "users") else { return };
     let root = test.subdirectory("work/root");
     for place in ["lib", "lib64", "usr", "bin"] {
-        let real = std::path::Path::new("/").join(place);
+        let real = Path::new("/").join(place);
         if real.is_symlink() {
             std::os::unix::fs::symlink(std::fs::read_link(&real).expect("a link"), root.join(place)).expect("a link");
         } else if real.exists() {
@@ -137,4 +160,13 @@ fn another_root_directory() {
     let finished = compare(&launch, &[]);
     let lines: Vec<&str> = finished.stderr.lines().collect();
     assert!(matches!(lines[..], [line] if line.starts_with("uswap: ") && line.contains("unmanaged")), "{finished}");
+}
+
+/// The supervisor's socket belongs to its network namespace.
+#[test]
+fn another_network_namespace() {
+    let Some((test, program)) = program("network", "users") else { return };
+    let finished = compare(&Launch::new(&test, program).arg("network"), &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
 }
