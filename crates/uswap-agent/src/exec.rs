@@ -1,17 +1,21 @@
 //! Wrappers of exec: the next program stays managed even when its environment was made anew.
 //!
 //! The loader starts the agent because of LD_PRELOAD, and the agent finds its group by two more variables. A program that
-//! hands an environment of its own to exec (`env -i`, `env LD_PRELOAD=...`, a supervisor) gets them added. Nothing is
-//! allocated: a child of vfork shares the memory of its parent.
+//! hands an environment of its own to exec (`env -i`, `env LD_PRELOAD=...`, a supervisor) gets them added, and one that has
+//! changed its user another path of the agent. Nothing is allocated: a child of vfork shares the memory of its parent.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use uswap_sys::placement;
+use uswap_engine::protocol::AgentFile;
+use uswap_sys::{placement, report};
 
+use crate::agent_path::{self, AgentPath, NoPath, Start};
+use crate::by_descriptor::{self, Lent, Target};
 use crate::real::Real;
 
+const PRELOAD_NAME: &CStr = c"LD_PRELOAD";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Longest value of LD_PRELOAD that is handled; a longer one is left as it is.
 const PRELOAD_MAX: usize = 2048;
@@ -19,12 +23,11 @@ const PRELOAD_MAX: usize = 2048;
 const STACK_VARIABLES: usize = 400;
 const VARIABLE_MAX: usize = 192;
 
-type Variables = *const *const c_char;
+pub(crate) type Variables = *const *const c_char;
 
 struct Own {
-    /// Path of the agent.
-    agent: [u8; VARIABLE_MAX],
-    agent_len: usize,
+    /// By which path this program got the agent.
+    start: Start,
     /// "USWAP_SOCKET=..." and "USWAP_TOKEN=...", with their zero bytes.
     variables: [[u8; VARIABLE_MAX]; 2],
 }
@@ -33,13 +36,15 @@ static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
 
 /// Remembers what has to be in the environment of the next program.
 pub(crate) fn prepare() {
-    let mut own = Own { agent: [0; VARIABLE_MAX], agent_len: 0, variables: [[0; VARIABLE_MAX]; 2] };
-    let Some(agent) = own_path() else { return };
-    if agent.is_empty() || agent.len() >= VARIABLE_MAX {
-        return;
+    let Some(mut agent) = own_path().and_then(AgentPath::new) else { return };
+    if let Some(fd) = by_descriptor::number(agent.as_bytes()) {
+        by_descriptor::give_back(fd);
+        let other = agent_path::ask().map_err(tell).ok();
+        exchange(agent.as_bytes(), other.as_ref());
+        let Some(other) = other else { return };
+        agent = other;
     }
-    own.agent[..agent.len()].copy_from_slice(agent);
-    own.agent_len = agent.len();
+    let mut own = Own { start: Start::now(agent), variables: [[0; VARIABLE_MAX]; 2] };
     let names = [uswap_engine::protocol::SOCKET_VARIABLE, uswap_engine::protocol::TOKEN_VARIABLE];
     for (place, name) in own.variables.iter_mut().zip(names) {
         let value = std::env::var_os(name).unwrap_or_default();
@@ -52,6 +57,11 @@ pub(crate) fn prepare() {
         place[name.len() + 1..][..value.len()].copy_from_slice(value);
     }
     let _ = OWN.set(own);
+}
+
+fn tell(why: NoPath) {
+    let pid = std::process::id();
+    report::stderr_line(format_args!("uswap: what process {pid} executes runs unmanaged: {why}"));
 }
 
 /// The path that the loader got this library by. It need not be the first in LD_PRELOAD: programs put theirs in front.
@@ -73,25 +83,25 @@ fn name_of(variable: &[u8]) -> &[u8] {
 }
 
 impl Own {
-    fn agent(&self) -> &[u8] {
-        &self.agent[..self.agent_len]
-    }
-
     fn own_variables(&self) -> impl Iterator<Item = &CStr> {
         self.variables.iter().filter_map(|variable| CStr::from_bytes_until_nul(variable).ok())
     }
 
-    /// Whether `variables` already start the agent for this group.
+    /// The agent's path for the next program; without, that one runs unmanaged, and the user is told.
+    fn agent_for_next(&self) -> Option<AgentPath> {
+        self.start.for_next().map_err(tell).ok()
+    }
+
+    /// Whether `variables` already start the agent for this group by this path.
     ///
     /// # Safety
     /// `variables` is an environment: strings, ended by a null pointer.
-    unsafe fn is_complete(&self, variables: Variables) -> bool {
+    unsafe fn is_complete(&self, agent: &[u8], variables: Variables) -> bool {
         let mut found = 0;
         // SAFETY: the caller's promise.
         for variable in unsafe { strings(variables) } {
             if let Some(value) = variable.to_bytes().strip_prefix(PRELOAD) {
-                let mut entries = value.split(|&byte| byte == b':' || byte == b' ');
-                found |= u32::from(entries.any(|entry| entry == self.agent()));
+                found |= u32::from(entries(value).any(|entry| entry == agent));
             }
             for (index, own) in self.own_variables().enumerate() {
                 found |= u32::from(own == variable) << (index + 1);
@@ -99,6 +109,11 @@ impl Own {
         }
         found == 0b111
     }
+}
+
+/// The libraries of LD_PRELOAD.
+fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b':' || byte == b' ').filter(|entry| !entry.is_empty())
 }
 
 /// # Safety
@@ -118,16 +133,71 @@ unsafe fn strings<'a>(variables: Variables) -> impl Iterator<Item = &'a CStr> {
     })
 }
 
+/// Before libc starts a shell with the program's own environment: the agent in it gets the path that the shell can open.
+/// Where the environment has no agent, it stays so.
+pub(crate) fn refresh_environment() {
+    let Some(own) = OWN.get() else { return };
+    let Some(value) = own_preload() else { return };
+    let Some(before) = entries(value).find(|entry| AgentFile::is_path(entry)) else { return };
+    let agent = own.agent_for_next();
+    if agent.as_ref().is_none_or(|agent| agent.as_bytes() != before) {
+        exchange(before, agent.as_ref());
+    }
+}
+
+/// Puts another path of the agent, or none, into the program's own LD_PRELOAD.
+fn exchange(before: &[u8], agent: Option<&AgentPath>) {
+    let Some(value) = own_preload() else { return };
+    let mut preload = Preload::new(agent.map(AgentPath::as_bytes));
+    preload.add(value, before);
+    set_preload(preload.value());
+}
+
+/// By libc's functions: a shell may have some of the same names for variables of its own.
+fn set_preload(value: Option<&CStr>) {
+    static SET: Real = Real::new(c"setenv");
+    static UNSET: Real = Real::new(c"unsetenv");
+    type Set = unsafe extern "C" fn(*const c_char, *const c_char, c_int) -> c_int;
+    type Unset = unsafe extern "C" fn(*const c_char) -> c_int;
+    let name = PRELOAD_NAME.as_ptr();
+    // SAFETY: null, or libc's functions of these names and signatures; they copy what they are given. Nobody changes the
+    // environment while a thread uses it, which is libc's own rule.
+    unsafe {
+        let (set, unset) = (
+            std::mem::transmute::<*mut c_void, Option<Set>>(SET.get()),
+            std::mem::transmute::<*mut c_void, Option<Unset>>(UNSET.get()),
+        );
+        match (value, set, unset) {
+            (Some(value), Some(set), _) => set(name, value.as_ptr(), 1),
+            (None, _, Some(unset)) => unset(name),
+            _ => 0,
+        };
+    }
+}
+
+fn own_preload() -> Option<&'static [u8]> {
+    let environment = current();
+    if environment.is_null() {
+        return None;
+    }
+    // SAFETY: the environment, whose strings live until `set_preload` has read them.
+    unsafe { strings(environment) }.find_map(|variable| variable.to_bytes().strip_prefix(PRELOAD))
+}
+
 /// Calls `exec` with `variables`, completed if needed.
 ///
 /// # Safety
-/// `variables` is null or an environment.
-unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
+/// `variables` is null or an environment, and what `target` points to is a string.
+unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
     static EMPTY: [usize; 1] = [0];
     let Some(own) = OWN.get() else { return exec(variables) };
     let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
+    let agent = own.agent_for_next();
+    let lent = agent.as_ref().and_then(|agent| Lent::to(target, agent));
+    let agent = lent.as_ref().map(Lent::path).or(agent);
+    let agent = agent.as_ref().map(AgentPath::as_bytes);
     // SAFETY: the caller's promise; an environment that is null is taken for an empty one, as Linux does.
-    if unsafe { own.is_complete(given) } {
+    if agent.is_some_and(|agent| unsafe { own.is_complete(agent, given) }) {
         return exec(variables);
     }
     // SAFETY: as above.
@@ -135,7 +205,7 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
     if count <= STACK_VARIABLES {
         let mut made = [std::ptr::null(); STACK_VARIABLES];
         // SAFETY: as above.
-        return unsafe { complete(own, given, &mut made, exec) };
+        return unsafe { complete(own, agent, given, &mut made, exec) };
     }
     // Unmapped below if exec fails.
     let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
@@ -144,7 +214,7 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
     // SAFETY: fresh zeroed memory for `count` pointers.
     let made = unsafe { std::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count) };
     // SAFETY: as above.
-    let result = unsafe { complete(own, given, made, exec) };
+    let result = unsafe { complete(own, agent, given, made, exec) };
     // SAFETY: mapped above, and nobody keeps a pointer into it.
     let _ = unsafe { rustix::mm::munmap(memory.cast(), count * 8) };
     result
@@ -152,37 +222,82 @@ unsafe fn with_environment<R>(variables: Variables, exec: impl FnOnce(Variables)
 
 /// # Safety
 /// `given` is an environment, and `made` has room for four pointers more than it.
-unsafe fn complete<R>(own: &Own, given: Variables, made: &mut [*const c_char], exec: impl FnOnce(Variables) -> R) -> R {
-    let mut preload = [0u8; PRELOAD_MAX];
-    let mut preload_len = PRELOAD.len() + own.agent_len;
-    preload[..PRELOAD.len()].copy_from_slice(PRELOAD);
-    preload[PRELOAD.len()..preload_len].copy_from_slice(own.agent());
+unsafe fn complete<R>(
+    own: &Own,
+    agent: Option<&[u8]>,
+    given: Variables,
+    made: &mut [*const c_char],
+    exec: impl FnOnce(Variables) -> R,
+) -> R {
+    let mut preload = Preload::new(agent);
     let mut count = 0;
     // SAFETY: the caller's promise.
     for variable in unsafe { strings(given) } {
         let bytes = variable.to_bytes();
         if let Some(value) = bytes.strip_prefix(PRELOAD) {
-            if !value.is_empty() && preload_len + value.len() + 2 < PRELOAD_MAX {
-                preload[preload_len] = b':';
-                preload[preload_len + 1..][..value.len()].copy_from_slice(value);
-                preload_len += 1 + value.len();
-            }
+            preload.add(value, b"");
             continue;
         }
-        if own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
+        if agent.is_some() && own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
             continue;
         }
         made[count] = variable.as_ptr();
         count += 1;
     }
-    made[count] = preload.as_ptr().cast();
-    count += 1;
-    for variable in own.own_variables() {
+    if let Some(variable) = preload.variable() {
         made[count] = variable.as_ptr();
         count += 1;
+    }
+    if agent.is_some() {
+        for variable in own.own_variables() {
+            made[count] = variable.as_ptr();
+            count += 1;
+        }
     }
     made[count] = std::ptr::null();
     exec(made.as_ptr())
+}
+
+/// LD_PRELOAD in the making: the agent, then what a program wants besides.
+struct Preload {
+    bytes: [u8; PRELOAD_MAX],
+    len: usize,
+}
+
+impl Preload {
+    fn new(agent: Option<&[u8]>) -> Preload {
+        let mut preload = Preload { bytes: [0; PRELOAD_MAX], len: PRELOAD.len() };
+        preload.bytes[..PRELOAD.len()].copy_from_slice(PRELOAD);
+        agent.into_iter().for_each(|agent| preload.push(agent));
+        preload
+    }
+
+    /// All of a value but the agent, by whatever path. All or nothing: half of a list is another list.
+    fn add(&mut self, value: &[u8], agent_too: &[u8]) {
+        if self.len + value.len() + 2 < PRELOAD_MAX {
+            let others = entries(value).filter(|entry| !AgentFile::is_path(entry) && *entry != agent_too);
+            others.for_each(|entry| self.push(entry));
+        }
+    }
+
+    fn push(&mut self, entry: &[u8]) {
+        if self.len > PRELOAD.len() {
+            self.bytes[self.len] = b':';
+            self.len += 1;
+        }
+        self.bytes[self.len..][..entry.len()].copy_from_slice(entry);
+        self.len += entry.len();
+    }
+
+    /// `None`: nothing is to be preloaded.
+    fn variable(&self) -> Option<&CStr> {
+        (self.len > PRELOAD.len()).then(|| CStr::from_bytes_until_nul(&self.bytes).ok()).flatten()
+    }
+
+    /// As `variable`, without the name.
+    fn value(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.variable()?.to_bytes_with_nul()[PRELOAD.len()..]).ok()
+    }
 }
 
 unsafe extern "C" {
@@ -196,7 +311,7 @@ fn current() -> Variables {
 
 /// Defines a wrapper that completes the environment.
 macro_rules! wrap {
-    ($(#[doc = $doc:literal])+ $name:ident = $real:literal ($($argument:ident: $kind:ty),*), $environment:expr,
+    ($(#[doc = $doc:literal])+ $name:ident = $real:literal ($($argument:ident: $kind:ty),*), $target:expr, $environment:expr,
      ($($before:ident),*) environment ($($after:ident),*), fails with $failure:expr) => {
         $(#[doc = $doc])+
         ///
@@ -211,7 +326,7 @@ macro_rules! wrap {
             }
             // SAFETY: the caller's promise, passed on to libc's function of this name and signature.
             unsafe {
-                with_environment($environment, |variables| {
+                with_environment($target, $environment, |variables| {
                     wrap!(@call real, ($($before),*), variables, ($($after),*), ($($argument: $kind),*))
                 })
             }
@@ -227,27 +342,27 @@ macro_rules! wrap {
 
 wrap! {
     /// As libc's.
-    execve = c"execve" (path: *const c_char, argv: Variables, envp: Variables), envp,
+    execve = c"execve" (path: *const c_char, argv: Variables, envp: Variables), Target::File(path), envp,
     (path, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    execvpe = c"execvpe" (file: *const c_char, argv: Variables, envp: Variables), envp,
+    execvpe = c"execvpe" (file: *const c_char, argv: Variables, envp: Variables), Target::InPath(file), envp,
     (file, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    execv = c"execve" (path: *const c_char, argv: Variables), current(),
+    execv = c"execve" (path: *const c_char, argv: Variables), Target::File(path), current(),
     (path, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    execvp = c"execvpe" (file: *const c_char, argv: Variables), current(),
+    execvp = c"execvpe" (file: *const c_char, argv: Variables), Target::InPath(file), current(),
     (file, argv) environment (), fails with -1
 }
 wrap! {
     /// As libc's.
-    fexecve = c"fexecve" (fd: c_int, argv: Variables, envp: Variables), envp,
+    fexecve = c"fexecve" (fd: c_int, argv: Variables, envp: Variables), Target::Open(fd), envp,
     (fd, argv) environment (), fails with -1
 }
 wrap! {
@@ -255,7 +370,7 @@ wrap! {
     posix_spawn = c"posix_spawn" (
         pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: Variables, envp: Variables
-    ), envp,
+    ), Target::Spawned, envp,
     (pid, path, actions, attributes, argv) environment (), fails with libc::ENOSYS
 }
 wrap! {
@@ -263,6 +378,6 @@ wrap! {
     posix_spawnp = c"posix_spawnp" (
         pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
         argv: Variables, envp: Variables
-    ), envp,
+    ), Target::Spawned, envp,
     (pid, file, actions, attributes, argv) environment (), fails with libc::ENOSYS
 }

@@ -45,6 +45,9 @@ enum Command {
     Sim(sim::SimArgs),
     #[command(hide = true)]
     BenchLoad(bench::LoadArgs),
+    /// What `run` starts for each user that a program becomes.
+    #[command(hide = true)]
+    Anchor(run::user_anchors::AnchorOptions),
 }
 
 /// What each start of a program needs. To describe all the others to clap takes a tenth of a millisecond.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Ok(Command::Bench(arguments)) => bench::main(arguments),
         Ok(Command::BenchLoad(arguments)) => bench::load_main(arguments),
         Ok(Command::Sim(arguments)) => sim::main(arguments),
+        Ok(Command::Anchor(options)) => run::user_anchors::main(&options),
         Err(error) => not_parsed(&error),
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::thread::LinkNameSpaceType::Network;
+use rustix::thread::move_into_link_name_space;
 
 use crate::group::{Group, ProcessSlot};
 use crate::protocol::{Client, HelloError, Kind, Token};
@@ -39,8 +41,8 @@ impl std::fmt::Display for JoinError {
 }
 
 impl JoinError {
-    /// Whether the supervisor has ended. A process in another network namespace cannot see its socket either, so a
-    /// refused connection alone says nothing there; such a process runs unmanaged.
+    /// Whether the supervisor has ended. A process that may not leave its network namespace cannot see its socket
+    /// either, so a refused connection alone says nothing there; such a process runs unmanaged.
     pub fn means_no_supervisor(&self) -> bool {
         match self {
             Self::Hello(HelloError::NoAnswer) => true,
@@ -53,20 +55,40 @@ impl JoinError {
     }
 }
 
-/// Whether this process has left the network namespace of the process that made the agent's file, if that still lives.
-fn in_another_network() -> bool {
-    let Some(preload) = std::env::var_os("LD_PRELOAD") else { return true };
-    let preload = preload.to_string_lossy().into_owned();
+/// A process that lives in the supervisor's network namespace, if it still lives: it holds the agent's file.
+fn anchor() -> Option<u32> {
+    let preload = std::env::var_os("LD_PRELOAD")?;
     // Other libraries may stand in front of it.
+    let preload = preload.to_string_lossy().into_owned();
     let mut paths = preload.split([':', ' ']).filter_map(|path| path.strip_prefix("/proc/"));
-    let Some(anchor) = paths.next().and_then(|rest| rest.split('/').next()) else { return true };
-    let own = std::fs::read_link("/proc/self/ns/net");
+    paths.next()?.split('/').next()?.parse().ok()
+}
+
+/// Whether this thread is in another network namespace than the supervisor.
+fn in_another_network() -> bool {
+    let Some(anchor) = anchor() else { return true };
+    let own = std::fs::read_link("/proc/thread-self/ns/net");
     let theirs = std::fs::read_link(format!("/proc/{anchor}/ns/net"));
     match (own, theirs) {
         (Ok(own), Ok(theirs)) => own != theirs,
         // The anchor is gone with its supervisor.
         (Ok(_), Err(error)) => error.kind() != io::ErrorKind::NotFound,
         _ => true,
+    }
+}
+
+/// Connects to the supervisor. The calling thread moves into its network namespace if that is another and the process may:
+/// the names of sockets belong to it. The program's threads stay where they are.
+fn connect(rendezvous: &Rendezvous) -> io::Result<Client> {
+    let name = &rendezvous.name[..rendezvous.name_len];
+    match Client::connect(name) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            let Some(anchor) = anchor() else { return Err(error) };
+            let network = std::fs::File::open(format!("/proc/{anchor}/ns/net"));
+            let moved = network.map(|network| move_into_link_name_space(network.as_fd(), Some(Network)));
+            if matches!(moved, Ok(Ok(()))) { Client::connect(name) } else { Err(error) }
+        }
+        other => other,
     }
 }
 
@@ -91,7 +113,7 @@ pub struct Member {
 impl Member {
     /// Joins the group, after an exec or a fork.
     pub fn join(rendezvous: &Rendezvous, kind: Kind) -> Result<Member, JoinError> {
-        let client = Client::connect(&rendezvous.name[..rendezvous.name_len]).map_err(JoinError::Io)?;
+        let client = connect(rendezvous).map_err(JoinError::Io)?;
         let welcome = client.hello(rendezvous.token, kind).map_err(JoinError::Hello)?;
         uswap_sys::proc::set_root(welcome.proc);
         uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd());

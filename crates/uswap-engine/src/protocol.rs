@@ -6,6 +6,9 @@
 //! into zeros. The connection itself is a sign of life in both directions: end of file tells the process that
 //! its supervisor is gone, and the supervisor that the program image is.
 //!
+//! A process that has changed its user asks, on a connection of its own, by which path the next program can open the agent
+//! (`AskAgent`); the answer is `AgentAt` or `Refused`.
+//!
 //! Every message is one packet of `MESSAGE_BYTES`, little-endian, so a reader never sees half of one. Nothing
 //! here allocates: an agent thread may run in a process whose memory it manages.
 
@@ -25,7 +28,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Descriptors that one message can carry: the group, a userfaultfd device, standard error, the areas.
 pub const FDS_MAX: usize = 4 + AREAS_MAX;
 /// Grows with every change of the messages.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Environment variable that names the socket (abstract).
 pub const SOCKET_VARIABLE: &str = "USWAP_SOCKET";
@@ -104,12 +107,15 @@ pub enum Refusal {
     UnknownParent = 5,
     /// The supervisor ran out of descriptors or memory.
     Resources = 6,
+    /// It has become another user than the supervisor's, who is not root.
+    OtherUser = 7,
 }
 
 impl Refusal {
     fn from_raw(raw: u32) -> Option<Refusal> {
         use Refusal::*;
-        [WrongToken, WrongVersion, Full, Invisible, UnknownParent, Resources].into_iter().find(|r| *r as u32 == raw)
+        let all = [WrongToken, WrongVersion, Full, Invisible, UnknownParent, Resources, OtherUser];
+        all.into_iter().find(|r| *r as u32 == raw)
     }
 
     /// For the one line on standard error.
@@ -121,7 +127,41 @@ impl Refusal {
             Refusal::Invisible => "the process is in a pid namespace that the supervisor cannot see",
             Refusal::UnknownParent => "its parent is not in the group",
             Refusal::Resources => "the supervisor ran out of descriptors or memory",
+            Refusal::OtherUser => "it changed its user, and the supervisor may not",
         }
+    }
+}
+
+/// Longest path of the agent, with a zero byte behind it.
+pub const AGENT_PATH_MAX: usize = 32;
+
+/// A process of uswap's that holds the agent's file, and its descriptor there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentFile {
+    /// The process.
+    pub pid: u32,
+    /// Its descriptor.
+    pub fd: u32,
+}
+
+impl AgentFile {
+    /// Whether an entry of LD_PRELOAD is such a path.
+    pub fn is_path(entry: &[u8]) -> bool {
+        let number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+        let mut parts = entry.split(|&byte| byte == b'/');
+        let mut next = || parts.next().unwrap_or_default();
+        next().is_empty()
+            && next() == b"proc"
+            && number(next())
+            && next() == b"fd"
+            && number(next())
+            && parts.next().is_none()
+    }
+}
+
+impl std::fmt::Display for AgentFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "/proc/{}/fd/{}", self.pid, self.fd)
     }
 }
 
@@ -153,6 +193,13 @@ pub enum Message {
     Refused(Refusal),
     /// Process to supervisor, with one descriptor to be kept.
     KeepUffd,
+    /// Process to supervisor: how does a program open the agent that I execute as the user that I am now?
+    AskAgent {
+        /// From the environment.
+        token: Token,
+    },
+    /// Supervisor to process: by this.
+    AgentAt(AgentFile),
 }
 
 /// Somebody sent what is not a message of this version.
@@ -186,6 +233,11 @@ impl Message {
             }
             Message::Refused(refusal) => words[1..3].copy_from_slice(&[3, refusal as u32]),
             Message::KeepUffd => words[1] = 4,
+            Message::AskAgent { token } => {
+                words[1] = 5;
+                token_bytes = token.0;
+            }
+            Message::AgentAt(AgentFile { pid, fd }) => words[1..4].copy_from_slice(&[6, pid, fd]),
         }
         let mut bytes = [0; MESSAGE_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -207,20 +259,25 @@ impl Message {
         if bytes.len() != MESSAGE_BYTES {
             return Err(Malformed::Content);
         }
+        let token = || {
+            let mut token = [0; 16];
+            token.copy_from_slice(&bytes[MESSAGE_BYTES - 16..]);
+            Token(token)
+        };
         match word(1) {
             1 => {
-                let mut token = [0; 16];
-                token.copy_from_slice(&bytes[MESSAGE_BYTES - 16..]);
                 let kind = match word(3) {
                     0 => Kind::Exec,
                     1 => Kind::Fork { parent: word(4), generation: word(5) },
                     _ => return Err(Malformed::Content),
                 };
-                Ok(Message::Hello { token: Token(token), pid: word(2), kind })
+                Ok(Message::Hello { token: token(), pid: word(2), kind })
             }
             2 => Ok(Message::Welcome { index: word(2), generation: word(3), device: word(4) != 0, areas: word(5) }),
             3 => Refusal::from_raw(word(2)).map(Message::Refused).ok_or(Malformed::Content),
             4 => Ok(Message::KeepUffd),
+            5 => Ok(Message::AskAgent { token: token() }),
+            6 => Ok(Message::AgentAt(AgentFile { pid: word(2), fd: word(3) })),
             _ => Err(Malformed::Content),
         }
     }
@@ -406,6 +463,16 @@ impl Client {
         }
     }
 
+    /// Asks by which path a program can open the agent that the calling thread executes as the user that it is now.
+    pub fn ask_agent(&self, token: Token) -> Result<AgentFile, HelloError> {
+        send(&self.socket, &Message::AskAgent { token }, &[])?;
+        match receive(&self.socket)? {
+            Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
+            Received::Message(Message::AgentAt(file), _) => Ok(file),
+            _ => Err(HelloError::NoAnswer),
+        }
+    }
+
     /// Has the supervisor hold a reference to a userfaultfd of this process until it ends.
     pub fn keep_uffd(&self, uffd: BorrowedFd<'_>) -> io::Result<()> {
         send(&self.socket, &Message::KeepUffd, &[uffd])
@@ -425,13 +492,15 @@ mod tests {
 
     const TOKEN: Token = Token(*b"0123456789abcdef");
 
-    fn all_messages() -> [Message; 5] {
+    fn all_messages() -> [Message; 7] {
         [
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
             Message::Welcome { index: 1023, generation: 7, device: true, areas: 8 },
             Message::Refused(Refusal::Invisible),
             Message::KeepUffd,
+            Message::AskAgent { token: TOKEN },
+            Message::AgentAt(AgentFile { pid: 4194303, fd: 1023 }),
         ]
     }
 
@@ -440,7 +509,7 @@ mod tests {
         for message in all_messages() {
             assert_eq!(Message::decode(&message.encode()), Ok(message));
         }
-        for raw in 1..=6 {
+        for raw in 1..=7 {
             let refused = Message::Refused(Refusal::from_raw(raw).unwrap());
             assert_eq!(Message::decode(&refused.encode()), Ok(refused));
         }
@@ -454,6 +523,17 @@ mod tests {
         assert_eq!(Message::decode(&bytes[..MESSAGE_BYTES - 1]), Err(Malformed::Content));
         bytes[4] = 99;
         assert_eq!(Message::decode(&bytes), Err(Malformed::Content));
+    }
+
+    #[test]
+    fn the_path_of_an_agent_is_told_from_others() {
+        let longest = AgentFile { pid: u32::MAX, fd: u32::MAX }.to_string();
+        assert!(longest.len() < AGENT_PATH_MAX);
+        assert!(AgentFile::is_path(longest.as_bytes()));
+        for other in ["", "libx.so", "/proc/1/fd", "/proc/1/fd/", "/proc/self/fd/3", "/proc/1/fd/3/4", "x/proc/1/fd/3"]
+        {
+            assert!(!AgentFile::is_path(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

@@ -368,6 +368,13 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
     Ok((pid, pidfd))
 }
 
+/// The effective user and group of whoever is at the other end of a unix socket, when it connected.
+pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    get_option(socket, libc::SO_PEERCRED, &mut credentials)?;
+    Ok((credentials.uid, credentials.gid))
+}
+
 /// Types that getsockopt(2) may fill in.
 trait SocketOption {}
 impl SocketOption for libc::ucred {}
@@ -450,5 +457,7 @@ mod tests {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let (pid, _pidfd) = peer_process(one.as_fd()).unwrap();
         assert_eq!(pid, std::process::id());
+        let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(peer_user(one.as_fd()).unwrap(), (user, group));
     }
 }

@@ -10,6 +10,11 @@ pub fn c_program(name: &str) -> PathBuf {
     compile(name, name, &["-pthread"])
 }
 
+/// The same, with all its libraries in it.
+pub fn c_static_program(name: &str) -> PathBuf {
+    compile(name, &format!("{name}.static"), &["-static"])
+}
+
 /// The C library `programs/NAME.c`, compiled as `FILE.so`.
 pub fn c_library(name: &str) -> PathBuf {
     compile(name, &format!("{name}.so"), &["-shared", "-fPIC"])

@@ -30,7 +30,7 @@ mod stats;
 mod temp;
 mod tree;
 
-pub use build::{c_library, c_program, script};
+pub use build::{c_library, c_program, c_static_program, script};
 pub use compare::{Share, compare, record};
 pub use launch::{Budget, Finished, Launch, Running};
 pub use need::{is_root, need, skip};

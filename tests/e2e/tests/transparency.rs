@@ -174,6 +174,17 @@ fn five_descriptors() {
     assert_eq!((finished.code(), finished.text().as_str()), (0, "inner\n0\n"), "{finished}");
 }
 
+/// The loader as a program: it loads what its first argument names.
+#[test]
+fn the_loader_as_a_program() {
+    let test = TempDir::new("loader");
+    let loader = "/lib64/ld-linux-x86-64.so.2";
+    let launch = Launch::new(&test, loader).arg(c_program("memory")).arg("mprotect");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok mprotect\n"), "{finished}");
+    finished.assert_swapped();
+}
+
 /// `uswap run` passes on the signals that it is sent.
 #[test]
 fn signals_to_the_supervisor_reach_the_program() {

@@ -28,7 +28,7 @@ fn content(with_zstd: bool) -> &'static [u8] {
 
 /// How long the anchor outlives a supervisor that was killed: programs that are just starting still find the agent,
 /// which ends them when it does not find its supervisor.
-const LINGER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+pub const LINGER: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// What keeps the library's path valid, as long as one process has it.
 pub struct Anchor {

@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use uswap_engine::protocol::{SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
+use uswap_engine::protocol::{AgentFile, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
 
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
@@ -20,7 +20,8 @@ pub fn for_program(
         if name == PRELOAD_VARIABLE {
             // ld.so takes colons and blanks alike.
             for entry in value.as_bytes().split(|b| matches!(b, b':' | b' ')) {
-                if !entry.is_empty() && !is_an_agent(entry) {
+                // That of an outer `uswap run` is left out: the inner group is a group of its own.
+                if !entry.is_empty() && !AgentFile::is_path(entry) {
                     preload.push(b':');
                     preload.extend_from_slice(entry);
                 }
@@ -33,13 +34,6 @@ pub fn for_program(
     strings.push(assignment(OsStr::new(SOCKET_VARIABLE), socket.as_bytes()));
     strings.push(assignment(OsStr::new(TOKEN_VARIABLE), &token.to_hex()));
     strings
-}
-
-/// The agent of an outer `uswap run`: /proc/PID/fd/N. The inner group is a group of its own.
-fn is_an_agent(entry: &[u8]) -> bool {
-    let parts: Vec<&[u8]> = entry.split(|b| *b == b'/').collect();
-    let number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    matches!(parts[..], [b"", b"proc", pid, b"fd", fd] if number(pid) && number(fd))
 }
 
 fn assignment(name: &OsStr, value: &[u8]) -> CString {

@@ -7,6 +7,7 @@ pub mod program;
 pub mod signals;
 pub mod stats;
 pub mod supervise;
+pub mod user_anchors;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -28,6 +29,7 @@ use agent::Anchor;
 use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
 use supervise::{Ending, Shared, Supervisor};
+use user_anchors::UserAnchors;
 
 /// A free pool takes pages again below this share of its limit, as zswap's accept_threshold_percent.
 const ACCEPT_THRESHOLD_PERCENT: u32 = 90;
@@ -161,8 +163,10 @@ fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<
         token,
         anchor_pid: anchor.pid(),
     };
+    let user_anchors = UserAnchors::new(anchor.path.clone().into());
     let Request { options, runnable, stats_file, .. } = request;
-    let supervisor = Supervisor::new(shared, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
+    let supervisor =
+        Supervisor::new(shared, user_anchors, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
     let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
     let program = runnable.with_environment(environment);
     Ok((supervisor, Run { options, program, runnable, mask, stats_file }))
@@ -201,6 +205,7 @@ fn serve(
     let somebody_stays = supervisor.somebody_stays();
     if !somebody_stays {
         anchor.release();
+        supervisor.user_anchors.release();
     }
     supervisor.finish();
     let shared = supervisor.shared();
@@ -211,8 +216,9 @@ fn serve(
         }
     }
     supervisor.tell(stats::summary(&shared.group, &supervisor.peaks));
-    if somebody_stays {
-        stay_behind(&mut supervisor, anchor);
+    match somebody_stays {
+        true => stay_behind(&mut supervisor, anchor),
+        false => supervisor.user_anchors.wait(),
     }
     Ok(Served { ending, somebody_stays })
 }
@@ -229,6 +235,7 @@ fn stay_behind(supervisor: &mut Supervisor, anchor: &Anchor) {
             let _ = supervisor.until_all_end();
             // Not its parent, or no more: whoever is has to collect it.
             anchor.release();
+            supervisor.user_anchors.release();
             std::process::exit(0);
         }
         Err(error) => supervisor.tell(format_args!(

@@ -144,8 +144,7 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
             if class != Class::Bits64 || machine != MACHINE_X86_64 {
                 return Err(cannot_manage("it is not a 64-bit x86-64 program"));
             }
-            let loader = interpreter.file_name().unwrap_or_default().as_bytes();
-            if !loader.starts_with(b"ld-linux") {
+            if !is_loader_of_glibc(&interpreter) {
                 let why = format!("its loader '{}' is not glibc's, which the agent needs", interpreter.display());
                 return Err(cannot_manage(&why));
             }
@@ -158,11 +157,19 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
             if class != Class::Bits64 || machine != MACHINE_X86_64 {
                 return Err(cannot_manage("it is not a 64-bit x86-64 program"));
             }
+            // Nobody loads the loader, and it loads the agent itself.
+            if is_loader_of_glibc(file) {
+                return Ok(RunBy::Itself);
+            }
             Err(cannot_manage("it is statically linked, so no library can be preloaded"))
         }
         Program::NotExecutable => Err(Failure::not_executable(format!("cannot run '{shown}': it is not executable"))),
         Program::Unknown => Ok(RunBy::Shell),
     }
+}
+
+fn is_loader_of_glibc(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"))
 }
 
 /// What makes the loader distrust its environment for this file and user, if anything does: execve(2) would

@@ -25,6 +25,7 @@ use uswap_sys::launch::{self, SignalFd};
 
 use super::signals;
 use super::stats::Peaks;
+use super::user_anchors::UserAnchors;
 use crate::failure::say;
 use crate::swap_area::OpenArea;
 
@@ -89,6 +90,8 @@ pub struct Shared {
 /// See the file's head.
 pub struct Supervisor {
     shared: Shared,
+    /// Keep the agent's path valid for users other than ours.
+    pub user_anchors: UserAnchors,
     listener: OwnedFd,
     /// What the agents have to say to the user. They get the other end and never hold our standard error: a
     /// daemon's agent would keep somebody's pipe open.
@@ -123,12 +126,19 @@ enum Source {
 
 impl Supervisor {
     /// Ready to serve; nothing has been started.
-    pub fn new(shared: Shared, listener: OwnedFd, signals: SignalFd, quiet: bool) -> io::Result<Supervisor> {
+    pub fn new(
+        shared: Shared,
+        user_anchors: UserAnchors,
+        listener: OwnedFd,
+        signals: SignalFd,
+        quiet: bool,
+    ) -> io::Result<Supervisor> {
         use rustix::pipe::PipeFlags;
         // Not blocking: an agent in the middle of a fault must not wait for a terminal that is stopped.
         let (messages, messages_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Supervisor {
             shared,
+            user_anchors,
             listener,
             messages,
             messages_write,
@@ -183,9 +193,13 @@ impl Supervisor {
         }
     }
 
-    /// Children of ours that are neither members nor the anchor.
+    fn is_anchor(&self, pid: u32) -> bool {
+        pid == self.shared.anchor_pid || self.user_anchors.contains(pid)
+    }
+
+    /// Children of ours that are neither members nor anchors.
     fn unknown_children(&self) -> usize {
-        let unknown = |pid: u32| pid != self.shared.anchor_pid && !self.members.iter().any(|m| m.pid == pid);
+        let unknown = |pid: u32| !self.is_anchor(pid) && !self.members.iter().any(|m| m.pid == pid);
         let me = std::process::id();
         match fs::read_to_string("/proc/thread-self/children") {
             Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| unknown(*pid)).count(),
@@ -283,7 +297,9 @@ impl Supervisor {
             let Ok(Some((pid, status))) = rustix::process::wait(options) else {
                 return;
             };
-            if self.main != Some(pid.as_raw_nonzero().get() as u32) {
+            let pid = pid.as_raw_nonzero().get() as u32;
+            if self.main != Some(pid) {
+                self.user_anchors.ended(pid, status);
                 continue;
             }
             if let Some(code) = status.exit_status() {
@@ -353,6 +369,17 @@ impl Supervisor {
                 }
                 match self.admit(id, kind, &connection) {
                     Ok(member) => self.members.push(Member { connection: Some(connection), ..member }),
+                    Err(refusal) => refuse(refusal),
+                }
+            }
+            Ok(Received::Message(Message::AskAgent { token }, _)) => {
+                if !token.matches(&self.shared.token) {
+                    return refuse(Refusal::WrongToken);
+                }
+                // Whoever has ended is no anchor any more.
+                self.reap_children();
+                match self.user_anchors.file_for(&connection) {
+                    Ok(file) => drop(protocol::send(&connection, &Message::AgentAt(file), &[])),
                     Err(refusal) => refuse(refusal),
                 }
             }
@@ -495,8 +522,7 @@ impl Supervisor {
                 _ => slot.pid.load(Relaxed),
             };
             let unknown = |pid: u32| {
-                pid != self.shared.anchor_pid
-                    && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
+                !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
             };
             let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
             slot.forks_in_flight_are(forks, possible as u32);

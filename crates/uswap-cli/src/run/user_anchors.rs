@@ -1,0 +1,155 @@
+//! The agent's path for programs that run as another user than we do.
+//!
+//! /proc/PID/fd/N is closed to all but the user of that process, and a root that has given up capabilities counts as
+//! another user. So each user that a process of the tree becomes gets an anchor of its own. It must not share our memory,
+//! as the first does: its user may look into it. It is this program, executed again with an empty environment, and it
+//! becomes the user after that.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::process::{DumpableBehavior, Gid, Pid, Uid, WaitOptions, WaitStatus};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use uswap_engine::protocol::{AgentFile, Refusal};
+use uswap_sys::launch;
+
+use super::agent::LINGER;
+
+/// More users than a tree has, if nobody plays with us.
+const ANCHORS_MAX: usize = 256;
+/// How long an anchor may take to get ready. It takes a millisecond.
+const READY_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// One of them.
+struct UserAnchor {
+    user: u32,
+    group: u32,
+    pid: u32,
+    line: OwnedFd,
+}
+
+/// All of them.
+pub struct UserAnchors {
+    /// By which we can open the agent.
+    agent: PathBuf,
+    anchors: Vec<UserAnchor>,
+}
+
+impl UserAnchors {
+    /// None yet. `agent` is the path of the agent for ourselves.
+    pub fn new(agent: PathBuf) -> UserAnchors {
+        UserAnchors { agent, anchors: Vec::new() }
+    }
+
+    /// Whether a process is one of them.
+    pub fn contains(&self, pid: u32) -> bool {
+        self.anchors.iter().any(|anchor| anchor.pid == pid)
+    }
+
+    /// The agent's file for the user at the other end of a connection.
+    pub fn file_for(&mut self, connection: &OwnedFd) -> Result<AgentFile, Refusal> {
+        let (user, group) = launch::peer_user(connection.as_fd()).map_err(|_| Refusal::Resources)?;
+        let known = self.anchors.iter().find(|anchor| (anchor.user, anchor.group) == (user, group));
+        let pid = match known {
+            Some(anchor) => anchor.pid,
+            None if !rustix::process::geteuid().is_root() => return Err(Refusal::OtherUser),
+            None if self.anchors.len() >= ANCHORS_MAX => return Err(Refusal::Resources),
+            None => {
+                let anchor = start(File::open(&self.agent), user, group).map_err(|_| Refusal::Resources)?;
+                let pid = anchor.pid;
+                self.anchors.push(anchor);
+                pid
+            }
+        };
+        // Standard input, see `start`.
+        Ok(AgentFile { pid, fd: 0 })
+    }
+
+    /// A child of ours has changed its state; perhaps it is one of them, and its user has killed it.
+    pub fn ended(&mut self, pid: u32, status: WaitStatus) {
+        if !status.stopped() {
+            self.anchors.retain(|anchor| anchor.pid != pid);
+        }
+    }
+
+    /// Nobody needs the path any more.
+    pub fn release(&self) {
+        for anchor in &self.anchors {
+            let _ = rustix::net::send(&anchor.line, b"x", SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Until all have ended, who are our children.
+    pub fn wait(&mut self) {
+        for anchor in self.anchors.drain(..) {
+            let pid = Pid::from_raw(anchor.pid as i32);
+            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+        }
+    }
+}
+
+/// Starts an anchor: its standard input is the agent, its standard output our line to it.
+fn start(agent: io::Result<File>, user: u32, group: u32) -> io::Result<UserAnchor> {
+    let (line, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("uswap-anchor")
+        .args(["anchor", &user.to_string(), &group.to_string()])
+        .env_clear()
+        .current_dir("/")
+        .stdin(agent?)
+        .stdout(theirs)
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut ready = [PollFd::new(&line, PollFlags::IN)];
+    let answered = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&READY_WITHIN)));
+    if !matches!(answered, Ok(1..)) || rustix::io::read(&line, &mut [0; 1]) != Ok(1) {
+        child.kill()?;
+        child.wait()?;
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(UserAnchor { user, group, pid: child.id(), line })
+}
+
+/// `uswap anchor`.
+#[derive(clap::Args)]
+pub struct AnchorOptions {
+    user: u32,
+    group: u32,
+}
+
+/// The anchor's life: it becomes its user, says so, and holds its standard input until it is told, or its supervisor has
+/// ended.
+pub fn main(options: &AnchorOptions) -> ExitCode {
+    let line = rustix::stdio::stdout();
+    if become_user(options).is_err() || rustix::io::write(line, b"x").is_err() {
+        return ExitCode::FAILURE;
+    }
+    if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {
+        let _ = rustix::thread::nanosleep(&LINGER);
+    }
+    ExitCode::SUCCESS
+}
+
+fn become_user(options: &AnchorOptions) -> rustix::io::Result<()> {
+    // An id that is no id would mean: stay as you are.
+    if [options.user, options.group].contains(&u32::MAX) {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    let (user, group) = (Uid::from_raw(options.user), Gid::from_raw(options.group));
+    let _ = rustix::process::setsid();
+    rustix::thread::set_name(c"uswap-anchor")?;
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    rustix::thread::set_thread_res_uid(user, user, user)?;
+    // A capability that the other lacks would close the path to it.
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    // Or the path belongs to root.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
+}

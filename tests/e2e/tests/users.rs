@@ -1,0 +1,172 @@
+//! Programs that give up root, and what they execute then, are managed like all others.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program, c_static_program, is_root, need, skip};
+
+const BUDGET_MIB: u64 = 64;
+const SETPRIV: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+const PERL: &str =
+    "use POSIX; POSIX::close($_) for 3..255; ($), $() = (65534, 65534); ($>, $<) = (65534, 65534); exec @ARGV";
+
+/// The test's directory, and a program in it; `None` without root.
+fn program(test: &str, name: &str) -> Option<(TempDir, PathBuf)> {
+    if !is_root() {
+        skip("it needs root");
+        return None;
+    }
+    let test = TempDir::new(test);
+    let program = for_everybody(&test, &c_program(name));
+    Some((test, program))
+}
+
+/// A copy that everybody may execute.
+fn for_everybody(test: &TempDir, program: &Path) -> PathBuf {
+    let name = program.file_name().expect("a program").to_str().expect("a plain name");
+    let copy = test.subdirectory("work").join(name);
+    std::fs::copy(program, &copy).expect("a copy of the program");
+    let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&copy, everyone).expect("mode of an own file");
+    copy
+}
+
+/// Runs it without uswap and under it; returns the latter.
+fn compare(launch: &Launch, flags: &[&str]) -> Finished {
+    let launch = launch.clone().time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert!(recorded.code() == 0 && recorded.stderr.is_empty(), "wrong without uswap\n{recorded}");
+    let budget = flags.iter().fold(Budget::mib(BUDGET_MIB), |budget, flag| budget.flag(flag));
+    let finished = launch.under(&budget).finish();
+    assert_eq!((finished.code(), finished.text()), (0, recorded.text()), "{finished}");
+    finished
+}
+
+/// Not a word on standard error: neither from uswap nor from the loader.
+fn assert_silent(finished: &Finished) {
+    assert_eq!(finished.stderr, "", "{finished}");
+}
+
+#[test]
+fn all_ways_to_execute_a_program_as_another_user() {
+    let Some((test, program)) = program("ways", "users") else { return };
+    assert_silent(&compare(&Launch::new(&test, program).arg("all-ways"), &[]));
+}
+
+#[test]
+fn memory_is_swapped_out_before_and_after_the_user_changes() {
+    let Some((test, program)) = program("change", "users") else { return };
+    let finished = compare(&Launch::new(&test, program).arg("swapping"), &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
+}
+
+#[test]
+fn failed_exec_as_another_user() {
+    let Some((test, program)) = program("failing", "users") else { return };
+    compare(&Launch::new(&test, program).arg("failing"), &[]);
+}
+
+#[test]
+fn programs_that_change_the_user() {
+    let (Some(setpriv), Some(su)) = (need("setpriv", "util-linux"), need("su", "util-linux")) else { return };
+    let Some((test, program)) = program("setpriv", "memory") else { return };
+    let script = format!("{} mprotect", program.display());
+    let emptied = format!("exec env -i ${{USWAP_E2E_SWAPS:+USWAP_E2E_SWAPS=1}} {script}");
+    let launches = [
+        Launch::new(&test, &setpriv).args(SETPRIV).args(["bash", "-c", &format!("{script} && {script}")]),
+        // Descriptors are closed, and the environment is made anew.
+        Launch::new(&test, "perl").args(["-e", PERL, "sh", "-c", &emptied]),
+        Launch::new(&test, su).args(["-s", "/bin/sh", "nobody", "-c", &script]),
+        // Root without its capabilities is another user.
+        Launch::new(&test, setpriv).args(["--bounding-set=-all", "--inh-caps=-all"]).arg(&program).arg("mprotect"),
+    ];
+    for launch in launches {
+        let finished = compare(&launch, &[]);
+        assert_silent(&finished);
+        finished.assert_swapped();
+    }
+}
+
+/// Static programs cannot be wrapped: what they execute finds the agent by a descriptor, of which nothing is to be seen.
+#[test]
+fn a_static_program_that_changes_the_user() {
+    let Some((test, program)) = program("static", "memory") else { return };
+    let become_nobody = for_everybody(&test, &c_static_program("become"));
+    let script = format!(
+        "{0} bash -c 'echo /proc/self/fd/*; {1} mprotect && env -i ${{USWAP_E2E_SWAPS:+USWAP_E2E_SWAPS=1}} {1} mprotect'; \
+         {0} /no/such/program 2>&1; PATH=/nowhere:$PWD:/usr/bin:/bin env become.static sh -c 'echo $0'",
+        become_nobody.display(),
+        program.display()
+    );
+    let finished = compare(&Launch::new(&test, "bash").args(["-c", &script]), &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
+}
+
+/// `--stats` and the rest work as ever, and whoever stays behind is served after the command has ended.
+#[test]
+fn daemon_of_another_user_outlives_the_program() {
+    let Some(setpriv) = need("setpriv", "util-linux") else { return };
+    let Some((test, program)) = program("daemon", "memory") else { return };
+    let script = format!("(sleep 0.5; {} mprotect >result.tmp 2>&1; mv result.tmp result) & exit 3", program.display());
+    let launch = Launch::new(&test, setpriv).args(SETPRIV).args(["bash", "-c", &script]);
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!(finished.code(), 3, "{finished}");
+    let begun = std::time::Instant::now();
+    while !launch.work().join("result").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the daemon did not finish\n{finished}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(std::fs::read_to_string(launch.work().join("result")).expect("its output"), "ok mprotect\n");
+}
+
+/// A user may end all processes that it owns, the one that keeps the agent for it too.
+#[test]
+fn the_user_ends_all_its_processes() {
+    let (Some(setpriv), Some(pkill)) = (need("setpriv", "util-linux"), need("pkill", "procps")) else { return };
+    let Some((test, program)) = program("ends", "memory") else { return };
+    let nobody = format!("{} {}", setpriv.display(), SETPRIV.join(" "));
+    let pkill = format!("{} -KILL -u 65534 -x uswap-anchor", pkill.display());
+    let script = format!("{nobody} true; {pkill}; {nobody} {} mprotect", program.display());
+    let launch = Launch::new(&test, "bash").args(["-c", &script]);
+    let finished = compare(&launch, &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
+}
+
+/// Without /proc there is no path to the agent: the program runs, unmanaged, and one line says so.
+#[test]
+fn another_root_directory() {
+    let Some(chroot) = need("chroot", "coreutils") else { return };
+    let Some((test, _)) = program("chroot", "users") else { return };
+    let root = test.subdirectory("work/root");
+    for place in ["lib", "lib64", "usr", "bin"] {
+        let real = Path::new("/").join(place);
+        if real.is_symlink() {
+            std::os::unix::fs::symlink(std::fs::read_link(&real).expect("a link"), root.join(place)).expect("a link");
+        } else if real.exists() {
+            std::fs::create_dir(root.join(place)).expect("a directory");
+        }
+    }
+    let script = format!(
+        "for d in usr lib lib64 bin; do [ -L /$d ] || [ ! -d /$d ] || mount --bind /$d {0}/$d; done; \
+         {1} {0} /bin/sh -c 'echo there; /bin/true'",
+        root.display(),
+        chroot.display()
+    );
+    let launch = Launch::new(&test, "unshare").args(["-m", "bash", "-c", &script]);
+    let finished = compare(&launch, &[]);
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    assert!(matches!(lines[..], [line] if line.starts_with("uswap: ") && line.contains("unmanaged")), "{finished}");
+}
+
+/// The supervisor's socket belongs to its network namespace.
+#[test]
+fn another_network_namespace() {
+    let Some((test, program)) = program("network", "users") else { return };
+    let finished = compare(&Launch::new(&test, program).arg("network"), &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
+}
