@@ -200,6 +200,9 @@ pub enum Message {
     },
     /// Supervisor to process: by this.
     AgentAt(AgentFile),
+    /// Process to supervisor, after `Welcome`: it could not take what came with it, for it may have too few descriptors. It
+    /// has no standard error to say so.
+    CannotJoin,
 }
 
 /// Somebody sent what is not a message of this version.
@@ -238,6 +241,7 @@ impl Message {
                 token_bytes = token.0;
             }
             Message::AgentAt(AgentFile { pid, fd }) => words[1..4].copy_from_slice(&[6, pid, fd]),
+            Message::CannotJoin => words[1] = 7,
         }
         let mut bytes = [0; MESSAGE_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -278,6 +282,7 @@ impl Message {
             4 => Ok(Message::KeepUffd),
             5 => Ok(Message::AskAgent { token: token() }),
             6 => Ok(Message::AgentAt(AgentFile { pid: word(2), fd: word(3) })),
+            7 => Ok(Message::CannotJoin),
             _ => Err(Malformed::Content),
         }
     }
@@ -458,7 +463,10 @@ impl Client {
                 }
                 Ok(Welcome { index, generation, group, proc, device, stderr, areas: area_fds })
             }
-            Received::Malformed(Malformed::Descriptors) => Err(HelloError::Io(rustix::io::Errno::MFILE.into())),
+            Received::Malformed(Malformed::Descriptors) => {
+                let _ = send(&self.socket, &Message::CannotJoin, &[]);
+                Err(HelloError::Io(rustix::io::Errno::MFILE.into()))
+            }
             _ => Err(HelloError::NoAnswer),
         }
     }
@@ -492,7 +500,7 @@ mod tests {
 
     const TOKEN: Token = Token(*b"0123456789abcdef");
 
-    fn all_messages() -> [Message; 7] {
+    fn all_messages() -> [Message; 8] {
         [
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
@@ -501,6 +509,7 @@ mod tests {
             Message::KeepUffd,
             Message::AskAgent { token: TOKEN },
             Message::AgentAt(AgentFile { pid: 4194303, fd: 1023 }),
+            Message::CannotJoin,
         ]
     }
 

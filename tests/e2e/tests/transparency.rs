@@ -162,7 +162,7 @@ fn a_library_in_front_of_the_agent() {
     finished.assert_swapped();
 }
 
-/// A process that may have so few descriptors cannot be managed; it goes on.
+/// A process that may have so few descriptors cannot be managed; one line says so, and it goes on.
 #[test]
 fn five_descriptors() {
     let test = TempDir::new("five");
@@ -172,6 +172,7 @@ fn five_descriptors() {
     assert_eq!((recorded.code(), recorded.text().as_str()), (0, "inner\n0\n"), "{recorded}");
     let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
     assert_eq!((finished.code(), finished.text().as_str()), (0, "inner\n0\n"), "{finished}");
+    assert!(finished.stderr.contains("too few descriptors"), "{finished}");
 }
 
 /// The loader as a program: it loads what its first argument names.

@@ -452,6 +452,10 @@ impl Supervisor {
             };
             match protocol::receive(connection) {
                 Ok(Received::Message(Message::KeepUffd, fds)) => member.uffds.extend(fds),
+                Ok(Received::Message(Message::CannotJoin, _)) => say(format_args!(
+                    "process {} cannot join its group, because it may have too few descriptors (ulimit -n)",
+                    member.pid
+                )),
                 Ok(Received::Nothing) => return,
                 // Nothing else is ever sent. Who does so is not our agent.
                 Ok(Received::Message(..) | Received::Malformed(_)) => {}
