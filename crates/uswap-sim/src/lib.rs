@@ -22,4 +22,5 @@ pub mod readahead;
 pub mod soak;
 pub mod timing;
 pub mod trace;
+pub mod violation;
 pub mod workload;
