@@ -119,6 +119,30 @@ fn comparing_shows_all_policies_and_the_bound() {
 
 /// A debug build takes a while for the full size; what the rows say is tested in the simulator.
 #[test]
+fn readahead_is_compared_on_a_suite_and_on_a_trace() {
+    let suite = printed(&["readahead", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&suite).unwrap();
+    let misses = |pattern: &serde_json::Value, kind: &str| {
+        let kinds = pattern["kinds"].as_array().unwrap();
+        kinds.iter().find(|score| score["kind"] == kind).unwrap()["misses"].as_u64().unwrap()
+    };
+    let patterns = report.as_array().unwrap();
+    assert_eq!(patterns.len(), 15);
+    // In none of them is more to be foreseen than our streams see, where the kernel sees it.
+    for pattern in patterns.iter().filter(|pattern| !["random", "zipf"].contains(&pattern["pattern"].as_str().unwrap()))
+    {
+        for kernel in ["linux-cluster", "linux-vma"] {
+            assert!(misses(pattern, "streams") < misses(pattern, kernel), "{pattern}");
+        }
+    }
+    let directory = Directory::new("readahead");
+    let trace: String = (0..3000).map(|page| format!("r {page}\n")).collect();
+    let shown = printed(&["readahead", "--trace", &directory.file("t", trace), "--memory", "4M"]);
+    assert!(shown.contains("linux-cluster") && shown.contains("engine") && shown.contains("3000, 0"), "{shown}");
+    refused(&["readahead", "--trace", &directory.file("bad", "r 1\nr x\n")], &["bad:2: ", "'x'"]);
+}
+
+#[test]
 fn published_numbers_stand_beside_simulated_ones() {
     let directory = Directory::new("paper");
     let page = directory.path("paper.html");

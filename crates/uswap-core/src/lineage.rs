@@ -35,12 +35,17 @@ impl Core {
 
     /// These books now are the child's.
     pub fn become_child(&mut self, frame_blocks: u32) {
-        self.table.become_child();
+        let ended = self.table.become_child();
         self.cache = SwapCache::new(frame_blocks);
         self.slots = self.config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect();
         self.zswap = Zswap::new();
         self.zombies.clear();
         self.config.frame_blocks = frame_blocks;
         self.loads_in_flight = 0;
+        // What the parent was about to release is the parent's.
+        self.released.clear();
+        for (entry, location, epoch) in ended {
+            self.release_place(entry, location, epoch);
+        }
     }
 }

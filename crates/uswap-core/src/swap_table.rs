@@ -279,20 +279,29 @@ impl SwapTable {
     }
 
     /// This table now is the child's: all its entries are foreign, and no heir of the parent's is its own.
-    /// Zombies were the parent's alone; their indices are free here.
-    pub fn become_child(&mut self) {
+    /// Zombies were the parent's alone; their indices are free here. Whoever had pinned an entry is a thread of the parent:
+    /// no unpin will follow here, so what was condemned ends at once. Those entries are returned, their places are the
+    /// caller's to let go.
+    #[must_use]
+    pub fn become_child(&mut self) -> Vec<(EntryId, Location, Epoch)> {
         self.epoch = Epoch(self.epoch.0.checked_add(1).expect("more than 65535 generations of forks"));
         self.has_heirs = false;
+        self.zombies = 0;
+        let mut ended = Vec::new();
         for index in 0..self.entries {
             let id = EntryId(index);
-            match self.at(id).life {
+            let Entry { life, location, epoch, .. } = *self.at(id);
+            match life {
                 Life::Zombie => self.clear(id),
-                // Whoever pinned it is a thread of the parent.
-                Life::InUse | Life::Condemned if self.at(id).pins > 0 => self.at_mut(id).pins = 0,
-                _ => {}
+                Life::Condemned => {
+                    self.clear(id);
+                    ended.push((id, Location::unpack(location), epoch));
+                }
+                Life::InUse => self.at_mut(id).pins = 0,
+                Life::Free => {}
             }
         }
-        self.zombies = 0;
+        ended
     }
 
     /// Indices of all entries in use, in order.
@@ -379,12 +388,25 @@ mod tests {
         let zombie = table.insert(slot(6), 0);
         table.add_heir();
         let _ = table.let_go(zombie);
-        table.become_child();
+        assert_eq!(table.become_child(), []);
         assert!(table.is_foreign(kept));
         assert_eq!(table.let_go(kept), LetGo::Freed(slot(5), Epoch(0)));
         let own = table.insert(slot(9), 0);
         assert!(!table.is_foreign(own));
         assert_eq!(table.zombies(), 0);
+    }
+
+    #[test]
+    fn what_the_parent_was_about_to_let_go_ends_in_the_child() {
+        let mut table = SwapTable::new();
+        let (read, condemned) = (table.insert(slot(5), 0), table.insert(slot(6), 0));
+        for id in [read, condemned] {
+            table.pin(id);
+        }
+        assert_eq!(table.let_go(condemned), LetGo::Condemned);
+        assert_eq!(table.become_child(), [(condemned, slot(6), Epoch(0))]);
+        assert_eq!(table.iter_in_use().collect::<Vec<_>>(), [read]);
+        assert_eq!((table.pins(read), table.insert(slot(7), 0)), (0, condemned));
     }
 
     #[test]

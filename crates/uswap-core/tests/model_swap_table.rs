@@ -139,10 +139,11 @@ proptest! {
                     real.no_heirs();
                     plain.has_heirs = false;
                 }
-                // A fork waits for whoever moves or reads a content that its page has let go.
-                Step::BecomeChild if plain.entries.values().any(|entry| entry.condemned) => {}
                 Step::BecomeChild => {
-                    real.become_child();
+                    let condemned = plain.entries.iter().filter(|(_, entry)| entry.condemned);
+                    let ended = condemned.map(|(&id, entry)| (id, entry.location, Epoch(entry.epoch)));
+                    prop_assert_eq!(real.become_child(), ended.collect::<Vec<_>>());
+                    plain.entries.retain(|_, entry| !entry.condemned);
                     (plain.epoch, plain.has_heirs) = (plain.epoch + 1, false);
                     plain.entries.retain(|_, entry| !entry.zombie);
                     plain.entries.values_mut().for_each(|entry| entry.pins = 0);

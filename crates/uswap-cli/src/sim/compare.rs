@@ -32,15 +32,16 @@ pub struct CompareArgs {
 
 pub fn main(arguments: &CompareArgs) -> Result<(), Failure> {
     let mut accesses = arguments.source.accesses(arguments.seed)?;
-    let (trace, pages) = counting::numbered(&mut accesses);
+    let (trace, places) = counting::placed(&mut accesses);
     accesses.end()?;
+    let pages = places.len() as u32;
     let mut sizes = arguments.memory.clone();
     if sizes.is_empty() {
         sizes = counting::sizes_for(pages);
     }
     sizes.sort_unstable();
     sizes.dedup();
-    let curves = counting::compare(&trace, &sizes);
+    let curves = counting::compare(&trace, &places, &sizes);
     if let Some(path) = &arguments.svg {
         super::write_file(path, draw(&arguments.source.name(), &curves).as_bytes())?;
     }

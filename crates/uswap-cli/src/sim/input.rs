@@ -23,12 +23,31 @@ pub struct Source {
     workload: Option<String>,
 }
 
+/// A source, or none.
+#[derive(Args)]
+#[group(multiple = false)]
+pub struct MaybeSource {
+    /// File with accesses: lines `r PAGE [PROCESS]` or `w PAGE [PROCESS]`, or the binary form
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Built-in program: NAME or NAME:key=value,... (see uswap sim list)
+    #[arg(long, value_name = "SPEC")]
+    workload: Option<String>,
+}
+
+impl MaybeSource {
+    pub fn given(&self) -> Option<Source> {
+        let Self { trace, workload } = self;
+        (trace.is_some() || workload.is_some()).then(|| Source { trace: trace.clone(), workload: workload.clone() })
+    }
+}
+
 impl Source {
     /// The accesses.
     pub fn accesses(&self, seed: u64) -> Result<Accesses, Failure> {
         if let Some(path) = &self.trace {
             let reader = trace::open(path).map_err(|error| Failure::bad_input(error.to_string()))?;
-            return Ok(Accesses::Trace(reader));
+            return Ok(Accesses::Trace(Box::new(reader)));
         }
         let text = self.workload.as_deref().unwrap_or_default();
         Ok(Accesses::Workload(spec(text)?.accesses(seed)))
@@ -46,7 +65,7 @@ impl Source {
 /// Accesses, made or read while they are used.
 pub enum Accesses {
     Workload(Box<dyn Iterator<Item = Access>>),
-    Trace(trace::Reader<BufReader<File>>),
+    Trace(Box<trace::Reader<BufReader<File>>>),
 }
 
 impl Accesses {

@@ -4,6 +4,7 @@
 mod compare;
 mod input;
 mod paper;
+mod readahead;
 mod run;
 mod soak;
 mod time;
@@ -28,6 +29,7 @@ pub struct SimArgs {
 enum Simulate {
     Run(run::RunArgs),
     Compare(compare::CompareArgs),
+    Readahead(readahead::ReadaheadArgs),
     Time(time::TimeArgs),
     Trace(trace::TraceArgs),
     Soak(soak::SoakArgs),
@@ -40,6 +42,7 @@ pub fn main(arguments: SimArgs) -> ExitCode {
     let outcome = match arguments.command {
         Simulate::Run(arguments) => run::main(&arguments),
         Simulate::Compare(arguments) => compare::main(&arguments),
+        Simulate::Readahead(arguments) => readahead::main(&arguments),
         Simulate::Time(arguments) => time::main(&arguments),
         Simulate::Trace(arguments) => trace::main(&arguments),
         Simulate::Paper(arguments) => paper::main(&arguments),

@@ -1,9 +1,14 @@
 //! All policies on all sizes of memory, with Belady's optimum as the bound.
 
+use uswap_core::PageNumber;
 use uswap_core::replacement::{NAMES, belady_misses, by_name};
 
 use super::misses;
+use crate::engine_memory::{Along, EngineMemory, Met};
 
+/// What the engine's own choice is called: blocks of neighbours, with the swap cache as the only evidence of use. No page
+/// comes along here.
+pub const ENGINE: &str = "engine";
 /// What the bound is called.
 pub const BOUND: &str = "belady";
 
@@ -24,8 +29,8 @@ pub fn sizes_for(pages: u32) -> Vec<u64> {
     sizes
 }
 
-/// The curves of all policies, the bound last.
-pub fn compare(trace: &[u32], sizes: &[u64]) -> Vec<Curve> {
+/// The curves of all policies, the bound last. `places` has the address of each page of `trace`.
+pub fn compare(trace: &[u32], places: &[PageNumber], sizes: &[u64]) -> Vec<Curve> {
     let ratio = |misses: u64| misses as f64 / trace.len().max(1) as f64;
     let mut curves: Vec<Curve> = NAMES
         .iter()
@@ -40,15 +45,23 @@ pub fn compare(trace: &[u32], sizes: &[u64]) -> Vec<Curve> {
                 .collect(),
         })
         .collect();
+    let points = sizes.iter().map(|&size| (size, ratio(engine_misses(trace, places, size)))).collect();
+    curves.push(Curve { policy: ENGINE, points });
     let points = sizes.iter().map(|&size| (size, ratio(belady_misses(trace, size as usize)))).collect();
     curves.push(Curve { policy: BOUND, points });
     curves
 }
 
+fn engine_misses(trace: &[u32], places: &[PageNumber], size: u64) -> u64 {
+    let mut memory = EngineMemory::new(size, places.len() as u64, Along::Nothing);
+    let missed = |&&page: &&u32| memory.access(places[page as usize], false) == Met::Miss;
+    trace.iter().filter(missed).count() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counting::numbered;
+    use crate::counting::placed;
     use crate::workload::Spec;
 
     #[test]
@@ -56,8 +69,9 @@ mod tests {
         for workload in
             ["zipf:pages=500,accesses=20000", "loop:pages=300,accesses=5000", "sysbench:pages=2000,accesses=9000"]
         {
-            let (trace, pages) = numbered(Spec::parse(workload).unwrap().accesses(2));
-            let curves = compare(&trace, &sizes_for(pages));
+            let (trace, places) = placed(Spec::parse(workload).unwrap().accesses(2));
+            let pages = places.len() as u32;
+            let curves = compare(&trace, &places, &sizes_for(pages));
             let bound = curves.last().unwrap();
             assert_eq!(bound.policy, BOUND);
             for curve in &curves {

@@ -4,7 +4,7 @@ mod compare;
 mod pages;
 
 pub use compare::{Curve, compare, sizes_for};
-pub use pages::{PageNames, numbered};
+pub use pages::{PageNames, numbered, placed};
 
 use std::hint::black_box;
 

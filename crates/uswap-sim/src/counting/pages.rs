@@ -4,7 +4,8 @@ use std::hash::BuildHasher;
 use std::hint::black_box;
 
 use hashbrown::HashTable;
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use uswap_core::PageNumber;
 
 use crate::trace::Access;
 
@@ -117,6 +118,26 @@ pub fn numbered(accesses: impl Iterator<Item = Access>) -> (Vec<u32>, u32) {
     (trace, names.len())
 }
 
+/// Bits of an address that lie in one piece: 1 GiB.
+const PIECE_BITS: u32 = 18;
+
+/// A whole trace by numbers, and for each number where its page lies. Processes get addresses of their own.
+pub fn placed(accesses: impl Iterator<Item = Access>) -> (Vec<u32>, Vec<PageNumber>) {
+    let (mut names, mut places) = (PageNames::default(), Vec::new());
+    let mut pieces: FxHashMap<(u32, u64), u64> = FxHashMap::default();
+    let number = |access: Access| {
+        let number = names.number(access);
+        if number as usize == places.len() {
+            let next = pieces.len() as u64;
+            let piece = *pieces.entry((access.process, access.page >> PIECE_BITS)).or_insert(next);
+            places.push(PageNumber(piece << PIECE_BITS | access.page & ((1 << PIECE_BITS) - 1)));
+        }
+        number
+    };
+    let trace = accesses.map(number).collect();
+    (trace, places)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +156,14 @@ mod tests {
             assert_eq!(names.number(access), expected);
         }
         assert_eq!(names.len() as usize, plain.len());
+    }
+
+    #[test]
+    fn neighbours_stay_neighbours_and_processes_apart() {
+        let access = |(process, page)| Access { process, page, write: false };
+        let (trace, places) = placed([(0, 7), (1, 7), (0, 8), (0, 1 << 30), (0, 7)].map(access).into_iter());
+        assert_eq!(trace, [0, 1, 2, 3, 0]);
+        assert_eq!(places[2].0, places[0].0 + 1);
+        assert_eq!(places.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
     }
 }

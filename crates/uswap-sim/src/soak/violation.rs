@@ -1,6 +1,7 @@
-//! What the checkers find.
+//! What is checked.
 
-use std::fmt;
+use crate::violation::{self, Rule};
+pub(super) use crate::violation::{ensure, violated};
 
 /// The checkers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,9 +32,8 @@ pub enum Checker {
     Assertion,
 }
 
-impl Checker {
-    /// Its name, as a sentence.
-    pub fn name(self) -> &'static str {
+impl Rule for Checker {
+    fn name(self) -> &'static str {
         match self {
             Self::OneOwner => "no place has two owners",
             Self::PlacesAddUp => "places add up",
@@ -51,30 +51,8 @@ impl Checker {
     }
 }
 
-/// A checker has found something.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    /// Which one.
-    pub checker: Checker,
-    /// What.
-    pub detail: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not true that {}: {}", self.checker.name(), self.detail.replace('\n', " "))
-    }
-}
+/// One of these does not hold.
+pub type Violation = violation::Violation<Checker>;
 
 /// What checked steps return.
 pub(super) type Checked<T = ()> = Result<T, Violation>;
-
-/// Ends a step when `holds` is false.
-pub(super) fn ensure(holds: bool, checker: Checker, detail: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(Violation { checker, detail: detail() }) }
-}
-
-/// A violation, as an error.
-pub(super) fn violated<T>(checker: Checker, detail: String) -> Checked<T> {
-    Err(Violation { checker, detail })
-}

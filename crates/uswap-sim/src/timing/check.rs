@@ -1,13 +1,13 @@
 //! What must hold while processes share memory and an area, and who looks.
 
-use std::fmt;
-
 use uswap_core::linux::swap_entry::SwapEntry;
 use uswap_core::linux::swapoff::SwapoffBooks;
 use uswap_core::linux::swapped_memory::Pte;
 
 use super::Run;
 use crate::content::Content;
+pub(super) use crate::violation::violated;
+use crate::violation::{self, Rule, ensure};
 
 /// A window may go beyond a limit until the next fault, and no more than that.
 const WINDOW_MAX: u64 = 512;
@@ -33,9 +33,8 @@ pub enum Checker {
     NothingLeft,
 }
 
-impl Checker {
-    /// Its name, as a sentence.
-    pub fn name(self) -> &'static str {
+impl Rule for Checker {
+    fn name(self) -> &'static str {
         match self {
             Self::OneOwner => "no slot has two owners",
             Self::Recoverable => "every page is recoverable",
@@ -49,32 +48,11 @@ impl Checker {
     }
 }
 
-/// A checker has found something.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    /// Which one.
-    pub checker: Checker,
-    /// What.
-    pub detail: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not true that {}: {}", self.checker.name(), self.detail)
-    }
-}
+/// One of these does not hold.
+pub type Violation = violation::Violation<Checker>;
 
 /// What checked steps return.
 pub(super) type Checked<T = ()> = Result<T, Violation>;
-
-/// A violation, as an error.
-pub(super) fn violated<T>(checker: Checker, detail: String) -> Checked<T> {
-    Err(Violation { checker, detail })
-}
-
-fn ensure(holds: bool, checker: Checker, detail: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { violated(checker, detail()) }
-}
 
 impl Run<'_> {
     /// Looks at everything.

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_trace_that_comes_in_pieces_is_the_same_trace() {
         let accesses: Vec<Access> = (0..3000u64)
-            .map(|n| Access { process: n as u32 / 1000, page: n * n % 977 << (n % 40), write: n % 3 == 0 })
+            .map(|n| Access { process: n as u32 / 1000, page: (n * n % 977) << (n % 40), write: n % 3 == 0 })
             .collect();
         let text: String = accesses.iter().map(text::line).collect();
         for bytes in [text.into_bytes(), binary::bytes(&accesses)] {
