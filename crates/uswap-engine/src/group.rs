@@ -408,7 +408,7 @@ pub struct ProcessSlot {
     pub anon_pages: AtomicU64,
     /// Pages that a child will have which this process is about to fork: they count as used.
     pub promised_pages: AtomicU64,
-    /// Shared pages in RAM (RssShmem), the compressed pool included.
+    /// Shared pages in RAM (RssShmem), the compressed pool included; of those that others have too, a share.
     pub shmem_pages: AtomicU64,
     /// Resident pages that uswap leaves alone.
     pub unmanaged_pages: AtomicU64,

@@ -19,6 +19,7 @@ pub mod adopt;
 mod ahead;
 pub mod areas;
 pub mod assist;
+mod common_pages;
 pub mod compaction;
 pub mod compress;
 pub mod control_blocks;

@@ -19,6 +19,7 @@ use uswap_sys::thread::{self, FileTable};
 
 use crate::adopt::{Adopter, Look};
 use crate::ahead;
+use crate::common_pages::CommonPages;
 use crate::compaction::Compaction;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::fork::ForkPost;
@@ -120,11 +121,13 @@ struct Scale {
     statm: StatM,
     file_pages: u64,
     looked: Instant,
+    common: CommonPages,
 }
 
 impl Scale {
     fn new() -> io::Result<Scale> {
-        let mut scale = Scale { statm: StatM::open_self()?, file_pages: 0, looked: Instant::now() };
+        let mut scale =
+            Scale { statm: StatM::open_self()?, file_pages: 0, looked: Instant::now(), common: CommonPages::new() };
         scale.look_slowly()?;
         Ok(scale)
     }
@@ -143,6 +146,7 @@ impl Scale {
         let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
         let anon = resident.saturating_sub(shared);
         let shmem = shared.saturating_sub(self.file_pages);
+        let shmem = shmem - self.common.of_others(shmem, slot.pool_bytes.load(Relaxed) / PAGE_SIZE as u64);
         slot.anon_pages.store(anon, Relaxed);
         slot.shmem_pages.store(shmem, Relaxed);
         anon + shmem

@@ -397,6 +397,30 @@ static void spawn(void)
 	check(p, SIZE, 32, "spawn");
 }
 
+/* Shared memory that all have counts once, so there is room for what each has for itself. */
+static void shared_by_all(void)
+{
+	enum { CHILDREN = 8 };
+	pid_t children[CHILDREN];
+	char *common = mmap(NULL, 40 * MiB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(common != MAP_FAILED);
+	fill(common, 40 * MiB, 40);
+	for (int k = 0; k < CHILDREN; k++) {
+		children[k] = forked();
+		if (!children[k]) {
+			char *own = map(4 * MiB);
+			fill(own, 4 * MiB, (uint64_t)k);
+			for (double from = now(); now() - from < 5;) {
+				check(common, 40 * MiB, 40, "common");
+				check(own, 4 * MiB, (uint64_t)k, "own");
+			}
+			_exit(0);
+		}
+	}
+	for (int k = 0; k < CHILDREN; k++)
+		must_succeed(children[k], "child");
+}
+
 /* --- descriptors --- */
 
 static void print_descriptors(const char *when)
@@ -699,6 +723,7 @@ int main(int argc, char **argv)
 			    { "fork-generations", fork_generations },
 		{ "raw-fork", raw_fork },	    { "raw-fork-forks", raw_fork_forks },
 			    { "daemon", daemonize },
+		{ "shared-by-all", shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
 		{ "spawn", spawn },		    { "descriptors", descriptors },

@@ -98,3 +98,17 @@ fn a_program_below_its_budget_is_not_swapped() {
         assert_eq!(stats.pages_swapped_out(), 0, "{:#}", stats.json());
     }
 }
+
+/// Memory that several processes share is in RAM once: it does not fill the budget once for each of them.
+#[test]
+fn shared_memory_counts_once() {
+    let test = TempDir::new("shared");
+    let launch = Launch::new(&test, c_program("processes")).arg("shared-by-all");
+    let finished = launch.under(&Budget::mib(128)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok shared-by-all\n"), "{finished}");
+    if let Some(stats) = &finished.stats {
+        // 40 MiB, and 4 in each of eight processes. Until they have looked at what they share, some is swapped.
+        let brought_in = stats.counter("zswpin") + stats.counter("pswpin");
+        assert!(brought_in < 3 * 8 * 4 * MIB / 4096, "{brought_in} pages swapped in\n{finished}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Shared memory that several processes have: it is in RAM once, but each counts it as resident.
+//!
+//! A database maps its buffers in each of its processes; counted in all, they would fill the budget many times. The kernel
+//! knows how many have a page, but to ask it is slow, so that is done seldom, and only by processes with shared memory
+//! beside the compressed pool, which is their own.
+
+use std::time::{Duration, Instant};
+
+use uswap_sys::rss;
+
+/// Fewer are not worth a look: 4 MiB.
+const PAGES_MIN: u64 = 1024;
+/// How often a process looks that has no more than at the last time: others may have come or gone.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How soon a process looks that has more.
+const LOOK_SOON: Duration = Duration::from_millis(10);
+/// Looking takes at most one part in so many of the time.
+const LOOK_COST: u32 = 100;
+/// More than a look takes by itself: the rest it waited for a CPU.
+const LOOK_TAKES_MAX: Duration = Duration::from_millis(100);
+
+/// See the file's head.
+pub(crate) struct CommonPages {
+    /// What others count for.
+    of_others: u64,
+    /// Shared pages beside the pool, at the last look.
+    seen: u64,
+    looked: Instant,
+    took: Duration,
+}
+
+impl CommonPages {
+    pub(crate) fn new() -> CommonPages {
+        CommonPages { of_others: 0, seen: 0, looked: Instant::now(), took: Duration::ZERO }
+    }
+
+    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool. Pages that are
+    /// new since the last look count as its own.
+    pub(crate) fn of_others(&mut self, shmem: u64, pool: u64) -> u64 {
+        self.of_others_by(shmem, pool, rss::own_share_of_shmem)
+    }
+
+    fn of_others_by(&mut self, shmem: u64, pool: u64, look: impl FnOnce() -> std::io::Result<u64>) -> u64 {
+        let beside = shmem.saturating_sub(pool);
+        if beside < PAGES_MIN {
+            (self.of_others, self.seen) = (0, 0);
+            return 0;
+        }
+        let pause = if beside >= self.seen + PAGES_MIN { LOOK_SOON } else { LOOK_EVERY };
+        if self.looked.elapsed() >= pause.max(self.took * LOOK_COST) {
+            let begun = Instant::now();
+            self.of_others = look().map_or(0, |share| shmem.saturating_sub(share));
+            self.seen = beside;
+            self.looked = Instant::now();
+            self.took = begun.elapsed().min(LOOK_TAKES_MAX);
+        }
+        self.of_others.min(beside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that has looked long ago.
+    fn old() -> CommonPages {
+        CommonPages { looked: Instant::now() - 2 * LOOK_EVERY, ..CommonPages::new() }
+    }
+
+    #[test]
+    fn a_process_counts_its_share() {
+        let mut pages = old();
+        assert_eq!(pages.of_others_by(9000, 1000, || Ok(3000)), 6000);
+        // Nobody looks again at once, and new pages are its own.
+        assert_eq!(pages.of_others_by(9500, 1000, || unreachable!()), 6000);
+        // It gives most of them up: no more than it has is left out.
+        assert_eq!(pages.of_others_by(3000, 1000, || unreachable!()), 2000);
+    }
+
+    #[test]
+    fn who_has_a_pool_alone_does_not_look() {
+        assert_eq!(old().of_others_by(9000, 9000 - PAGES_MIN + 1, || unreachable!()), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_counts_in_full() {
+        assert_eq!(old().of_others_by(9000, 0, || Err(std::io::ErrorKind::NotFound.into())), 0);
+    }
+}
