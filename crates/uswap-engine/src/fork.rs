@@ -53,7 +53,7 @@ const PROMISE_MIN: u64 = 1024;
 /// How long a fork waits for its process to become smaller, since it last did.
 const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
 /// How long a fork waits for other processes to give way.
-const GIVE_WAY: Duration = Duration::from_millis(200);
+const GIVE_WAY: Duration = Duration::from_millis(1000);
 
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
