@@ -250,3 +250,47 @@ fn a_planted_defect_is_reported_with_its_seed() {
     let again = sim(&["soak", "--canary", "--seed", seed.trim()]);
     assert_eq!(String::from_utf8_lossy(&again.stderr), text);
 }
+
+/// What mkswap writes into a file of so many pages, with label `test`.
+fn swap_area(pages: u32) -> Vec<u8> {
+    let mut area = vec![0; pages as usize * 4096];
+    area[1024..1028].copy_from_slice(&1u32.to_le_bytes());
+    area[1028..1032].copy_from_slice(&(pages - 1).to_le_bytes());
+    area[1036..1052].copy_from_slice(&[0x5a; 16]);
+    area[1052..1056].copy_from_slice(b"test");
+    area[4086..4096].copy_from_slice(b"SWAPSPACE2");
+    area
+}
+
+#[test]
+fn a_swap_header_is_shown_or_refused() {
+    let directory = Directory::new("header");
+    let good = swap_area(16);
+    let text = printed(&["header", &directory.file("good", &good)]);
+    assert_eq!(
+        text,
+        "byte order  Little\nlabel       test\nuuid        5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a\n\
+         pages       16, of which the first is the header\nusable      60 KiB\nbad pages   0\n"
+    );
+    let mut swapped = good.clone();
+    for at in [1024, 1028] {
+        swapped[at..at + 4].reverse();
+    }
+    assert!(
+        printed(&["header", &directory.file("swapped", &swapped)]).starts_with("byte order  Big\nlabel       test\n")
+    );
+
+    let change = |name: &str, at: usize, bytes: &[u8]| {
+        let mut area = good.clone();
+        area[at..at + bytes.len()].copy_from_slice(bytes);
+        directory.file(name, area)
+    };
+    refused(&["header", &change("magic", 4086, b"SWAPSPACE3")], &["magic' is no swap area (EINVAL)", "no swap header"]);
+    refused(&["header", &change("old", 4086, b"SWAP-SPACE")], &["old'", "version 0"]);
+    refused(&["header", &change("version", 1024, &[2])], &["version'", "format version 2"]);
+    refused(&["header", &change("bad", 1032, &[1])], &["bad'", "only a block device"]);
+    refused(&["header", &directory.file("short", &good[..15 * 4096])], &["short'", "15 pages, fewer than the 16"]);
+    refused(&["header", &directory.file("truncated", &good[..4095])], &["truncated'", "4095 bytes"]);
+    refused(&["header", &directory.path("missing")], &["cannot read", "missing'", "No such file"]);
+    refused(&["header", &directory.0.display().to_string()], &["Is a directory"]);
+}

@@ -2,6 +2,7 @@
 //! the user names; what is wrong with them is one line, and exit status 2.
 
 mod compare;
+mod header;
 mod input;
 mod paper;
 mod readahead;
@@ -34,6 +35,7 @@ enum Simulate {
     Trace(trace::TraceArgs),
     Soak(soak::SoakArgs),
     Paper(paper::PaperArgs),
+    Header(header::HeaderArgs),
     /// The built-in devices and workloads.
     List,
 }
@@ -46,6 +48,7 @@ pub fn main(arguments: SimArgs) -> ExitCode {
         Simulate::Time(arguments) => time::main(&arguments),
         Simulate::Trace(arguments) => trace::main(&arguments),
         Simulate::Paper(arguments) => paper::main(&arguments),
+        Simulate::Header(arguments) => header::main(&arguments),
         Simulate::Soak(arguments) => return soak::main(&arguments),
         Simulate::List => print(&list()),
     };
