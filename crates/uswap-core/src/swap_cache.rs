@@ -367,21 +367,38 @@ impl SwapCache {
                 self.partial.push_front(block_id);
                 skipped += 1;
                 if skipped > MAX_SKIPPED {
-                    return None;
+                    break;
                 }
                 continue;
             }
-            let mask = block.free;
-            block.free = 0;
-            block.populated = 0;
-            self.free_frames -= mask.count_ones();
-            self.populated_frames -= mask.count_ones();
-            for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-                self.frames[block_id.frame(index).0 as usize].state = FrameUse::Empty;
-            }
-            return Some((block_id, mask));
+            return Some((block_id, self.empty(block_id)));
         }
-        None
+        self.close_unused().map(|block| (block, self.empty(block)))
+    }
+
+    /// All populated frames of a block are free, and become empty. Tells which they are.
+    fn empty(&mut self, block_id: FrameBlock) -> u16 {
+        let block = &mut self.blocks[block_id.0 as usize];
+        let mask = core::mem::take(&mut block.free);
+        block.populated = 0;
+        self.free_frames -= mask.count_ones();
+        self.populated_frames -= mask.count_ones();
+        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
+            self.frames[block_id.frame(index).0 as usize].state = FrameUse::Empty;
+        }
+        mask
+    }
+
+    /// The open block, which is open no more, if all that has moved there is free again: nothing else is left to give back.
+    fn close_unused(&mut self) -> Option<FrameBlock> {
+        let block_id = self.open?.block();
+        let block = &mut self.blocks[block_id.0 as usize];
+        if block.filling > 1 || block.free == 0 || block.free != block.populated {
+            return None;
+        }
+        block.filling = 0;
+        self.open = None;
+        Some(block_id)
     }
 
     /// A block of free frames, unless it is one of those that readahead may need next.
@@ -481,6 +498,24 @@ mod tests {
         let other = cache.take_frames(9).unwrap();
         assert_ne!(other.block(), first.block());
         assert_eq!(cache.empty_blocks(), 1, "the first is not open any more");
+    }
+
+    #[test]
+    fn the_open_block_is_given_back_when_nothing_else_is_left() {
+        let mut cache = SwapCache::new(2);
+        let (first, second) = (cache.take_frames(2).unwrap(), cache.take_frames(1).unwrap());
+        for frame in [first, FrameId(first.0 + 1)] {
+            cache.cached(frame, PageNumber(u64::from(frame.0)), None);
+            let stored = cache.take_inactive().unwrap();
+            cache.release(stored);
+        }
+        cache.filled(first.block());
+        assert_eq!(cache.take_trash(), None, "a page is on its way into it");
+        cache.filled(second.block());
+        assert_eq!(cache.take_trash(), Some((first.block(), 0b11)));
+        cache.trashed(first.block());
+        assert_eq!((cache.empty_blocks(), cache.populated_frames()), (2, 0));
+        assert_eq!(cache.take_frames(16).map(|frame| frame.0 as usize % BLOCK_PAGES), Some(0));
     }
 
     #[test]
