@@ -141,6 +141,13 @@ impl Core {
     /// A thread touched `page`, which is not mapped.
     pub fn fault(&mut self, page: PageNumber, write: bool) -> FaultPlan {
         let Some(state) = self.pages.get(page) else { return FaultPlan::NotAdopted };
+        let comes_in = matches!(state, PageState::Untouched | PageState::Swapped { .. } | PageState::SwappedZero);
+        if comes_in && self.pages.is_isolating(page) {
+            if let Some(block) = self.pages.block_mut(page) {
+                block.wanted |= 1 << page.index_in_block();
+            }
+            return FaultPlan::Wait;
+        }
         match state {
             PageState::Resident { .. } => FaultPlan::Present,
             PageState::Poisoned => FaultPlan::Poisoned,
@@ -184,7 +191,10 @@ impl Core {
         let mut end = page;
         // Pages that are read before they are written stay the shared zero page: no memory is spent on them.
         let after = if write { window.after() } else { 0 };
-        while end.0 <= page.0 + u64::from(after) && self.pages.get(end) == Some(PageState::Untouched) {
+        while end.0 <= page.0 + u64::from(after)
+            && self.pages.get(end) == Some(PageState::Untouched)
+            && !self.pages.is_isolating(end)
+        {
             self.pages.set(end, PageState::ReadingIn { entry: None, op });
             end = end.plus(1);
         }
@@ -273,6 +283,7 @@ impl Core {
     /// Whether `page` can be brought in from where it is stored.
     pub(crate) fn is_swapped(&self, page: PageNumber) -> bool {
         matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
+            && !self.pages.is_isolating(page)
     }
 
     /// A block of free frames of which the first `pages` are to be filled.
@@ -313,7 +324,9 @@ impl Core {
     fn own_slot(&self, page: PageNumber) -> Option<(AreaId, u64)> {
         let Some(PageState::Swapped { entry }) = self.pages.get(page) else { return None };
         match self.table.location(entry) {
-            Location::Slot { area, slot } if !self.table.is_foreign(entry) => Some((area, slot)),
+            Location::Slot { area, slot } if !self.table.is_foreign(entry) && !self.pages.is_isolating(page) => {
+                Some((area, slot))
+            }
             _ => None,
         }
     }

@@ -98,8 +98,10 @@ pub(crate) struct BlockInfo {
     pub active: bool,
     /// Pages that a thread asked back for since reclaim last looked: their second chance.
     pub referenced: u16,
-    /// Pages of it are being moved out.
+    /// Its resident pages are being moved out in one go, gaps included: nothing may be brought into it meanwhile.
     pub isolating: bool,
+    /// Pages that threads wait for until that is over.
+    pub wanted: u16,
     /// The program once discarded pages of it (madvise). The event comes before the kernel drops them, so a page that a
     /// scan found there in between may vanish, and so may one that the kernel was free to drop later.
     pub discarded: bool,
@@ -234,6 +236,12 @@ impl PageTable {
     /// Number of adopted pages with content, or on their way: all but untouched ones.
     pub fn known_pages(&self) -> u64 {
         self.known_pages
+    }
+
+    /// Whether the block of `page` is being moved out.
+    pub(crate) fn is_isolating(&self, page: PageNumber) -> bool {
+        let (leaf, index) = split(page);
+        self.leaves.get(&leaf).is_some_and(|leaf| leaf.blocks[index / BLOCK_PAGES].isolating)
     }
 
     /// Whether pages of the block of `page` were discarded.

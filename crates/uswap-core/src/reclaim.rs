@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::entry::EntryId;
 use crate::fault::Vanished;
 use crate::page_table::PageState;
-use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
+use crate::swap_cache::{FrameBlock, FrameUse};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
 /// The blocks that may have resident pages, oldest first.
@@ -38,22 +38,17 @@ pub struct Isolation {
     pub first: PageNumber,
     /// Bit `i`: page `first + i` is to be moved.
     pub mask: u16,
-    /// Where the first of them goes. The others follow side by side, whatever lies between them in the program.
-    pub frame: FrameId,
-}
-
-impl Isolation {
-    /// Where page `first + index` goes, which is one of those to be moved.
-    pub fn frame(&self, index: usize) -> FrameId {
-        let before = self.mask & ((1 << index) - 1);
-        FrameId(self.frame.0 + before.count_ones())
-    }
+    /// Bit `i`: page `first + i` is swapped out, and stays so until the isolation ends: a move may run across it.
+    pub gaps: u16,
+    /// Where they go.
+    pub frames: FrameBlock,
 }
 
 /// What the kernel answered for the pages of an [`Isolation`]: each page of its mask is in exactly one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IsolationOutcome {
-    /// Moved into their frames.
+    /// Moved into their frames. A page of a gap may be among them: it had come in beside the books, when its parent's were
+    /// frozen for the fork that made this process.
     pub moved: u16,
     /// Not populated after all.
     pub missing: u16,
@@ -148,61 +143,64 @@ impl Core {
 
     /// The next block to move out; `None` when nothing is left to take or no empty block of frames is left.
     pub fn isolate(&mut self) -> Option<Isolation> {
-        if self.cache.empty_blocks() == 0 {
-            return None;
-        }
+        let frames = self.cache.take_empty_block()?;
         // Each queued block is looked at twice at most: once to take its second chance away.
         for _ in 0..self.reclaim.blocks() * 2 {
             let Some(first) = self.oldest_inactive() else { break };
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = false;
             let referenced = core::mem::take(&mut block.referenced);
-            let is_resident = |index: &usize| self.is_resident(first.plus(*index as u64));
-            let resident = (0..BLOCK_PAGES).filter(is_resident).fold(0u16, |mask, index| mask | 1 << index);
-            let mask = resident & !referenced;
-            if mask != resident {
+            let (mut mask, mut gaps, mut stay) = (0u16, 0u16, false);
+            for index in 0..BLOCK_PAGES {
+                let page = first.plus(index as u64);
+                let state = self.pages.get(page);
+                if matches!(state, Some(PageState::Swapped { .. } | PageState::SwappedZero)) {
+                    gaps |= 1 << index;
+                }
+                if let Some(PageState::Resident { clean }) = state {
+                    if referenced >> index & 1 == 1 {
+                        stay = true;
+                        continue;
+                    }
+                    let frame = frames.frame(index);
+                    self.pages.set(page, PageState::InFrame { frame });
+                    let record = self.cache.frame_mut(frame);
+                    record.state = FrameUse::Isolating;
+                    record.owner = Some(page);
+                    record.clean = clean;
+                    record.wanted = false;
+                    mask |= 1 << index;
+                }
+            }
+            if stay {
                 self.note_resident(first, false);
             }
             if mask != 0 {
-                return Some(self.start_isolation(first, mask));
+                let block = self.pages.block_mut(first).expect("looked up above");
+                block.isolating = true;
+                block.wanted = 0;
+                return Some(Isolation { first, mask, gaps, frames });
             }
         }
+        self.cache.return_if_empty(frames);
         None
-    }
-
-    fn start_isolation(&mut self, first: PageNumber, mask: u16) -> Isolation {
-        let frame = self.cache.take_frames(mask.count_ones() as usize).expect("there is an empty block");
-        let isolation = Isolation { first, mask, frame };
-        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-            let (page, frame) = (first.plus(index as u64), isolation.frame(index));
-            let Some(PageState::Resident { clean }) = self.pages.get(page) else {
-                unreachable!("only resident pages are isolated")
-            };
-            self.pages.set(page, PageState::InFrame { frame });
-            let record = self.cache.frame_mut(frame);
-            record.state = FrameUse::Isolating;
-            record.owner = Some(page);
-            record.clean = clean;
-            record.wanted = false;
-        }
-        let block = self.pages.block_mut(first).expect("resident pages are adopted");
-        block.isolating = true;
-        isolation
     }
 
     /// Ends an isolation.
     pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> Isolated {
+        let unknown = outcome.moved & isolation.gaps;
         assert_eq!(
-            outcome.moved ^ outcome.missing ^ outcome.refused,
+            outcome.moved ^ unknown ^ outcome.missing ^ outcome.refused,
             isolation.mask,
             "an isolation ends for each page"
         );
         let block = self.pages.block_mut(isolation.first).expect("a block stays adopted while it is isolated");
         block.isolating = false;
-        let (mut wanted, mut lost) = (0, 0);
+        let mut wanted = core::mem::take(&mut block.wanted);
+        let mut lost = 0;
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
             let page = isolation.first.plus(index as u64);
-            let frame = isolation.frame(index);
+            let frame = isolation.frames.frame(index);
             let record = *self.cache.frame(frame);
             assert!(record.state == FrameUse::Isolating && record.owner == Some(page));
             if record.wanted {
@@ -220,7 +218,15 @@ impl Core {
                 self.note_resident(page, false);
             }
         }
-        self.cache.filled(isolation.frame.block());
+        for index in (0..BLOCK_PAGES).filter(|index| unknown >> index & 1 == 1) {
+            let (page, frame) = (isolation.first.plus(index as u64), isolation.frames.frame(index));
+            let range = PageRange { start: page, pages: 1 };
+            // What was there is newer than the stored copy.
+            self.found_present(range);
+            self.pages.set(page, PageState::InFrame { frame });
+            self.cache.cached(frame, page, None);
+        }
+        self.cache.return_if_empty(isolation.frames);
         Isolated { wanted, lost }
     }
 
@@ -260,6 +266,7 @@ impl Core {
 mod tests {
     use super::*;
     use crate::core::CoreConfig;
+    use crate::entry::Location;
     use alloc::vec::Vec;
 
     const BLOCK: PageRange = PageRange { start: PageNumber(160), pages: BLOCK_PAGES as u64 };
@@ -311,21 +318,23 @@ mod tests {
     }
 
     #[test]
-    fn scattered_pages_lie_side_by_side_once_they_have_left() {
+    fn a_page_that_came_in_beside_the_books_keeps_its_newest_content() {
         let mut core = core();
-        for index in [1, 5, 6, 32] {
-            let _ = core.found_present(PageRange { start: page(index), pages: 1 });
-        }
+        let hash = 7;
+        let entry = core.table.insert(Location::Pool { handle: 1, len: 100 }, hash);
+        core.zswap.object_added(entry, &core.table);
+        core.pages.set(page(1), PageState::Swapped { entry });
+        core.swapped_pages += 1;
+        let _ = core.found_present(PageRange { start: page(0), pages: 1 });
+        let _ = core.found_present(PageRange { start: page(2), pages: 1 });
         let isolation = core.isolate().unwrap();
-        assert_eq!(isolation.mask, 0b110_0010);
-        let frames: Vec<u32> = [1, 5, 6].iter().map(|&index| isolation.frame(index).0 - isolation.frame.0).collect();
-        assert_eq!(frames, [0, 1, 2]);
-        let other = core.isolate().unwrap();
-        assert_eq!(other.frame.0, isolation.frame.0 + 3, "the next block's go on where these end");
-        let outcome = IsolationOutcome { moved: isolation.mask, missing: 0, refused: 0 };
+        assert_eq!((isolation.mask, isolation.gaps), (0b101, 0b010));
+        let outcome = IsolationOutcome { moved: 0b111, missing: 0, refused: 0 };
         assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0 });
-        let _ = core.isolated(other, IsolationOutcome { moved: 0, missing: 0, refused: other.mask });
-        assert_eq!(core.pages().get(page(6)), Some(PageState::InFrame { frame: isolation.frame(6) }));
-        assert!(core.is_resident(page(32)));
+        let frame = isolation.frames.frame(1);
+        assert_eq!(core.pages().get(page(1)), Some(PageState::InFrame { frame }));
+        assert_eq!(core.cache.frame(frame).owner, Some(page(1)));
+        assert!(!core.table.is_live(entry));
+        assert_eq!(core.swapped_pages(), 0);
     }
 }

@@ -88,8 +88,6 @@ struct Block {
     listed_partial: bool,
     listed_whole: bool,
     listed_empty: bool,
-    /// Moves out that may fill frames of it at this moment; the open block has one more.
-    filling: u8,
 }
 
 /// The frames.
@@ -97,8 +95,6 @@ pub struct SwapCache {
     frames: Vec<Frame>,
     blocks: Vec<Block>,
     empty_blocks: Vec<FrameBlock>,
-    /// The block whose frames from this one on are taken next by moves out of less than a block.
-    open: Option<FrameId>,
     /// Blocks of which some frames are free; may hold blocks that have none any more.
     partial: VecDeque<FrameBlock>,
     /// Blocks of which all frames are free; may be out of date too.
@@ -118,7 +114,6 @@ impl SwapCache {
             frames: alloc::vec![frame; blocks as usize * BLOCK_PAGES],
             blocks: alloc::vec![Block { listed_empty: true, ..Block::default() }; blocks as usize],
             empty_blocks: (0..blocks).rev().map(FrameBlock).collect(),
-            open: None,
             partial: VecDeque::new(),
             whole: Vec::new(),
             inactive: VecDeque::new(),
@@ -162,48 +157,11 @@ impl SwapCache {
         Some(block)
     }
 
-    /// The first of `count` empty frames side by side, the target of a move out; then [`filled`](Self::filled). Pages from
-    /// several blocks share one, so that its frames become free together and go back to the kernel in one piece. There is
-    /// always a place while there is an [empty block](Self::empty_blocks).
-    pub(crate) fn take_frames(&mut self, count: usize) -> Option<FrameId> {
-        let room = self.open.filter(|next| next.0 as usize % BLOCK_PAGES + count <= BLOCK_PAGES);
-        let first = match room {
-            Some(next) => next,
-            None => {
-                let block = self.take_empty_block()?;
-                if count < BLOCK_PAGES {
-                    self.blocks[block.0 as usize].filling += 1;
-                    if let Some(before) = self.open.replace(block.frame(0)) {
-                        self.filled(before.block());
-                    }
-                }
-                block.frame(0)
-            }
-        };
-        if count < BLOCK_PAGES {
-            let next = FrameId(first.0 + count as u32);
-            self.open = Some(next);
-            if next.block() != first.block() {
-                self.open = None;
-                self.blocks[first.block().0 as usize].filling -= 1;
-            }
-        }
-        self.blocks[first.block().0 as usize].filling += 1;
-        Some(first)
-    }
-
-    /// A move into frames of `block` is over.
-    pub(crate) fn filled(&mut self, block: FrameBlock) {
-        self.blocks[block.0 as usize].filling -= 1;
-        self.return_if_empty(block);
-    }
-
-    /// A block without memory and without use can be taken again.
-    fn return_if_empty(&mut self, block: FrameBlock) {
+    /// An isolation that moved nothing gives its block back.
+    pub(crate) fn return_if_empty(&mut self, block: FrameBlock) {
         let frames = (0..BLOCK_PAGES).map(|index| block.frame(index));
         let record = &self.blocks[block.0 as usize];
         if record.populated == 0
-            && record.filling == 0
             && !record.listed_empty
             && frames.clone().all(|frame| self.frame(frame).state == FrameUse::Empty)
         {
@@ -361,44 +319,27 @@ impl SwapCache {
             if block.free == 0 {
                 continue;
             }
-            if block.free != block.populated || block.filling > 0 {
-                // Content lies beside the free frames, or is on its way there: not this one. Keep it listed, at the far end.
+            if block.free != block.populated {
+                // Content lies beside the free frames: not this one. Keep it listed, at the far end.
                 block.listed_partial = true;
                 self.partial.push_front(block_id);
                 skipped += 1;
                 if skipped > MAX_SKIPPED {
-                    break;
+                    return None;
                 }
                 continue;
             }
-            return Some((block_id, self.empty(block_id)));
+            let mask = block.free;
+            block.free = 0;
+            block.populated = 0;
+            self.free_frames -= mask.count_ones();
+            self.populated_frames -= mask.count_ones();
+            for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
+                self.frames[block_id.frame(index).0 as usize].state = FrameUse::Empty;
+            }
+            return Some((block_id, mask));
         }
-        self.close_unused().map(|block| (block, self.empty(block)))
-    }
-
-    /// All populated frames of a block are free, and become empty. Tells which they are.
-    fn empty(&mut self, block_id: FrameBlock) -> u16 {
-        let block = &mut self.blocks[block_id.0 as usize];
-        let mask = core::mem::take(&mut block.free);
-        block.populated = 0;
-        self.free_frames -= mask.count_ones();
-        self.populated_frames -= mask.count_ones();
-        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-            self.frames[block_id.frame(index).0 as usize].state = FrameUse::Empty;
-        }
-        mask
-    }
-
-    /// The open block, which is open no more, if all that has moved there is free again: nothing else is left to give back.
-    fn close_unused(&mut self) -> Option<FrameBlock> {
-        let block_id = self.open?.block();
-        let block = &mut self.blocks[block_id.0 as usize];
-        if block.filling > 1 || block.free == 0 || block.free != block.populated {
-            return None;
-        }
-        block.filling = 0;
-        self.open = None;
-        Some(block_id)
+        None
     }
 
     /// A block of free frames, unless it is one of those that readahead may need next.
@@ -456,66 +397,6 @@ mod tests {
         cache.emptied(block.frame(0));
         assert_eq!(cache.take_inactive(), Some(block.frame(1)));
         assert_eq!(cache.take_inactive(), None);
-    }
-
-    #[test]
-    fn moves_out_of_a_few_pages_share_a_block() {
-        let mut cache = SwapCache::new(3);
-        let first = cache.take_frames(5).unwrap();
-        assert_eq!(cache.take_frames(16).unwrap().0 as usize % BLOCK_PAGES, 0, "a whole block has one of its own");
-        let second = cache.take_frames(11).unwrap();
-        assert_eq!(second, FrameId(first.0 + 5));
-        let third = cache.take_frames(3).unwrap();
-        assert_ne!(third.block(), first.block());
-        assert_eq!((cache.empty_blocks(), cache.take_frames(14)), (0, None));
-    }
-
-    #[test]
-    fn a_block_that_is_being_filled_is_neither_given_back_nor_taken() {
-        let mut cache = SwapCache::new(1);
-        let (first, second) = (cache.take_frames(1).unwrap(), cache.take_frames(15).unwrap());
-        cache.cached(first, PageNumber(0), None);
-        cache.filled(first.block());
-        let stored = cache.take_inactive().unwrap();
-        cache.release(stored);
-        assert_eq!(cache.take_trash(), None, "memory is on its way into the block");
-        cache.filled(second.block());
-        assert_eq!(cache.take_trash(), Some((first.block(), 1)));
-        assert_eq!(cache.empty_blocks(), 0);
-        cache.trashed(first.block());
-        assert_eq!(cache.empty_blocks(), 1);
-    }
-
-    #[test]
-    fn an_open_block_stays_open_when_what_was_in_it_is_gone() {
-        let mut cache = SwapCache::new(2);
-        let first = cache.take_frames(8).unwrap();
-        cache.cached(first, PageNumber(0), None);
-        cache.filled(first.block());
-        cache.restore(first);
-        cache.emptied(first);
-        assert_eq!(cache.empty_blocks(), 1);
-        let other = cache.take_frames(9).unwrap();
-        assert_ne!(other.block(), first.block());
-        assert_eq!(cache.empty_blocks(), 1, "the first is not open any more");
-    }
-
-    #[test]
-    fn the_open_block_is_given_back_when_nothing_else_is_left() {
-        let mut cache = SwapCache::new(2);
-        let (first, second) = (cache.take_frames(2).unwrap(), cache.take_frames(1).unwrap());
-        for frame in [first, FrameId(first.0 + 1)] {
-            cache.cached(frame, PageNumber(u64::from(frame.0)), None);
-            let stored = cache.take_inactive().unwrap();
-            cache.release(stored);
-        }
-        cache.filled(first.block());
-        assert_eq!(cache.take_trash(), None, "a page is on its way into it");
-        cache.filled(second.block());
-        assert_eq!(cache.take_trash(), Some((first.block(), 0b11)));
-        cache.trashed(first.block());
-        assert_eq!((cache.empty_blocks(), cache.populated_frames()), (2, 0));
-        assert_eq!(cache.take_frames(16).map(|frame| frame.0 as usize % BLOCK_PAGES), Some(0));
     }
 
     #[test]

@@ -200,46 +200,42 @@ impl Engine {
         }
     }
 
-    /// Moves the pages of an isolation, runs of neighbours with one call each: each call makes every other CPU that runs the
-    /// process drop its TLB.
+    /// Moves the pages of an isolation, as many as possible with one call, because each call makes every other CPU that
+    /// runs the process drop its TLB: gaps between resident pages are run across.
     fn move_block(&self, isolation: Isolation) -> (IsolationOutcome, u64) {
-        let first = isolation.first;
+        let Isolation { first, mask, gaps, frames } = isolation;
         let mut outcome = IsolationOutcome::default();
         let mut busy = 0;
         let address = first.address();
         if private_memory::overlaps(address, address + BLOCK_BYTES) {
-            outcome.refused = isolation.mask;
+            outcome.refused = mask;
             return (outcome, busy);
         }
-        let mask = isolation.mask & !control_blocks::kept(first, BLOCK_PAGES);
+        let kept = control_blocks::kept(first, BLOCK_PAGES);
+        let (mask, gaps) = (mask & !kept, gaps & !kept);
+        // Pages that a call ran over, moved or found missing.
+        let mut passed = 0u16;
         let mut index = 0;
-        // One by one, run over if missing: those that were.
-        let (mut single, mut passed) = (false, 0u16);
-        let mut all_moved = true;
+        let mut single = false;
         while index < BLOCK_PAGES {
             if mask >> index & 1 == 0 {
                 index += 1;
                 continue;
             }
-            let (run, holes) = match single {
-                true => (1, Holes::Allow),
-                false => ((mask >> index).trailing_ones() as usize, Holes::Refuse),
-            };
-            let target = self.frame_address(isolation.frame(index));
+            let across = ((mask | gaps) >> index).trailing_ones();
+            let ahead = mask >> index & ((1u32 << across) - 1) as u16;
+            let run = if single { 1 } else { BLOCK_PAGES - ahead.leading_zeros() as usize };
+            let target = self.frame_address(frames.frame(index));
             let source = first.plus(index as u64).address();
-            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, holes, Wake::DontWake);
+            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, Holes::Allow, Wake::DontWake);
             let done = progress.bytes / PAGE_SIZE;
-            if single {
-                passed |= (done as u16) << index;
-            }
+            passed |= (((1u32 << done) - 1) as u16) << index;
             index += done;
             let Some(stop) = progress.stop else { continue };
-            all_moved = false;
             match stop {
-                Stop::Busy => busy += 1,
-                // The run crosses from one mapping to another, or is not as the frames' mapping is; or a page is missing,
-                // or all of them because the memory is gone.
-                Stop::Invalid | Stop::Missing if !single => {
+                Stop::Busy => busy += u64::from(mask >> index & 1),
+                // The run crosses from one mapping to another, or is not as the frames' mapping is.
+                Stop::Invalid if run > 1 && !single => {
                     single = true;
                     continue;
                 }
@@ -253,34 +249,32 @@ impl Engine {
             }
             index += 1;
         }
-        // Where a call stopped, what is in the frames tells what was moved.
-        outcome.moved = if all_moved && !single { mask } else { self.populated(isolation) };
-        if outcome.moved & !mask != 0 {
+        // What is in the frames tells what was moved.
+        let there = self.populated(frames);
+        if there & !(mask | gaps) != 0 {
             self.fatal(format_args!("uswap: pages beside those at {address:#x} were moved out"));
         }
+        outcome.moved = there;
         // Whatever the kernel counted as passed, a page that is where it was has stayed there.
-        let left = passed & !outcome.moved;
+        let left = passed & mask & !there;
         let gone = |index: &usize| left >> index & 1 == 1 && !self.is_present(first.plus(*index as u64));
         outcome.missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
-        outcome.refused = isolation.mask & !outcome.moved & !outcome.missing;
+        outcome.refused = isolation.mask & !there & !outcome.missing;
         (outcome, busy)
     }
 
-    /// Which pages of an isolation are in their frames.
-    fn populated(&self, isolation: Isolation) -> u16 {
-        let start = self.frame_address(isolation.frame);
-        let end = start + isolation.mask.count_ones() as usize * PAGE_SIZE;
+    /// Which frames of a block have memory.
+    fn populated(&self, block: FrameBlock) -> u16 {
+        let start = self.frame_address(block.frame(0));
         let mut ranges = [PresentRange::default(); BLOCK_PAGES];
-        let count = match self.pagemap.present(start, end, &mut ranges) {
+        let count = match self.pagemap.present(start, start + BLOCK_BYTES, &mut ranges) {
             Ok((count, _)) => count,
             Err(error) => self.fatal(format_args!("uswap: cannot look at the frames: {}", Reason(&error))),
         };
-        let is_there = |index: usize| {
-            let address = self.frame_address(isolation.frame(index));
-            ranges[..count].iter().any(|range| range.start <= address && address < range.end)
-        };
-        let to_move = (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1);
-        to_move.filter(|&index| is_there(index)).fold(0, |there, index| there | 1 << index)
+        ranges[..count].iter().fold(0, |mask, range| {
+            let (from, to) = ((range.start - start) / PAGE_SIZE, (range.end - start) / PAGE_SIZE);
+            mask | (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
+        })
     }
 
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an

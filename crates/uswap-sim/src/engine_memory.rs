@@ -202,7 +202,7 @@ impl EngineMemory {
             let isolation = self.core.isolate();
             if let Some(isolation) = isolation {
                 for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
-                    let FrameId(frame) = isolation.frame(index);
+                    let FrameId(frame) = isolation.frames.frame(index);
                     self.owners[frame as usize] = isolation.first.plus(index as u64);
                 }
                 let moved = IsolationOutcome { moved: isolation.mask, ..IsolationOutcome::default() };

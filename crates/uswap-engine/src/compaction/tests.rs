@@ -89,8 +89,7 @@ impl Rig {
         drop(core);
         loop {
             let Some(job) = self.core.lock().next_store() else { break };
-            let index =
-                (0..16).find(|&index| isolation.mask >> index & 1 == 1 && isolation.frame(index) == job.frame).unwrap();
+            let index = (0..16).find(|&index| isolation.frames.frame(index) == job.frame).unwrap();
             let id = self.last_id.fetch_add(1, Relaxed) + 1;
             let len = object_len(id);
             let handle = self.pool.lock().alloc(len).unwrap();

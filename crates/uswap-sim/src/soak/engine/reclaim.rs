@@ -56,12 +56,14 @@ impl MoveOut {
     }
 }
 
-/// The kernel moves what it can.
+/// The kernel moves what it can, running across gaps between the pages.
 fn move_block(isolation: Isolation, process: &mut Process, world: &mut World) -> Checked<IsolationOutcome> {
-    let Isolation { first, mask, .. } = isolation;
+    let Isolation { first, mask, gaps, frames } = isolation;
     let mut outcome = IsolationOutcome::default();
-    for index in bits(mask) {
-        let (page, frame) = (first.plus(index as u64), isolation.frame(index));
+    let last = BLOCK_PAGES - mask.leading_zeros() as usize;
+    for index in bits(mask | gaps).take_while(|&index| index < last) {
+        let (page, frame) = (first.plus(index as u64), frames.frame(index));
+        let is_gap = gaps >> index & 1 == 1;
         match process.mm.move_out(page, frame, world.chance) {
             None => outcome.moved |= 1 << index,
             // Stays so: an event that is under way keeps the kernel from the rest as well.
@@ -70,9 +72,9 @@ fn move_block(isolation: Isolation, process: &mut Process, world: &mut World) ->
                 break;
             }
             Some(Stop::AlreadyThere) => {
-                return violated(Checker::Frames, format!("the empty {frame:?} has memory"));
+                return violated(Checker::Frames, format!("{frame:?} of an empty block has memory"));
             }
-            Some(Stop::Missing) if !process.mm.is_present(page) => outcome.missing |= 1 << index,
+            Some(Stop::Missing) if !is_gap && !process.mm.is_present(page) => outcome.missing |= 1 << index,
             Some(Stop::Missing | Stop::Busy | Stop::Invalid | Stop::NoMemory) => {}
         }
     }
