@@ -139,14 +139,19 @@ impl Scale {
     }
 
     /// Pages that count against the budget; published in `slot`.
-    fn weigh(&mut self, slot: &ProcessSlot) -> u64 {
+    fn weigh(&mut self, slot: &ProcessSlot, inherits: bool) -> u64 {
         if self.looked.elapsed() > SLOW_LOOK {
             let _ = self.look_slowly();
         }
         let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
         let anon = resident.saturating_sub(shared);
         let shmem = shared.saturating_sub(self.file_pages);
-        let shmem = shmem - self.common.of_others(shmem, slot.pool_bytes.load(Relaxed) / PAGE_SIZE as u64);
+        let of_others = match inherits {
+            // Most of what it shares are the pools of those from which it was forked: they are uswap's, and count in full.
+            true => 0,
+            false => self.common.of_others(shmem, slot.pool_bytes.load(Relaxed) / PAGE_SIZE as u64),
+        };
+        let shmem = shmem - of_others;
         slot.anon_pages.store(anon, Relaxed);
         slot.shmem_pages.store(shmem, Relaxed);
         anon + shmem
@@ -267,7 +272,8 @@ impl Monitor {
     pub(crate) fn usage(&mut self) -> Usage {
         let group = self.member().group;
         let slot = self.member().slot();
-        let mine = self.scale.weigh(slot);
+        let inherits = self.engine().is_some_and(|engine| !engine.ancestors.is_empty());
+        let mine = self.scale.weigh(slot, inherits);
         if self.promised.is_some_and(|since| since.elapsed() > PROMISE_KEPT) {
             self.promise(0);
         }
