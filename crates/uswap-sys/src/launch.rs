@@ -354,8 +354,7 @@ pub fn die_by_signal(signal: i32, alone: bool) -> ! {
 /// The process at the other end of a unix socket when it connected: a descriptor and its pid, which is 0 when
 /// its pid namespace is not one that we can see.
 pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    get_option(socket, libc::SO_PEERCRED, &mut credentials)?;
+    let credentials = peer_credentials(socket)?;
     let pid = credentials.pid as u32;
     let mut pidfd: c_int = -1;
     if get_option(socket, libc::SO_PEERPIDFD, &mut pidfd).is_ok() && pidfd >= 0 {
@@ -370,9 +369,14 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
 
 /// The effective user and group of whoever is at the other end of a unix socket, when it connected.
 pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let credentials = peer_credentials(socket)?;
+    Ok((credentials.uid, credentials.gid))
+}
+
+fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     get_option(socket, libc::SO_PEERCRED, &mut credentials)?;
-    Ok((credentials.uid, credentials.gid))
+    Ok(credentials)
 }
 
 /// Types that getsockopt(2) may fill in.

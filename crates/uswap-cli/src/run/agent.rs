@@ -36,7 +36,7 @@ pub struct Anchor {
     pub path: String,
     started: Started,
     library: OwnedFd,
-    line: OwnedFd,
+    holder: Holder,
 }
 
 impl Anchor {
@@ -44,17 +44,17 @@ impl Anchor {
     /// on.
     pub fn start(with_zstd: bool) -> io::Result<Anchor> {
         let library = anchor::memory_file(NAME)?;
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (line, theirs) = line()?;
         let orders = Orders { name: c"uswap-anchor", content: content(with_zstd), linger: LINGER };
         let started = anchor::start(orders, &library, theirs)?;
         let path = format!("/proc/{}/fd/{}", started.pid, library.as_raw_fd());
-        Ok(Anchor { path, started, library, line: ours })
+        let holder = Holder { pid: started.pid, line };
+        Ok(Anchor { path, started, library, holder })
     }
 
     /// A child of ours that is not of the tree.
     pub fn pid(&self) -> u32 {
-        self.started.pid
+        self.holder.pid
     }
 
     /// Returns when the library can be loaded.
@@ -64,16 +64,41 @@ impl Anchor {
 
     /// Nobody needs the path any more: the anchor ends, while we do what there is left to do.
     pub fn release(&self) {
+        self.holder.release();
+    }
+
+    /// Lets it go, until it has ended. It is our child, unless this is a process that stayed behind: no zombie is left to
+    /// whoever is next.
+    pub fn end(self) {
+        self.holder.release();
+        self.holder.wait();
+    }
+}
+
+/// A process that holds the library's file until it is told.
+pub struct Holder {
+    /// Our child.
+    pub pid: u32,
+    /// Our end of [`line`].
+    pub line: OwnedFd,
+}
+
+impl Holder {
+    /// It may end.
+    pub fn release(&self) {
         let _ = rustix::net::send(&self.line, b"x", SendFlags::NOSIGNAL);
     }
 
-    /// Lets it go, until it has ended. It is our child, unless this is a process that stayed behind: no zombie is left to whoever
-    /// is next.
-    pub fn end(self) {
-        self.release();
-        let pid = Pid::from_raw(self.pid() as i32);
+    /// Until it has ended.
+    pub fn wait(&self) {
+        let pid = Pid::from_raw(self.pid as i32);
         let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
     }
+}
+
+/// Between us and a process that holds the library's file: our end, and its.
+pub fn line() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// The library in a memory file that nobody can change.

@@ -13,13 +13,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
-use rustix::process::{DumpableBehavior, Gid, Pid, Uid, WaitOptions, WaitStatus};
+use rustix::process::{DumpableBehavior, Gid, Uid, WaitStatus};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use uswap_engine::protocol::{AgentFile, Refusal};
 use uswap_sys::launch;
 
-use super::agent::LINGER;
+use super::agent::{self, Holder, LINGER};
 
 /// More users than a tree has, if nobody plays with us.
 const ANCHORS_MAX: usize = 256;
@@ -30,8 +29,7 @@ const READY_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 struct UserAnchor {
     user: u32,
     group: u32,
-    pid: u32,
-    line: OwnedFd,
+    holder: Holder,
 }
 
 /// All of them.
@@ -49,7 +47,7 @@ impl UserAnchors {
 
     /// Whether a process is one of them.
     pub fn contains(&self, pid: u32) -> bool {
-        self.anchors.iter().any(|anchor| anchor.pid == pid)
+        self.anchors.iter().any(|anchor| anchor.holder.pid == pid)
     }
 
     /// The agent's file for the user at the other end of a connection.
@@ -57,12 +55,12 @@ impl UserAnchors {
         let (user, group) = launch::peer_user(connection.as_fd()).map_err(|_| Refusal::Resources)?;
         let known = self.anchors.iter().find(|anchor| (anchor.user, anchor.group) == (user, group));
         let pid = match known {
-            Some(anchor) => anchor.pid,
+            Some(anchor) => anchor.holder.pid,
             None if !rustix::process::geteuid().is_root() => return Err(Refusal::OtherUser),
             None if self.anchors.len() >= ANCHORS_MAX => return Err(Refusal::Resources),
             None => {
                 let anchor = start(File::open(&self.agent), user, group).map_err(|_| Refusal::Resources)?;
-                let pid = anchor.pid;
+                let pid = anchor.holder.pid;
                 self.anchors.push(anchor);
                 pid
             }
@@ -74,35 +72,34 @@ impl UserAnchors {
     /// A child of ours has changed its state; perhaps it is one of them, and its user has killed it.
     pub fn ended(&mut self, pid: u32, status: WaitStatus) {
         if !status.stopped() {
-            self.anchors.retain(|anchor| anchor.pid != pid);
+            self.anchors.retain(|anchor| anchor.holder.pid != pid);
         }
     }
 
     /// Nobody needs the path any more.
     pub fn release(&self) {
         for anchor in &self.anchors {
-            let _ = rustix::net::send(&anchor.line, b"x", SendFlags::NOSIGNAL);
+            anchor.holder.release();
         }
     }
 
     /// Until all have ended, who are our children.
     pub fn wait(&mut self) {
         for anchor in self.anchors.drain(..) {
-            let pid = Pid::from_raw(anchor.pid as i32);
-            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+            anchor.holder.wait();
         }
     }
 }
 
 /// Starts an anchor: its standard input is the agent, its standard output our line to it.
-fn start(agent: io::Result<File>, user: u32, group: u32) -> io::Result<UserAnchor> {
-    let (line, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+fn start(file: io::Result<File>, user: u32, group: u32) -> io::Result<UserAnchor> {
+    let (line, theirs) = agent::line()?;
     let mut child = Command::new("/proc/self/exe")
         .arg0("uswap-anchor")
         .args(["anchor", &user.to_string(), &group.to_string()])
         .env_clear()
         .current_dir("/")
-        .stdin(agent?)
+        .stdin(file?)
         .stdout(theirs)
         .stderr(Stdio::null())
         .spawn()?;
@@ -113,7 +110,7 @@ fn start(agent: io::Result<File>, user: u32, group: u32) -> io::Result<UserAncho
         child.wait()?;
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(UserAnchor { user, group, pid: child.id(), line })
+    Ok(UserAnchor { user, group, holder: Holder { pid: child.id(), line } })
 }
 
 /// `uswap anchor`.
