@@ -287,7 +287,7 @@ impl Slots {
     /// Takes one empty cluster away from this process, to be given back to the group. The last empty one is kept, or
     /// a process that swaps one page in and out would claim and release a cluster each time.
     pub fn take_empty_cluster(&mut self) -> Option<u32> {
-        if self.empty.len < 2 {
+        if !self.has_spare_cluster() {
             return None;
         }
         // The first is the next to be used; the last is the one that costs least to miss.
@@ -296,6 +296,11 @@ impl Slots {
         self.clusters[cluster as usize] = None;
         self.granted -= 1;
         Some(cluster)
+    }
+
+    /// Whether there is an empty cluster to take away.
+    pub fn has_spare_cluster(&self) -> bool {
+        self.empty.len >= 2
     }
 
     /// Whether `slot` is handed out.
@@ -524,7 +529,9 @@ mod tests {
         assert_eq!(slots.granted(), 4);
         assert_eq!(slots.take_empty_cluster(), Some(3));
         assert_eq!(slots.take_empty_cluster(), Some(2));
+        assert!(slots.has_spare_cluster());
         assert_eq!(slots.take_empty_cluster(), Some(1));
+        assert!(!slots.has_spare_cluster());
         assert_eq!(slots.take_empty_cluster(), None);
         // The same cluster may come back later.
         slots.grant(3);

@@ -131,6 +131,11 @@ impl Areas {
         }
     }
 
+    /// Whether there is something for [`release_empty_clusters`](Self::release_empty_clusters) to do.
+    pub(crate) fn have_spare_clusters(&self, core: &Core) -> bool {
+        self.areas.iter().any(|area| core.slots(area.id).has_spare_cluster())
+    }
+
     /// Publishes the use of each area.
     pub fn publish(&self, core: &Core, member: &Member) {
         for area in &self.areas {

@@ -40,6 +40,7 @@ use crate::monitor::Post;
 use crate::page_io::{PageBatch, SlotPage};
 use crate::patience::{Gate, Lock};
 use crate::swapout::PendingStore;
+use crate::writer::Writer;
 use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 
 /// Blocks of frames that are given back to the kernel at a time: 2 MiB.
@@ -126,7 +127,8 @@ pub struct Engine {
     pub(crate) meter: Meter,
     pub(crate) call: Call,
     pub(crate) ahead: Ahead,
-    /// Handlers, and threads that read ahead, that have all the memory that they need.
+    pub(crate) writer: Writer,
+    /// Handlers, threads that read ahead and the writer, as far as they have all the memory that they need.
     pub(crate) handlers_ready: AtomicU32,
     pub(crate) post: &'static Post,
     /// Nanoseconds of a handler for a page from the pool, and for one from an area: a mean of the last ones.
@@ -143,6 +145,8 @@ pub(crate) struct Meter {
     pub mine: AtomicU64,
     /// Pages that handlers added since.
     pub added: AtomicU64,
+    /// Where reclaim ends.
+    pub low: AtomicU64,
     /// Where a handler that has served a fault calls the monitor.
     pub start: AtomicU64,
     /// Where it reclaims a little by itself, because the monitor does not keep up.
@@ -194,6 +198,10 @@ pub(crate) struct Worker {
     pub busy: Vec<PageNumber>,
     /// Whether `busy` is filled.
     pub collects_busy: bool,
+    /// Whether this thread writes to areas. Otherwise it leaves that to the writer.
+    pub writes: bool,
+    /// Rounds for which it leaves all stores to the writer, because most pages found no place in memory.
+    pub leaves_stores: u32,
     /// Faults that have been read and not yet served.
     pub pending: VecDeque<PendingFault>,
     /// Whether the pool had to shrink when this thread looked.
@@ -215,6 +223,8 @@ impl Worker {
             released: Vec::with_capacity(RELEASED_KEPT),
             busy: Vec::new(),
             collects_busy: false,
+            writes: true,
+            leaves_stores: 0,
             pending: VecDeque::with_capacity(4096),
             pool_gate: Default::default(),
         })
@@ -342,6 +352,7 @@ impl Engine {
                 meter: Meter::default(),
                 call,
                 ahead: Ahead::new(),
+                writer: Writer::new(),
                 handlers_ready: AtomicU32::new(0),
                 post,
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],

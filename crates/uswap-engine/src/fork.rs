@@ -529,6 +529,8 @@ impl Monitor {
     pub(crate) fn inherit(&mut self) {
         let old = ENGINE.swap(std::ptr::null_mut(), AcqRel);
         if !old.is_null() {
+            // What this process has counts from here on, and no more as what its parent was promised.
+            self.usage();
             // SAFETY: the value is the parent's engine, copied by fork. None of its threads runs here, the one thread of
             // the program waits for this one, and nobody else has the pointer. It is taken apart below, and what belongs
             // to the parent (descriptors, whose numbers mean something else here) is forgotten, not dropped.
@@ -565,6 +567,7 @@ impl Monitor {
             fault_cost: _,
             started: _,
             ahead: _,
+            writer: _,
             said_full: _,
         } = old;
         std::mem::forget((member, uffd, pagemap, call, areas));

@@ -408,6 +408,8 @@ pub struct ProcessSlot {
     pub anon_pages: AtomicU64,
     /// Pages that a child will have which this process is about to fork: they count as used.
     pub promised_pages: AtomicU64,
+    /// Pages that this process lacks of its fair share: those who have more than theirs give way.
+    pub claimed_pages: AtomicU64,
     /// Shared pages in RAM (RssShmem), the compressed pool included; of those that others have too, a share.
     pub shmem_pages: AtomicU64,
     /// Resident pages that uswap leaves alone.
@@ -502,6 +504,7 @@ impl ProcessSlot {
             &self.overhead_pages,
             &self.reclaim_request_pages,
             &self.promised_pages,
+            &self.claimed_pages,
         ] {
             word.store(0, Relaxed);
         }

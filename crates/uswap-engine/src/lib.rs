@@ -7,7 +7,8 @@
 //! - [`swapin`], [`swapout`]: the two ways of a page;
 //! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`guard_regions`],
 //!   [`page_references`] and [`control_blocks`]: what is done with its memory that needs care;
-//! - [`monitor`]: the reclaim thread, which keeps the process inside its budget;
+//! - [`monitor`]: the reclaim thread, which keeps the process inside its budget, and `writer`, which waits for disks in its
+//!   stead;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children;
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
@@ -41,4 +42,5 @@ mod smaps;
 pub mod store;
 pub mod swapin;
 pub mod swapout;
+mod writer;
 pub mod zpool;

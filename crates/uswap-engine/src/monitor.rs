@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 use uswap_sys::uffd::UffdUnavailable;
 
-use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{PAGE_SIZE, PageRange};
 use uswap_sys::futex::{Waited, Word};
@@ -27,6 +27,7 @@ use crate::group::ProcessSlot;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
 use crate::protocol::Kind;
+use crate::writer::{self, Progress};
 
 /// Stack of an engine thread.
 pub const STACK_BYTES: usize = 256 << 10;
@@ -38,6 +39,8 @@ const ONLY_BROKEN_MAX: u32 = 8;
 /// The part of the budget that rests in the swap cache. It shows which pages are in use, but each hit is a fault that the
 /// program would not have taken: measured with 5, 20, 40 and 100.
 const CACHED_SHARE: u64 = 20;
+/// How long reclaim rests while only the writer has something to do: what a program fills meanwhile at 1 GiB/s is little.
+const AWAIT_WRITER: Duration = Duration::from_micros(200);
 /// After a reclaim that found nothing.
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
@@ -49,8 +52,10 @@ const ADOPT_EVERY: Duration = Duration::from_millis(4);
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// Looking in vain takes at most one part in this many of the monitor's time.
 const ADOPT_COST: u32 = 8;
-/// A child counts its own memory after this time, mostly.
+/// A child that has said hello counts its own memory after this time.
 const PROMISE_KEPT: Duration = Duration::from_millis(50);
+/// A child that has not said hello by then never will.
+const PROMISE_ENDS: Duration = Duration::from_secs(2);
 /// What a fault costs beside its handler's work: two threads change places twice, and another page leaves in its stead.
 const FAULT_OVERHEAD_NS: u64 = 30_000;
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
@@ -58,6 +63,8 @@ const FAULT_OVERHEAD_NS: u64 = 30_000;
 const JOIN_AFTER: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
 /// Who has had so much, files included, joins at the first look.
 const JOIN_ABOVE: u64 = 12 << 20;
+/// The monitor may come so much too late, on a machine that is busy.
+const UNSEEN_MS: u64 = 8;
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 
@@ -187,6 +194,27 @@ impl Adoption {
     }
 }
 
+/// How fast the program fills memory that is not adopted yet, where nothing makes it wait.
+#[derive(Default)]
+struct Growth {
+    pages_per_ms: u64,
+}
+
+impl Growth {
+    /// `pages` were found that are new since the last look, some time `ago`.
+    fn found(&mut self, pages: u64, ago: Duration) {
+        let us = ago.as_micros().clamp(1, 1 << 20) as u64;
+        let now = pages * 1000 / us.max(1000);
+        // Fast programs pause; a mean over some looks.
+        self.pages_per_ms = self.pages_per_ms.max(now) - self.pages_per_ms.max(now).saturating_sub(now).div_ceil(16);
+    }
+
+    /// What it may fill before it is seen.
+    fn unseen(&self) -> u64 {
+        self.pages_per_ms * UNSEEN_MS
+    }
+}
+
 pub(crate) struct Monitor {
     pub(crate) post: &'static Post,
     stage: Stage,
@@ -198,6 +226,9 @@ pub(crate) struct Monitor {
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
+    claim: Claim,
+    growth: Growth,
+    started: Instant,
     pool_share: PoolShare,
     compaction: Compaction,
     /// When a child was last promised memory.
@@ -221,6 +252,9 @@ impl Monitor {
             last_adoption: Adoption { ended: Instant::now(), took: Duration::ZERO, found: true },
             looked_at_all: Instant::now(),
             fruitless: false,
+            claim: Claim::default(),
+            growth: Growth::default(),
+            started: Instant::now(),
             pool_share: PoolShare::new(),
             compaction: Compaction::new(),
             promised: None,
@@ -272,25 +306,41 @@ impl Monitor {
     pub(crate) fn usage(&mut self) -> Usage {
         let group = self.member().group;
         let slot = self.member().slot();
+        let mine_index = self.member().index;
         let inherits = self.engine().is_some_and(|engine| !engine.ancestors.is_empty());
         let mine = self.scale.weigh(slot, inherits);
-        if self.promised.is_some_and(|since| since.elapsed() > PROMISE_KEPT) {
-            self.promise(0);
-        }
-        let (mut total, mut processes) = (0, 0);
-        for (_, other) in group.processes() {
+        self.end_promise();
+        let (mut total, mut processes, mut claims) = (0, 0, 0);
+        for (index, other) in group.processes() {
+            if index != mine_index {
+                claims += other.claimed_pages.load(Relaxed);
+            }
             for pages in [other.usage_pages(), other.promised_pages.load(Relaxed)] {
                 total += pages;
                 processes += u64::from(pages > 0);
             }
         }
-        Usage { limit: group.limit_pages(), total, mine, processes }
+        let limit = group.limit_pages();
+        let mut usage = Usage { limit, total, mine, processes, claims, held_at: None, unseen: self.growth.unseen() };
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let claimed = self.claim.update(&usage, now_ms);
+        usage.held_at = self.claim.held_at(now_ms);
+        self.member().slot().claimed_pages.store(claimed, Relaxed);
+        usage
     }
 
     /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
     pub(crate) fn promise(&mut self, pages: u64) {
         self.promised = (pages > 0).then(Instant::now);
         self.member().slot().promised_pages.store(pages, Relaxed);
+    }
+
+    fn end_promise(&mut self) {
+        let Some(since) = self.promised else { return };
+        let is_kept = since.elapsed() > PROMISE_KEPT && self.member().slot().forks_in_flight() == 0;
+        if is_kept || since.elapsed() > PROMISE_ENDS {
+            self.promise(0);
+        }
     }
 
     /// Finds out whether the pool pays.
@@ -349,12 +399,13 @@ impl Monitor {
         meter.mine.store(usage.mine, Relaxed);
         meter.added.store(0, Relaxed);
         meter.limit.store(marks.limit, Relaxed);
+        meter.low.store(marks.low, Relaxed);
         meter.start.store(marks.start(), Relaxed);
         meter.direct.store(marks.direct(), Relaxed);
         let percent = u64::from(engine.member.group.config().zpool_percent);
         let share = self.pool_share.share();
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
-        let pool = usage.watermarks().limit * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
+        let pool = usage.entitled() * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
         meter.pool_limit.store(pool, Relaxed);
         let reserve = if page_references::are_used() { 0 } else { (marks.limit / 128).clamp(32, 1024) };
         meter.reserve.store(reserve, Relaxed);
@@ -377,7 +428,9 @@ impl Monitor {
         let start = Instant::now();
         let found = self.adopter.adopt_more(engine, look, urgent);
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
-        self.last_adoption = Adoption { ended: Instant::now(), took: start.elapsed(), found: found > 0 };
+        let ended = Instant::now();
+        self.growth.found(found, ended - self.last_adoption.ended);
+        self.last_adoption = Adoption { ended, took: ended - start, found: found > 0 };
     }
 
     /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
@@ -420,12 +473,15 @@ impl Monitor {
     pub(crate) fn reclaim_while(&mut self, engine: &Engine, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
         let (mut fruitless, mut only_broken) = (0, 0);
         let mut shared = false;
+        let mut written = 0;
+        let _ = engine.writer.progress(&mut written);
         self.fruitless = false;
         loop {
             let usage = self.usage();
             let Some(marks) = goal(&usage) else {
                 return self.set_meter(&usage, &usage.watermarks());
             };
+            let posted = self.post.wake.load();
             self.judge_pool();
             self.set_meter(&usage, &marks);
             self.look_after_the_rest();
@@ -451,6 +507,18 @@ impl Monitor {
                 (fruitless, only_broken) = (0, 0);
                 continue;
             }
+            match engine.writer.progress(&mut written) {
+                Progress::Made => {
+                    (fruitless, only_broken) = (0, 0);
+                    self.await_writer(posted);
+                    continue;
+                }
+                Progress::Awaited if broken == 0 => {
+                    self.await_writer(posted);
+                    continue;
+                }
+                Progress::Awaited | Progress::None => {}
+            }
             // What is shared no more can be moved in the next round, unless something else holds it.
             only_broken += 1;
             if broken > 0 && only_broken < ONLY_BROKEN_MAX {
@@ -462,6 +530,11 @@ impl Monitor {
                 return;
             }
         }
+    }
+
+    /// `posted`: what was posted before the round that found nothing to do here.
+    fn await_writer(&self, posted: u32) {
+        let _ = self.post.wake.wait(posted, Some(AWAIT_WRITER));
     }
 
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
@@ -528,6 +601,7 @@ impl Monitor {
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
         start_handlers(engine);
+        self.worker().writes = !engine.writer.is_present();
         Ok(engine)
     }
 
@@ -547,6 +621,9 @@ impl Monitor {
         let _running = engine.running.read().expect("no thread panics with this lock");
         engine.settle_heirs(self.worker());
         engine.publish();
+        if engine.writer.is_present() && engine.areas.have_spare_clusters(&engine.core()) {
+            engine.writer.call();
+        }
         let spare = engine.meter.reserve.load(Relaxed);
         engine.trash_free_frames(spare);
         for ancestor in &engine.ancestors {
@@ -611,6 +688,14 @@ struct HandlerStart {
 }
 
 /// Its argument is the engine.
+extern "C" fn writer_main(engine: *mut u8) {
+    // SAFETY: `start_handlers` passes an engine that lives as long as the process.
+    #[allow(unsafe_code)]
+    let engine = unsafe { &*engine.cast::<Engine>() };
+    engine.write_when_called()
+}
+
+/// Its argument is the engine.
 extern "C" fn ahead_main(engine: *mut u8) {
     // SAFETY: `start_handlers` passes an engine that lives as long as the process.
     #[allow(unsafe_code)]
@@ -646,6 +731,14 @@ fn start_handlers(engine: &'static Engine) {
             Ok(_thread) => started += 1,
             // Every page waits for its fault then.
             Err(error) => engine.member.say(format_args!("uswap: less is read ahead: {}", Reason(&error))),
+        }
+    }
+    if writer::is_affordable() {
+        let start = std::ptr::from_ref(engine).cast_mut().cast();
+        match thread::spawn(c"uswap-write", STACK_BYTES, FileTable::Share, writer_main, start) {
+            Ok(_thread) => started += 1,
+            // The monitor writes then.
+            Err(error) => engine.member.say(format_args!("uswap: writes are not made beside: {}", Reason(&error))),
         }
     }
     // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would

@@ -31,6 +31,8 @@ const STALL_WAITS: u32 = 100;
 const ROUNDS_AFTER_FAULT: u32 = 4;
 /// Free frames beyond the reserve that are worth a system call.
 const TRASH_STEP: u64 = 64;
+/// Rounds without a store after one in which most pages found no place in memory, of a thread that does not write.
+const ROUNDS_LEFT: u32 = 16;
 /// How long faults do not wait for memory after nothing could be stored.
 const HOPELESS_MS: u64 = 50;
 
@@ -290,8 +292,24 @@ impl Engine {
         self.release(&mut worker.released);
     }
 
+    /// Whether the next stores are the writer's, who is called then.
+    fn leaves_stores(&self, worker: &mut Worker) -> bool {
+        if worker.writes {
+            return false;
+        }
+        let leaves = worker.leaves_stores > 0 || worker.pool_gate.is_full() && self.areas.any_open();
+        worker.leaves_stores = worker.leaves_stores.saturating_sub(1);
+        if leaves {
+            self.writer.call();
+        }
+        leaves
+    }
+
     /// Stores up to `max` of the oldest cached pages; returns how many frames became free.
     pub(crate) fn store_some(&self, worker: &mut Worker, max: usize) -> u64 {
+        if self.leaves_stores(worker) {
+            return 0;
+        }
         let mut stores = std::mem::take(&mut worker.stores);
         {
             let mut core = self.core();
@@ -304,16 +322,11 @@ impl Engine {
             self.store_in_memory(store, worker);
         }
         if stores.iter().any(|store| store.result.is_none()) {
-            self.store_on_areas(&mut stores, worker);
-        }
-        // What no area took goes to the pool after all, even beyond its limit: half a page in memory is less than one.
-        for store in stores.iter_mut().filter(|store| store.result == Some(StoreResult::Failed)) {
-            if let Some(result) = self.compress_into_pool(store.job, store.hash, worker) {
-                store.result = Some(result);
+            if worker.writes {
+                self.store_elsewhere(&mut stores, worker);
+            } else {
+                self.leave_to_writer(&mut stores, worker);
             }
-        }
-        if !stores.is_empty() && stores.iter().all(|store| store.result == Some(StoreResult::Failed)) {
-            self.give_up_for_a_while();
         }
         let mut done = 0;
         let mut core = self.core();
@@ -330,13 +343,42 @@ impl Engine {
         }
         core.take_released(&mut worker.released);
         drop(core);
-        self.areas.release_empty_clusters(&self.core, &self.member);
+        if worker.writes {
+            self.areas.release_empty_clusters(&self.core, &self.member);
+        }
         self.release(&mut worker.released);
         worker.stores = stores;
         while let Some(page) = worker.wanted.pop() {
             self.serve_wanted(page, worker);
         }
         done
+    }
+
+    /// Writes to areas what found no place in memory.
+    fn store_elsewhere(&self, stores: &mut [PendingStore], worker: &mut Worker) {
+        self.store_on_areas(stores, worker);
+        // What no area took goes to the pool after all, even beyond its limit: half a page in memory is less than one.
+        for store in stores.iter_mut().filter(|store| store.result == Some(StoreResult::Failed)) {
+            if let Some(result) = self.compress_into_pool(store.job, store.hash, worker) {
+                store.result = Some(result);
+            }
+        }
+        if stores.iter().all(|store| store.result == Some(StoreResult::Failed)) {
+            self.give_up_for_a_while();
+        }
+    }
+
+    /// What found no place in memory stays in the swap cache for the writer.
+    fn leave_to_writer(&self, stores: &mut [PendingStore], worker: &mut Worker) {
+        let mut left = 0;
+        for store in stores.iter_mut().filter(|store| store.result.is_none()) {
+            store.result = Some(StoreResult::Failed);
+            left += 1;
+        }
+        if left * 2 > stores.len() {
+            worker.leaves_stores = ROUNDS_LEFT;
+        }
+        self.writer.call();
     }
 
     fn count_store(&self, result: StoreResult) {
@@ -450,7 +492,11 @@ impl Engine {
         let (bytes, limit) = (self.pool.lock().pool_bytes() as u64, self.meter.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
         if worker.pool_gate.must_shrink(bytes, limit, accept) && self.areas.any_open() {
-            let _ = self.write_back(worker);
+            if worker.writes {
+                let _ = self.write_back(worker);
+            } else {
+                self.writer.call();
+            }
         }
     }
 

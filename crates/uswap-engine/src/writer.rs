@@ -1,0 +1,140 @@
+//! The writer: a thread that reclaims what needs a disk.
+//!
+//! The monitor must see what the program fills at each moment, and a write takes milliseconds, now and then many. So it
+//! never waits for one: it moves pages out and compresses them, and what belongs on an area it leaves to this thread, which
+//! does whole rounds of reclaim beside it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+use uswap_sys::futex::Word;
+use uswap_sys::thread;
+
+use crate::assist::descriptors_are_scarce;
+use crate::engine::{BATCH, Engine, Entry, Worker};
+
+/// A call for the writer.
+pub(crate) struct Writer {
+    /// There is such a thread.
+    present: AtomicBool,
+    /// Counts calls; the thread sleeps on it.
+    calls: Word,
+    /// It was called, and has not come to an end.
+    at_work: AtomicBool,
+    /// Pages that it has stored or given back.
+    pages: AtomicU64,
+}
+
+/// What the writer has done since it was last asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// It has brought the budget nearer.
+    Made,
+    /// It is at work.
+    Awaited,
+    /// None, and it has given up.
+    None,
+}
+
+impl Writer {
+    pub const fn new() -> Writer {
+        Writer {
+            present: AtomicBool::new(false),
+            calls: Word::new(0),
+            at_work: AtomicBool::new(false),
+            pages: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether writes can be left to it. Its ring is a descriptor, so there is none where those are scarce.
+    pub fn is_present(&self) -> bool {
+        self.present.load(Relaxed)
+    }
+
+    /// There is something to write.
+    pub fn call(&self) {
+        if !self.at_work.swap(true, AcqRel) {
+            self.calls.atomic().fetch_add(1, AcqRel);
+            self.calls.wake_all();
+        }
+    }
+
+    /// `seen`: what this had counted before.
+    pub fn progress(&self, seen: &mut u64) -> Progress {
+        // In this order: what was done before it ended is seen.
+        let at_work = self.at_work.load(Acquire);
+        let pages = self.pages.load(Relaxed);
+        match (std::mem::replace(seen, pages) != pages, at_work) {
+            (true, _) => Progress::Made,
+            (false, true) => Progress::Awaited,
+            (false, false) => Progress::None,
+        }
+    }
+}
+
+/// Whether a process gets a writer.
+pub(crate) fn is_affordable() -> bool {
+    !descriptors_are_scarce()
+}
+
+impl Engine {
+    /// The life of the writer.
+    pub(crate) fn write_when_called(&'static self) -> ! {
+        thread::prefer();
+        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH) {
+            Ok(worker) => worker,
+            Err(error) => {
+                self.fatal(format_args!("uswap: cannot make a writer: {}", uswap_sys::report::Reason(&error)))
+            }
+        };
+        self.writer.present.store(true, Relaxed);
+        self.handlers_ready.fetch_add(1, AcqRel);
+        loop {
+            let calls = self.writer.calls.load();
+            while let Entry::Running(_guard) = self.enter() {
+                self.areas.release_empty_clusters(&self.core, &self.member);
+                if !self.write_a_little(&mut worker) {
+                    break;
+                }
+            }
+            // In this order: a call from here on is heard below.
+            self.writer.at_work.store(false, Release);
+            let _ = self.writer.calls.wait(calls, None);
+        }
+    }
+
+    /// One round of reclaim; whether there may be more to do.
+    fn write_a_little(&self, worker: &mut Worker) -> bool {
+        if self.is_hopeless() || self.meter.used() <= self.meter.low.load(Relaxed) {
+            return false;
+        }
+        let round = self.reclaim_round(worker, self.is_over_limit());
+        self.meter.freed(round.trashed);
+        self.writer.pages.fetch_add(round.stored + round.trashed, Relaxed);
+        round.achieved_something()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_once_and_then_awaited_until_the_end() {
+        let (writer, mut seen) = (Writer::new(), 0);
+        assert_eq!(writer.progress(&mut seen), Progress::None);
+        writer.call();
+        assert_eq!(writer.progress(&mut seen), Progress::Awaited);
+        writer.pages.fetch_add(3, Relaxed);
+        writer.at_work.store(false, Release);
+        assert_eq!(writer.progress(&mut seen), Progress::Made);
+        assert_eq!(writer.progress(&mut seen), Progress::None);
+    }
+
+    #[test]
+    fn a_call_while_it_is_at_work_is_none() {
+        let writer = Writer::new();
+        writer.call();
+        writer.call();
+        assert_eq!(writer.calls.load(), 1);
+    }
+}
