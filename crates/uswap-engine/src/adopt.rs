@@ -139,7 +139,7 @@ impl Adopter {
             return if look == Look::All { self.note_present(engine, start, end) } else { Ok(0) };
         }
         let is_known = new < range.pages;
-        if !is_known && engine.pagemap.present(start, end, &mut self.present[..1])?.0 == 0 {
+        if !is_known && !engine.pagemap.has_present(start, end)? {
             return Ok(0);
         }
         if self.adopted >= ADOPTED_MAX {

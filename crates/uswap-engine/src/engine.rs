@@ -155,6 +155,8 @@ pub(crate) struct Meter {
     pub limit: AtomicU64,
     /// The monitor need not be called: it reclaims at this moment, or found nothing to reclaim a moment ago.
     pub called: AtomicBool,
+    /// The monitor found nothing to reclaim the last time: waiting for it is in vain.
+    pub fruitless: AtomicBool,
     /// Pool bytes from which the oldest objects are written back.
     pub pool_limit: AtomicU64,
     /// Frames without content that are kept ready.

@@ -146,17 +146,19 @@ impl Scale {
     }
 
     /// Pages that count against the budget; published in `slot`.
-    fn weigh(&mut self, slot: &ProcessSlot, inherits: bool) -> u64 {
+    fn weigh(&mut self, slot: &ProcessSlot, engine: Option<&Engine>) -> u64 {
         if self.looked.elapsed() > SLOW_LOOK {
             let _ = self.look_slowly();
         }
         let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
         let anon = resident.saturating_sub(shared);
         let shmem = shared.saturating_sub(self.file_pages);
-        let of_others = match inherits {
+        let of_others = match engine {
             // Most of what it shares are the pools of those from which it was forked: they are uswap's, and count in full.
-            true => 0,
-            false => self.common.of_others(shmem, slot.pool_bytes.load(Relaxed) / PAGE_SIZE as u64),
+            Some(engine) if !engine.ancestors.is_empty() => 0,
+            // As it is at this moment: what the pool has grown since must not pass for the program's.
+            Some(engine) => self.common.of_others(shmem, (engine.pool.lock().pool_bytes() / PAGE_SIZE) as u64),
+            None => self.common.of_others(shmem, 0),
         };
         let shmem = shmem - of_others;
         slot.anon_pages.store(anon, Relaxed);
@@ -307,8 +309,7 @@ impl Monitor {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine_index = self.member().index;
-        let inherits = self.engine().is_some_and(|engine| !engine.ancestors.is_empty());
-        let mine = self.scale.weigh(slot, inherits);
+        let mine = self.scale.weigh(slot, self.engine());
         self.end_promise();
         let (mut total, mut processes, mut claims) = (0, 0, 0);
         for (index, other) in group.processes() {
@@ -386,6 +387,7 @@ impl Monitor {
         if let Some(engine) = self.engine() {
             // Where nothing is left to reclaim, the next look is soon enough.
             engine.meter.called.store(fruitless, Relaxed);
+            engine.meter.fruitless.store(fruitless, Relaxed);
         }
         let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
         let sleep =

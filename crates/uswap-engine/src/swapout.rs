@@ -9,6 +9,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use uswap_sys::report::Reason;
 
+use rustix::mm::MprotectFlags;
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
@@ -77,7 +78,7 @@ impl Engine {
             }
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.
-            if waits >= STALL_WAITS {
+            if waits >= STALL_WAITS || self.meter.fruitless.load(Relaxed) {
                 return;
             }
             waits += 1;
@@ -219,6 +220,7 @@ impl Engine {
         let mut passed = 0u16;
         let mut index = 0;
         let mut single = false;
+        let mut executable = None;
         while index < BLOCK_PAGES {
             if mask >> index & 1 == 0 {
                 index += 1;
@@ -241,6 +243,12 @@ impl Engine {
                     single = true;
                     continue;
                 }
+                // Pages move only between mappings of the same protection. That of the program's may be executable.
+                Stop::Invalid if executable.is_none() => {
+                    executable = Some(self.let_frames_execute(frames, true));
+                    single = executable != Some(true);
+                    continue;
+                }
                 // AlreadyThere: moved by the call before and not counted, see `move_run`; looked at below.
                 Stop::Invalid | Stop::Missing | Stop::AlreadyThere => {}
                 Stop::TryLater | Stop::NoMemory | Stop::ProcessGone => break,
@@ -250,6 +258,9 @@ impl Engine {
                 )),
             }
             index += 1;
+        }
+        if executable == Some(true) && !self.let_frames_execute(frames, false) {
+            self.fatal(format_args!("uswap: frames cannot be made as they were"));
         }
         // What is in the frames tells what was moved.
         let there = self.populated(frames);
@@ -263,6 +274,19 @@ impl Engine {
         outcome.missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
         outcome.refused = isolation.mask & !there & !outcome.missing;
         (outcome, busy)
+    }
+
+    /// Whether the frames of a block now are executable, or now are not. What is in them leaves by a copy, or to where
+    /// only the others' protection is.
+    fn let_frames_execute(&self, block: FrameBlock, may_execute: bool) -> bool {
+        let start = self.frame_address(block.frame(0));
+        let protection = match may_execute {
+            true => MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC,
+            false => MprotectFlags::READ | MprotectFlags::WRITE,
+        };
+        // SAFETY: the frames are the engine's own, `frame_address` has checked that they lie in its mapping, and they stay
+        // readable and writable.
+        unsafe { rustix::mm::mprotect(start as *mut _, BLOCK_BYTES, protection) }.is_ok()
     }
 
     /// Which frames of a block have memory.

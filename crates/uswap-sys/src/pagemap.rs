@@ -130,6 +130,16 @@ impl PageMap {
     ///
     /// `out` must not itself be missing in memory that this thread serves. Fault path.
     pub fn present(&self, start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(usize, usize)> {
+        self.scan(start, end, out, 0)
+    }
+
+    /// Whether `start..end` has a populated page: looks no further than the first.
+    pub fn has_present(&self, start: usize, end: usize) -> io::Result<bool> {
+        Ok(self.scan(start, end, &mut [PresentRange::default()], 1)?.0 > 0)
+    }
+
+    /// `max_pages`: after how many it ends, at the earliest; 0: not before `end`.
+    fn scan(&self, start: usize, end: usize, out: &mut [PresentRange], max_pages: u64) -> io::Result<(usize, usize)> {
         if start >= end || out.is_empty() {
             return Ok((0, start.min(end)));
         }
@@ -142,7 +152,7 @@ impl PageMap {
             walk_end: start as u64,
             vec: out.as_mut_ptr().expose_provenance() as u64,
             vec_len: out.len() as u64,
-            max_pages: 0,
+            max_pages,
             category_inverted: 0,
             category_mask: CATEGORY_PRESENT,
             category_anyof_mask: 0,
@@ -243,5 +253,10 @@ mod tests {
         assert!(page_of(next) >= 4 && next < end, "{}", page_of(next));
         let (filled, _) = pagemap.present(next, end, &mut out).unwrap();
         assert_eq!(filled, 2);
+
+        for pagemap in [pagemap, PageMap::by_mincore()] {
+            assert!(pagemap.has_present(start, end).unwrap());
+            assert!(!pagemap.has_present(start, start + 2 * PAGE_SIZE).unwrap());
+        }
     }
 }

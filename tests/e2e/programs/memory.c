@@ -91,6 +91,27 @@ static void code(void)
 		MUST(wrong_word((uint64_t *)(p + k * MiB), 3, k * MiB / PAGE) == WORDS);
 }
 
+/* As sbcl has its whole heap: executable all the time. */
+static void executable(void)
+{
+	char *p = map(SIZE);
+	MUST(mprotect(p, SIZE, PROT_READ | PROT_WRITE | PROT_EXEC) == 0);
+	for (uint64_t round = 0; round < 3; round++) {
+		fill(p, SIZE, 60 + round);
+		push_out(p, SIZE, "executable");
+		check(p, SIZE, 60 + round, "executable");
+	}
+	/* Now and then beside other memory, and not executable any more. */
+	for (size_t m = 0; m < SIZE / MiB; m += 2)
+		MUST(mprotect(p + m * MiB, MiB, PROT_READ | PROT_WRITE) == 0);
+	push_out(p, SIZE, "half of it executable");
+	check(p, SIZE, 62, "half of it executable");
+	unsigned char function[] = { 0x89, 0xf8, 0x05, 7, 0, 0, 0, 0xc3 };
+	memcpy(p + MiB, function, sizeof function);
+	push_out(p, SIZE, "code");
+	MUST(((int (*)(int))(void *)(p + MiB))(1000) == 1007);
+}
+
 static void lock(void)
 {
 	char *p = swapped(SIZE, 4, "mlock");
@@ -845,6 +866,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "mprotect", protect },	  { "code", code },
+		{ "executable", executable },
 		{ "mlock", lock },		  { "mlockall", lock_all },
 		{ "guards", guards },		  { "vmsplice", pages_in_pipes },
 			  { "mremap", remap },

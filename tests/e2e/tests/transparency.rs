@@ -36,6 +36,7 @@ macro_rules! cases {
 cases! { "memory":
     mprotect_of_swapped_memory = "mprotect",
     code_written_swapped_and_called = "code",
+    memory_that_is_executable = "executable",
     mlock_brings_in_and_keeps = "mlock",
     mlockall_locks_the_program_alone = "mlockall",
     guards_stay_and_take_content_away = "guards",
