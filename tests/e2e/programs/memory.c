@@ -91,6 +91,32 @@ static void code(void)
 		MUST(wrong_word((uint64_t *)(p + k * MiB), 3, k * MiB / PAGE) == WORDS);
 }
 
+/* Memory that is written and executed at a time, as the heap of a compiler to memory: whether it can be swapped or not,
+ * the program goes on, at a bearable pace. */
+static void writable_code(void)
+{
+	char *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(p != MAP_FAILED);
+	fill(p, SIZE, 5);
+	for (int round = 0; round < 3; round++) {
+		ballast();
+		check(p, SIZE, 5, "writable code");
+	}
+}
+
+/* For a run on valgrind, which is slow: less memory, and more than the budget in its own tables. */
+static void valgrind(void)
+{
+	size_t size = 32 * MiB;
+	char *p = map(size);
+	for (size_t at = 0; at < size; at += 64)
+		p[at] = (char)(at >> 12);
+	for (int round = 0; round < 2; round++)
+		for (size_t at = 0; at < size; at += 64)
+			MUST(p[at] == (char)(at >> 12));
+	MUST(munmap(p, size) == 0);
+}
+
 static void lock(void)
 {
 	char *p = swapped(SIZE, 4, "mlock");
@@ -845,6 +871,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "mprotect", protect },	  { "code", code },
+		{ "writable-code", writable_code }, { "valgrind", valgrind },
 		{ "mlock", lock },		  { "mlockall", lock_all },
 		{ "guards", guards },		  { "vmsplice", pages_in_pipes },
 			  { "mremap", remap },
