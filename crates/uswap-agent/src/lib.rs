@@ -15,6 +15,7 @@ mod exec;
 mod exec_lists;
 mod forks;
 mod libc_fork;
+mod libc_functions;
 mod locks;
 mod page_references;
 mod real;

@@ -9,7 +9,7 @@ use uswap_engine::member::Rendezvous;
 use uswap_engine::monitor::{self, Post, STACK_BYTES};
 use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
 use uswap_sys::thread::{self, FileTable};
-use uswap_sys::{private_memory, report};
+use uswap_sys::{private_memory, report, valgrind};
 
 /// Between the program's threads and the monitor.
 pub(crate) static POST: Post = Post::new();
@@ -29,12 +29,14 @@ extern "C" fn constructor() {
         uswap_engine::engine::kill_self()
     }));
     note_private_memory();
+    crate::libc_functions::prepare();
     crate::advice::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();
     let _ = crate::forks::hook();
     crate::threads::prepare();
-    let started = thread::prepare()
+    let started = may_start()
+        .and_then(|()| thread::prepare())
         .and_then(|()| crate::forks::prepare_membership())
         .and_then(|()| start_monitor(monitor_of_program));
     match started {
@@ -43,6 +45,14 @@ extern "C" fn constructor() {
             report::stderr_line(format_args!("uswap: cannot start in process {}: {error}", std::process::id()));
             POST.inert.store(true, std::sync::atomic::Ordering::Release);
         }
+    }
+}
+
+/// What could not be managed without harm is said and left alone; what it executes may be managed again.
+fn may_start() -> std::io::Result<()> {
+    match valgrind::is_running() {
+        true => Err(std::io::Error::other("it runs on valgrind, which runs one thread at a time")),
+        false => Ok(()),
     }
 }
 

@@ -13,7 +13,7 @@
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`ring`], [`report`]: I/O;
-//! - [`elf`]: what kind of program a file is.
+//! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
 #![deny(unsafe_code)]
 
@@ -41,6 +41,7 @@ pub mod rusage;
 pub mod thread;
 pub mod uffd;
 mod unwinder;
+pub mod valgrind;
 
 pub use private_memory::AlignedBuffer;
 

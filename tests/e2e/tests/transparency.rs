@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use uswap_e2e::{Budget, Launch, Running, TempDir, c_library, c_program, kill_process, name_of, repeat, tool};
+use uswap_e2e::{Budget, Launch, Running, TempDir, c_library, c_program, kill_process, name_of, need, repeat, tool};
 
 const BUDGET_MIB: u64 = 64;
 
@@ -174,6 +174,40 @@ fn five_descriptors() {
     let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
     assert_eq!((finished.code(), finished.text().as_str()), (0, "inner\n0\n"), "{finished}");
     assert!(finished.stderr.contains("too few descriptors"), "{finished}");
+}
+
+/// Sanitizers have their own memset and clock_gettime, which look into memory that may be swapped out: no handler may call
+/// them.
+#[test]
+fn functions_of_libc_that_a_library_replaces() {
+    let test = TempDir::new("shadow");
+    let launch = Launch::new(&test, c_program("memory"))
+        .arg("mprotect")
+        .env("LD_PRELOAD", c_library("shadow"))
+        .time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok mprotect\n"), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok mprotect\n"), "{finished}");
+    finished.assert_swapped();
+}
+
+/// Valgrind lets one thread run at a time, and must not wait for a handler. What runs on it is not managed, and one line
+/// says so.
+#[test]
+fn a_program_on_valgrind() {
+    let Some(valgrind) = need("valgrind", "valgrind") else { return };
+    let test = TempDir::new("valgrind");
+    let launch = Launch::new(&test, valgrind)
+        .args(["-q", "--error-exitcode=9"])
+        .arg(c_program("memory"))
+        .arg("valgrind")
+        .time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok valgrind\n"), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok valgrind\n"), "{finished}");
+    assert!(finished.stderr.contains("runs on valgrind"), "{finished}");
 }
 
 /// The loader as a program: it loads what its first argument names.

@@ -1,0 +1,115 @@
+//! The functions of libc that agent threads call without having been written to, bound to libc's own: those that compilers
+//! insert, and those behind Rust's clocks and locks.
+//!
+//! A program, or a library that it loads, may put its own `memset` or `clock_gettime` before libc's. Those of sanitizers look
+//! into tables of theirs first, and the tables may be swapped out: a handler that called such a function would wait for
+//! itself. So what this library calls is defined in it, hidden from everybody else, and goes on to libc's function; until the
+//! constructor has asked for that one, a few plain instructions do.
+
+#![allow(unsafe_code)]
+
+use std::arch::global_asm;
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+macro_rules! bound_to_libc {
+    ($($name:ident $place:ident [$($plain:literal)*])*) => {
+        $(static $place: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+        global_asm!(
+            concat!(".globl ", stringify!($name)),
+            concat!(".hidden ", stringify!($name)),
+            concat!(".type ", stringify!($name), ", @function"),
+            concat!(stringify!($name), ":"),
+            "mov rax, qword ptr [rip + {place}]",
+            "test rax, rax",
+            "jz 2f",
+            "jmp rax",
+            "2:",
+            $($plain,)*
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            place = sym $place,
+        );)*
+
+        /// Finds libc's functions. Where that fails, the plain instructions go on: slower, but right.
+        pub(crate) fn prepare() {
+            // SAFETY: the library is loaded, and stays; its name is all that is read.
+            let library = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            if !library.is_null() {
+                $(find(library, concat!(stringify!($name), "\0"), &$place);)*
+            }
+        }
+    };
+}
+
+fn find(library: *mut c_void, name: &str, place: &AtomicPtr<c_void>) {
+    let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { return };
+    // SAFETY: dlsym only reads the name; the handle is dlopen's.
+    place.store(unsafe { libc::dlsym(library, name.as_ptr()) }, Relaxed);
+}
+
+bound_to_libc! {
+    memcpy MEMCPY ["mov rax, rdi" "mov rcx, rdx" "rep movsb" "ret"]
+    memmove MEMMOVE [
+        "mov rax, rdi"
+        "mov rcx, rdx"
+        "mov r8, rdi"
+        "sub r8, rsi"
+        "cmp r8, rdx"
+        "jb 3f"
+        "rep movsb"
+        "ret"
+        "3:"
+        "lea rdi, [rdi + rdx - 1]"
+        "lea rsi, [rsi + rdx - 1]"
+        "std"
+        "rep movsb"
+        "cld"
+        "ret"
+    ]
+    memset MEMSET ["mov r8, rdi" "mov eax, esi" "mov rcx, rdx" "rep stosb" "mov rax, r8" "ret"]
+    memcmp MEMCMP [
+        "xor eax, eax"
+        "3:"
+        "test rdx, rdx"
+        "jz 4f"
+        "movzx eax, byte ptr [rdi]"
+        "movzx ecx, byte ptr [rsi]"
+        "inc rdi"
+        "inc rsi"
+        "dec rdx"
+        "sub eax, ecx"
+        "jz 3b"
+        "4:"
+        "ret"
+    ]
+    bcmp BCMP [
+        "xor eax, eax"
+        "3:"
+        "test rdx, rdx"
+        "jz 4f"
+        "movzx eax, byte ptr [rdi]"
+        "movzx ecx, byte ptr [rsi]"
+        "inc rdi"
+        "inc rsi"
+        "dec rdx"
+        "sub eax, ecx"
+        "jz 3b"
+        "4:"
+        "ret"
+    ]
+    strlen STRLEN ["xor eax, eax" "3:" "cmp byte ptr [rdi + rax], 0" "je 4f" "inc rax" "jmp 3b" "4:" "ret"]
+    clock_gettime CLOCK_GETTIME ["mov eax, 228" "syscall" "ret"]
+    syscall SYSCALL [
+        "mov rax, rdi"
+        "mov rdi, rsi"
+        "mov rsi, rdx"
+        "mov rdx, rcx"
+        "mov r10, r8"
+        "mov r8, r9"
+        "mov r9, qword ptr [rsp + 8]"
+        "syscall"
+        "ret"
+    ]
+}
