@@ -59,4 +59,4 @@ work() {
     rm -rf build
 }
 
-main "$(sized 270M 120M)" "$@"
+main "$(sized 290M 200M)" "$@"
