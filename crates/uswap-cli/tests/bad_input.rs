@@ -145,6 +145,28 @@ fn missing_command() {
 }
 
 #[test]
+fn bench_of_a_command() {
+    let bench = |arguments: &[&str], parts: &[&str]| {
+        let mut command = uswap();
+        command.args(["bench", "--backends", "uswap-file"]).args(arguments);
+        expect(&mut command, 125, parts);
+    };
+    bench(&["--", "true"], &["--memory is needed"]);
+    bench(&["-m", "64M", "--"], &["no command"]);
+    bench(&["-m", "64M", "true"], &["unexpected argument 'true'"]);
+    bench(&["-m", "1M", "--", "true"], &["1 MiB", "minimum of 16 MiB"]);
+    bench(&["-m", "64M", "--threads", "2", "--", "true"], &["--threads", "COMMAND"]);
+    bench(&["-m", "64M", "--size", "1G", "--", "true"], &["--size", "COMMAND"]);
+    bench(&["-m", "64M", "--workloads", "fill", "--", "true"], &["--workloads", "COMMAND"]);
+    bench(&["-m", "64M", "--swap-size", "1G"], &["COMMAND"]);
+    bench(&["-m", "64M", "--swap-size", "4K", "--", "true"], &["--swap-size", "1M"]);
+    bench(&["-m", "64M", "--directory", "/no/such/place", "--", "true"], &["/no/such/place"]);
+    bench(&["-m", "64M", "--", "surely-no-such-command"], &["surely-no-such-command"]);
+    bench(&["-m", "64M", "--", "/bin/sh", "-c", "echo why >&2; kill -9 $$"], &["without a limit", "signal 9", "why"]);
+    expect(uswap().args(["bench", "--backends", "ram", "-m", "64M", "--", "true"]), 125, &["other back ends than ram"]);
+}
+
+#[test]
 fn command_that_is_not_executable() {
     let directory = Directory::new("noexec");
     let plain = directory.copy("/bin/sh", "plain", 0o644);

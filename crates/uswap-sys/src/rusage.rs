@@ -1,4 +1,4 @@
-//! What this process has cost so far: CPU time and page faults, by getrusage(2).
+//! What this process, or its children, have cost so far: CPU time and page faults, by getrusage(2).
 //!
 //! All threads count, those of a preloaded agent too.
 #![allow(unsafe_code)]
@@ -22,7 +22,15 @@ pub struct ProcessUsage {
 impl ProcessUsage {
     /// The usage at this moment.
     pub fn now() -> ProcessUsage {
-        let usage = usage_of_self();
+        ProcessUsage::of(usage_of_self())
+    }
+
+    /// The usage of all children that have ended and were waited for, and of those that they had waited for.
+    pub fn of_children() -> ProcessUsage {
+        ProcessUsage::of(usage(libc::RUSAGE_CHILDREN))
+    }
+
+    fn of(usage: libc::rusage) -> ProcessUsage {
         ProcessUsage {
             user: duration(usage.ru_utime),
             system: duration(usage.ru_stime),
@@ -48,10 +56,14 @@ pub fn peak_rss_bytes() -> u64 {
 }
 
 fn usage_of_self() -> libc::rusage {
+    usage(libc::RUSAGE_SELF)
+}
+
+fn usage(whose: libc::c_int) -> libc::rusage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is a writable `rusage`, which is all that getrusage writes to.
-    let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    assert_eq!(status, 0, "getrusage(RUSAGE_SELF) cannot fail");
+    let status = unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
+    assert_eq!(status, 0, "getrusage of oneself or of children cannot fail");
     // SAFETY: zeroed at first and filled in by the kernel; every bit pattern of its integers is valid.
     unsafe { usage.assume_init() }
 }

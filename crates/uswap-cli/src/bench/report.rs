@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::kernel::Swapped;
 use super::workload::{LoadReport, Workload};
 
 /// What keeps the program's memory under its limit.
@@ -41,7 +42,8 @@ impl Backend {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// What it is, in a table.
+    pub fn title(self) -> &'static str {
         match self {
             Backend::Zram => "kernel, zram",
             Backend::Zswap => "kernel, zswap",
@@ -53,7 +55,7 @@ impl Backend {
     }
 
     /// Which of ours does the job of this one of the kernel's.
-    fn counterpart(self) -> Option<Backend> {
+    pub fn counterpart(self) -> Option<Backend> {
         match self {
             Backend::Zram | Backend::Zswap => Some(Backend::UswapPool),
             Backend::SwapFile => Some(Backend::UswapFile),
@@ -84,7 +86,8 @@ impl Spread {
         Some(Spread { median, min, max })
     }
 
-    fn cell(spread: Option<Spread>, suffix: &str) -> String {
+    /// As it stands in a table.
+    pub fn cell(spread: Option<Spread>, suffix: &str) -> String {
         match spread {
             None => "-".to_owned(),
             Some(Spread { median, min, max }) => {
@@ -95,7 +98,7 @@ impl Spread {
 }
 
 /// Three significant digits, no exponent.
-fn figure(number: f64) -> String {
+pub fn figure(number: f64) -> String {
     match number {
         n if n >= 99.95 => format!("{n:.0}"),
         n if n >= 9.995 => format!("{n:.1}"),
@@ -118,9 +121,28 @@ pub struct Run {
     /// Anonymous and shared memory of the program under uswap, sampled from outside over the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident_bytes: Option<Spread>,
+    /// User and system time of the whole run, fill and last check included, with uswap's supervisor and kswapd.
+    pub cpu_seconds: f64,
+    /// Pages that left and came back in the whole run.
+    #[serde(flatten)]
+    pub swapped: Swapped,
+    /// What the whole run took more than one without a limit, for each page that left or came back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_us_per_swapped_page: Option<f64>,
+}
+
+/// CPU time that swapping has added, for each page that left or came back.
+pub fn cpu_us_per_swapped_page(cpu_seconds: f64, floor_seconds: f64, swapped: Swapped) -> Option<f64> {
+    (swapped.pages() > 0).then(|| (cpu_seconds - floor_seconds) * 1e6 / swapped.pages() as f64)
 }
 
 impl Run {
+    /// With what it took more than a run without a limit, which took `floor_seconds`.
+    pub fn above(self, floor_seconds: f64) -> Run {
+        let cpu_us_per_swapped_page = cpu_us_per_swapped_page(self.cpu_seconds, floor_seconds, self.swapped);
+        Run { cpu_us_per_swapped_page, ..self }
+    }
+
     /// User and system time per access, all threads of the process together.
     fn cpu_us_per_access(&self) -> f64 {
         (self.load.cpu_user_seconds + self.load.cpu_system_seconds) * 1e6 / self.load.accesses as f64
@@ -243,6 +265,7 @@ struct JsonSeries<'a> {
     us_per_access: Option<Spread>,
     p99_us: Option<Spread>,
     cpu_us_per_access: Option<Spread>,
+    cpu_us_per_swapped_page: Option<Spread>,
     runs: Vec<&'a Run>,
 }
 
@@ -288,6 +311,7 @@ impl Report {
                 us_per_access: series.spread(|run| run.load.us_per_access),
                 p99_us: series.spread(|run| run.load.p99_us),
                 cpu_us_per_access: series.spread(Run::cpu_us_per_access),
+                cpu_us_per_swapped_page: series.spread(|run| run.cpu_us_per_swapped_page.unwrap_or(f64::NAN)),
                 runs: series.rounds.iter().flatten().collect(),
             })
             .collect();
@@ -323,10 +347,13 @@ impl Report {
         for line in self.caption() {
             let _ = writeln!(text, "{line}");
         }
-        let tables: [(&str, Figure); 3] = [
+        let tables: [(&str, Figure); 4] = [
             ("Time per access, us: median (min..max)", |run| run.load.us_per_access),
             ("99th percentile of single accesses, us", |run| run.load.p99_us),
             ("CPU per access, user + system, us", Run::cpu_us_per_access),
+            ("CPU per page swapped out or in, us: the whole run, less what it takes without a limit", |run| {
+                run.cpu_us_per_swapped_page.unwrap_or(f64::NAN)
+            }),
         ];
         for (title, of) in tables {
             let _ = writeln!(text, "\n{title}\n");
@@ -502,7 +529,8 @@ fn ratio(kernel: &Series, ours: &Series, of: impl Fn(&Run) -> f64) -> Option<Spr
     Spread::of(both.map(|(kernel, ours)| of(kernel) / of(ours)))
 }
 
-fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+/// Each item once, in the order of their first appearance.
+pub fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for item in items {
         if !seen.contains(&item) {
@@ -512,12 +540,13 @@ fn unique<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-fn mib(bytes: u64) -> String {
+/// Whole mebibytes.
+pub fn mib(bytes: u64) -> String {
     format!("{} MiB", (bytes + (1 << 19)) >> 20)
 }
 
 /// First row is the header; the first column is left-aligned, the others right.
-fn print_table(rows: &[Vec<String>], style: Style) -> String {
+pub fn print_table(rows: &[Vec<String>], style: Style) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0))
@@ -571,7 +600,16 @@ mod tests {
             major_faults: 0,
             minor_faults: 0,
         };
-        Some(Run { load, pool_peak_bytes: None, uswap_area_pages_written: None, resident_bytes: None })
+        let run = Run {
+            load,
+            pool_peak_bytes: None,
+            uswap_area_pages_written: None,
+            resident_bytes: None,
+            cpu_seconds: us / 1e4 + 1.0,
+            swapped: Swapped { pages_out: 60, pages_in: 40 },
+            cpu_us_per_swapped_page: None,
+        };
+        Some(run.above(1.0))
     }
 
     fn series(backend: Backend, rounds: Vec<Option<Run>>) -> Series {
@@ -623,6 +661,14 @@ mod tests {
         let ours = series(Backend::UswapPool, vec![run(4.0), run(1.0), run(10.0), None]);
         let ratio = ratio(&kernel, &ours, |run| run.load.us_per_access).unwrap();
         assert_eq!(ratio, Spread { median: 4.0, min: 3.0, max: 5.0 });
+    }
+
+    #[test]
+    fn cpu_time_is_shared_among_the_pages_that_were_swapped() {
+        // 10 us more than without a limit, over 100 pages.
+        let run = run(0.1).unwrap();
+        assert!((run.cpu_us_per_swapped_page.unwrap() - 0.1).abs() < 1e-9, "{run:?}");
+        assert_eq!(cpu_us_per_swapped_page(2.0, 1.0, Swapped::default()), None);
     }
 
     #[test]

@@ -8,9 +8,10 @@
 //! An access touches one page: a read looks at two words of it, a write stores one word and looks at
 //! another. With several threads each works in its own part of the memory.
 
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ const RECORD_WORDS: usize = 8;
 const SAMPLE_EVERY: u64 = 16;
 /// Skew of the zipf pattern, the one YCSB uses: some 80 % of accesses go to 20 % of the pages.
 const ZIPF_THETA: f64 = 0.99;
+/// How long the first half of the memory is left alone before a burst.
+const STILL_BEFORE_BURST: Duration = Duration::from_secs(1);
 /// The exit status when memory held something other than what was stored.
 pub const EXIT_WRONG_DATA: u8 = 3;
 
@@ -39,6 +42,9 @@ type Page = [u64; PAGE_WORDS];
 pub enum Workload {
     /// Store every word of every page for the first time.
     Fill,
+    /// The same, of the second half of the pages alone, when the first half has lain still for a second: with
+    /// half of the size as its limit, the program begins at the limit, and all that it has is in the way.
+    Burst,
     /// Read each page once, from the first to the last.
     SeqRead,
     /// Write to each page once, from the first to the last.
@@ -58,6 +64,7 @@ impl Workload {
     pub fn name(self) -> &'static str {
         match self {
             Workload::Fill => "fill",
+            Workload::Burst => "burst",
             Workload::SeqRead => "seq-read",
             Workload::SeqWrite => "seq-write",
             Workload::Stride => "stride",
@@ -75,10 +82,15 @@ impl Workload {
         }
     }
 
+    /// Whether it is the first stores to memory that are measured.
+    fn is_filling(self) -> bool {
+        matches!(self, Workload::Fill | Workload::Burst)
+    }
+
     /// How many accesses bring memory to a steady state before.
     fn warm_up_accesses(self, pages: u64) -> u64 {
         match self {
-            Workload::Fill => 0,
+            Workload::Fill | Workload::Burst => 0,
             Workload::RandomRead | Workload::RandomWrite => pages / 2,
             _ => pages,
         }
@@ -170,14 +182,20 @@ fn run(args: &LoadArgs) -> Result<LoadReport, WrongData> {
     let mut memory = Memory::reserve(pages);
     let mut samples: Vec<Samples> = (0..threads).map(|_| Samples::with_room_for(accesses)).collect();
 
+    let before_burst = if args.workload == Workload::Burst { pages / 2 } else { 0 };
+    if before_burst > 0 {
+        memory.fill(0..before_burst, None);
+        std::thread::sleep(STILL_BEFORE_BURST);
+    }
     let before_fill = Instant::now();
     let usage_before_fill = ProcessUsage::now();
-    memory.fill(if args.workload == Workload::Fill { Some(&mut samples[0]) } else { None });
+    memory.fill(before_burst..pages, if args.workload.is_filling() { Some(&mut samples[0]) } else { None });
     let fill_seconds = before_fill.elapsed().as_secs_f64();
     let fill_usage = ProcessUsage::now().since(&usage_before_fill);
 
-    let measured = if args.workload == Workload::Fill {
-        Measured { seconds: fill_seconds, usage: fill_usage, accesses_per_thread: pages, accesses: pages }
+    let measured = if args.workload.is_filling() {
+        let filled = pages - before_burst;
+        Measured { seconds: fill_seconds, usage: fill_usage, accesses_per_thread: filled, accesses: filled }
     } else {
         let (seconds, usage) = measure(args, &mut memory, part_pages, &mut samples)?;
         Measured { seconds, usage, accesses_per_thread: accesses, accesses: accesses * threads }
@@ -269,7 +287,6 @@ struct Memory {
     words: Vec<u64>,
     /// Where the first whole page begins in `words`, once it is filled.
     first_word: usize,
-    pages: u64,
     /// How often each page was written to since the fill.
     generations: Vec<u32>,
 }
@@ -281,14 +298,16 @@ impl Memory {
         let words: Vec<u64> = Vec::with_capacity((page_count + 1) * PAGE_WORDS);
         let misaligned = words.as_ptr().addr() % PAGE_BYTES;
         let first_word = (PAGE_BYTES - misaligned) % PAGE_BYTES / size_of::<u64>();
-        Memory { words, first_word, pages, generations: vec![0; page_count] }
+        Memory { words, first_word, generations: vec![0; page_count] }
     }
 
-    /// Stores the first content of every page, in address order.
-    fn fill(&mut self, mut samples: Option<&mut Samples>) {
-        self.words.resize(self.first_word, 0);
-        let mut chance = Chance::new(0);
-        for page in 0..self.pages {
+    /// Stores the first content of every page of `pages`, in address order. They follow those that have theirs.
+    fn fill(&mut self, pages: Range<u64>, mut samples: Option<&mut Samples>) {
+        if pages.start == 0 {
+            self.words.resize(self.first_word, 0);
+        }
+        let mut chance = Chance::new(pages.start);
+        for page in pages {
             let content = page_content(page);
             match &mut samples {
                 Some(samples) if chance.one_in(SAMPLE_EVERY) => {
@@ -458,7 +477,7 @@ enum Order {
 impl Order {
     fn new(workload: Workload, pages: u64) -> Order {
         match workload {
-            Workload::Fill | Workload::SeqWrite => Order::Sequential { pages, write: true },
+            Workload::Fill | Workload::Burst | Workload::SeqWrite => Order::Sequential { pages, write: true },
             Workload::SeqRead => Order::Sequential { pages, write: false },
             Workload::Stride => Order::Stride { pages, next: 0, start: 0 },
             Workload::RandomRead => Order::Random { pages, write: false },
@@ -608,7 +627,7 @@ mod tests {
     #[test]
     fn memory_begins_at_a_page_boundary() {
         let mut memory = Memory::reserve(16);
-        memory.fill(None);
+        memory.fill(0..16, None);
         let parts = memory.parts(8);
         assert_eq!(parts.len(), 2);
         assert_eq!(parts[0].pages.as_ptr().addr() % PAGE_BYTES, 0);
@@ -622,7 +641,7 @@ mod tests {
             for threads in [1, 3] {
                 let report = run(&LoadArgs { workload, size: 1 << 20, threads, seed: 5 }).unwrap();
                 assert_eq!(report.workload, workload);
-                assert!(report.accesses >= 250, "{report:?}");
+                assert!(report.accesses >= if workload == Workload::Burst { 125 } else { 250 }, "{report:?}");
                 assert!(report.seconds > 0.0 && report.max_us >= report.p99_us && report.p99_us >= report.p50_us);
                 let line = serde_json::to_string(&report).unwrap();
                 let back: LoadReport = serde_json::from_str(&line).unwrap();
@@ -634,7 +653,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_found() {
         let mut memory = Memory::reserve(16);
-        memory.fill(None);
+        memory.fill(0..16, None);
         memory.check_all().unwrap();
         let word = memory.first_word + 5 * PAGE_WORDS + 123;
         memory.words[word] ^= 1 << 40;
@@ -645,7 +664,7 @@ mod tests {
     #[test]
     fn a_lost_write_is_found_by_the_next_read() {
         let mut memory = Memory::reserve(16);
-        memory.fill(None);
+        memory.fill(0..16, None);
         let mut chance = Chance::new(1);
         let mut parts = memory.parts(16);
         parts[0].access(3, true, &mut chance).unwrap();
