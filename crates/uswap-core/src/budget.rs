@@ -20,7 +20,7 @@ pub struct Usage {
     pub processes: u64,
     /// What the others claim.
     pub claims: u64,
-    /// Until the others have given way, this process has to do with so much of its fair share.
+    /// Until the others have given way, this process has to do with so much of its fair share; see [`Claim`].
     pub held_at: Option<u64>,
     /// What this process may fill before anybody sees it.
     pub unseen: u64,
@@ -58,34 +58,49 @@ const UNSEEN_MAX: u64 = 32;
 /// How long a process waits for others to give way before it takes its fair share.
 const PATIENCE_MS: u64 = 1000;
 
-/// What a process lacks of its fair share, because others have more than theirs.
+/// What a process wants of its fair share, and cannot have yet because others have more than theirs.
 #[derive(Debug, Default)]
 pub struct Claim {
-    lacks: u64,
-    /// When it began, and how much the process had.
-    begun: Option<(u64, u64)>,
+    lack: Option<Lack>,
+}
+
+#[derive(Debug)]
+struct Lack {
+    /// The least that the process has had since it lacks something: who stays there wants no more.
+    had: u64,
+    /// The most that the others have left since.
+    left: u64,
+    /// Since when it waits, and they have not left more.
+    waits_since: u64,
 }
 
 impl Claim {
-    /// Judges the claim of a process anew; returns the pages that it claims. `now_ms` may begin anywhere.
+    /// Judges the claim of a process anew; returns the pages that it claims beyond those that it has. `now_ms` may begin
+    /// anywhere.
     pub fn update(&mut self, usage: &Usage, now_ms: u64) -> u64 {
-        self.lacks = usage.fair().saturating_sub(usage.left());
-        let wants = usage.mine + 2 * gap(usage.fair()) > usage.left().max(usage.fair() / 2);
-        if self.lacks == 0 || !wants {
-            self.begun = None;
+        let (fair, left, gap) = (usage.fair(), usage.left(), gap(usage.fair()));
+        if left >= fair {
+            self.lack = None;
             return 0;
         }
-        self.begun.get_or_insert((now_ms, usage.mine));
-        self.lacks
+        let lack = self.lack.get_or_insert(Lack { had: usage.mine, left, waits_since: now_ms });
+        lack.had = lack.had.min(usage.mine);
+        let wants = usage.mine > lack.had + gap / 2;
+        let waits = wants && usage.mine + gap >= left;
+        if !waits || left > lack.left + gap / 2 {
+            (lack.left, lack.waits_since) = (left, now_ms);
+        }
+        // Not all at once: what it may not need is better left to those who use it.
+        if wants { fair.saturating_sub(usage.mine).min(4 * gap) } else { 0 }
     }
 
-    /// What the process has to do with meanwhile. `None`: nothing is lacking, or nobody has given way for too long.
-    pub fn held_at(&self, now_ms: u64) -> Option<u64> {
-        match self.begun {
-            Some((begun, _)) if now_ms.saturating_sub(begun) >= PATIENCE_MS => None,
-            Some((_, mine)) => Some(mine),
-            None => (self.lacks > 0).then_some(0),
-        }
+    /// What the process may have of its fair share meanwhile, if the others leave no more. `None`: all of it, because
+    /// nothing is lacking or nobody has given way for too long.
+    pub fn held_at(&self, usage: &Usage, now_ms: u64) -> Option<u64> {
+        let lack = self.lack.as_ref()?;
+        let is_patient = now_ms.saturating_sub(lack.waits_since) < PATIENCE_MS;
+        // Enough above what it had that nothing of that is reclaimed.
+        is_patient.then(|| lack.had + 2 * gap(usage.fair()))
     }
 }
 
@@ -163,53 +178,63 @@ mod tests {
         assert_eq!(kept, 650, "350 private pages on both sides, and 300 once");
     }
 
-    /// Three processes with the same fair share, of which this one is at `mine` and the others at `others` together.
+    /// Three processes with a fair share of 1 GiB each, of which this one is at `mine` and the others at `others` together.
     fn three(mine: u64, others: u64) -> Usage {
         Usage { limit: 768 << 10, total: mine + others, mine, processes: 3, ..Usage::default() }
     }
 
+    /// What the process claims, and what it may use.
+    fn judge(claim: &mut Claim, usage: Usage, now_ms: u64) -> (u64, u64) {
+        let claimed = claim.update(&usage, now_ms);
+        let usage = Usage { held_at: claim.held_at(&usage, now_ms), ..usage };
+        (claimed, usage.watermarks().limit)
+    }
+
+    const MIB: u64 = 256;
+    /// Of a fair share of 1 GiB.
+    const GAP: u64 = 4096;
+
     #[test]
-    fn who_lacks_its_share_is_held_until_the_others_give_way() {
-        let (mut claim, fair) = (Claim::default(), 256 << 10);
-        let usage = three(200 << 10, 600 << 10);
-        assert_eq!(claim.update(&usage, 5000), (256 - 168) << 10);
-        let held = Usage { held_at: claim.held_at(5000), ..usage };
-        assert_eq!(held.watermarks().limit, 200 << 10, "no more than it has");
-        // Reclaim brings it lower, and that does not hold it there.
-        let usage = three(190 << 10, 590 << 10);
-        assert!(claim.update(&usage, 5010) > 0);
-        assert_eq!(Usage { held_at: claim.held_at(5010), ..usage }.watermarks().limit, 200 << 10);
-        // They have given way.
-        let usage = three(190 << 10, 500 << 10);
-        assert_eq!(claim.update(&usage, 5020), 0);
-        assert_eq!(Usage { held_at: claim.held_at(5020), ..usage }.watermarks().limit, 268 << 10);
-        assert_eq!(usage.entitled(), 268 << 10);
-        assert!(usage.entitled() > fair);
+    fn who_wants_more_than_the_others_leave_is_held_and_claims_until_they_give_way() {
+        let mut claim = Claim::default();
+        assert_eq!(judge(&mut claim, three(800 * MIB, 2300 * MIB), 0), (0, 832 * MIB), "it has not asked for more yet");
+        assert_eq!(judge(&mut claim, three(820 * MIB, 2300 * MIB), 10), (4 * GAP, 832 * MIB));
+        // They leave more, step by step.
+        assert_eq!(judge(&mut claim, three(820 * MIB, 2172 * MIB), 20), (4 * GAP, 900 * MIB));
+        assert_eq!(judge(&mut claim, three(1000 * MIB, 2052 * MIB), 30), (24 * MIB, 1020 * MIB));
+        assert_eq!(judge(&mut claim, three(1010 * MIB, 2048 * MIB), 40), (0, 1024 * MIB));
     }
 
     #[test]
-    fn who_waits_for_too_long_takes_its_share() {
+    fn who_wants_no_more_keeps_what_it_has_and_claims_nothing() {
         let mut claim = Claim::default();
-        let usage = three(200 << 10, 600 << 10);
-        for now in [0, 999] {
-            claim.update(&usage, now);
-            assert_eq!(claim.held_at(now), Some(200 << 10));
+        for now in [0, 500, 5000] {
+            let usage = three(800 * MIB, 2272 * MIB);
+            assert_eq!(judge(&mut claim, usage, now), (0, 832 * MIB));
+            let usage = Usage { held_at: claim.held_at(&usage, now), ..usage };
+            assert!(usage.watermarks().start() > 800 * MIB, "nothing of it is reclaimed");
         }
-        claim.update(&usage, 1000);
-        let usage = Usage { held_at: claim.held_at(1000), ..usage };
-        assert_eq!(usage.watermarks().limit, 256 << 10);
+    }
+
+    #[test]
+    fn who_waits_in_vain_for_too_long_takes_its_share() {
+        let mut claim = Claim::default();
+        for now in (0..=5000).step_by(100) {
+            judge(&mut claim, three(800 * MIB, 2272 * MIB), now);
+        }
+        assert_eq!(judge(&mut claim, three(830 * MIB, 2272 * MIB), 5000).1, 832 * MIB);
+        assert_eq!(judge(&mut claim, three(830 * MIB, 2272 * MIB), 5000 + PATIENCE_MS - 1).1, 832 * MIB);
+        // They gave way once more, and then no more.
+        assert_eq!(judge(&mut claim, three(830 * MIB, 2240 * MIB), 6000).1, 832 * MIB);
+        assert_eq!(judge(&mut claim, three(830 * MIB, 2240 * MIB), 6999).1, 832 * MIB);
+        assert_eq!(judge(&mut claim, three(830 * MIB, 2240 * MIB), 7000).1, 1024 * MIB);
     }
 
     #[test]
     fn a_small_process_gets_half_of_its_share_at_once() {
         let mut claim = Claim::default();
-        let usage = three(1 << 10, 768 << 10);
-        // It does not want more.
-        assert_eq!(claim.update(&usage, 0), 0);
-        assert_eq!(Usage { held_at: claim.held_at(0), ..usage }.watermarks().limit, 128 << 10);
-        let usage = three(127 << 10, 768 << 10);
-        assert_eq!(claim.update(&usage, 0), 256 << 10);
-        assert_eq!(Usage { held_at: claim.held_at(0), ..usage }.watermarks().limit, 128 << 10);
+        assert_eq!(judge(&mut claim, three(10 * MIB, 3062 * MIB), 0), (0, 512 * MIB));
+        assert_eq!(judge(&mut claim, three(500 * MIB, 3062 * MIB), 1), (4 * GAP, 512 * MIB));
     }
 
     #[test]

@@ -325,7 +325,7 @@ impl Monitor {
         let mut usage = Usage { limit, total, mine, processes, claims, held_at: None, unseen: self.growth.unseen() };
         let now_ms = self.started.elapsed().as_millis() as u64;
         let claimed = self.claim.update(&usage, now_ms);
-        usage.held_at = self.claim.held_at(now_ms);
+        usage.held_at = self.claim.held_at(&usage, now_ms);
         self.member().slot().claimed_pages.store(claimed, Relaxed);
         usage
     }
