@@ -32,6 +32,8 @@ const STALL_WAITS: u32 = 100;
 const ROUNDS_AFTER_FAULT: u32 = 4;
 /// Free frames beyond the reserve that are worth a system call.
 const TRASH_STEP: u64 = 64;
+/// Pages beyond those that rest in the swap cache which the monitor moves out for the writer.
+const STOCK: u64 = 4 * BATCH as u64;
 /// Rounds without a store after one in which most pages found no place in memory, of a thread that does not write.
 const ROUNDS_LEFT: u32 = 16;
 /// How long faults do not wait for memory after nothing could be stored.
@@ -137,12 +139,14 @@ impl Engine {
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, urgent: bool) -> Round {
         let mut round = Round::default();
         self.shrink_pool(worker);
-        for _ in 0..BATCH / BLOCK_PAGES {
+        let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
+        // The writer has enough to do: more pages in the swap cache would only be missed.
+        let waits = !worker.writes && u64::from(self.core().swap_cache().cached_frames()) > keep + STOCK;
+        for _ in 0..if waits { 0 } else { BATCH / BLOCK_PAGES } {
             let Some((moved, busy)) = self.move_out(worker) else { break };
             round.moved += moved;
             round.busy += busy;
         }
-        let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
         let cached = u64::from(self.core().swap_cache().cached_frames());
         if cached > keep || round.moved == 0 {
             round.stored = self.store_some(worker, BATCH);
