@@ -9,11 +9,15 @@ use uswap_e2e::{Budget, Finished, Launch, MIB, TempDir, bare_only, c_program, re
 
 /// Runs `touch` within `budget_mib`, and holds every sample to the budget.
 fn touch_within(name: &str, budget_mib: u64, arguments: [&str; 5]) {
+    touch_under(name, budget_mib, &Budget::mib(budget_mib), arguments);
+}
+
+fn touch_under(name: &str, budget_mib: u64, budget: &Budget, arguments: [&str; 5]) {
     let test = TempDir::new(name);
     let program = Launch::new(&test, c_program("touch")).args(arguments).time_limit(Duration::from_secs(180));
     let recorded = record(&program);
     for run in 1..=repeat() {
-        let finished = program.under(&Budget::mib(budget_mib)).finish();
+        let finished = program.under(budget).finish();
         report(run, budget_mib, &finished);
         assert_eq!(finished.code(), 0, "{finished}");
         assert_eq!(finished.stdout, recorded.stdout, "{finished}");
@@ -63,6 +67,13 @@ fn fresh_memory_that_does_not_compress_by_four_threads() {
 #[test]
 fn a_heap_that_grows_while_it_is_filled() {
     touch_within("heap", 320, ["heap", "768", "1", "1000", "400"]);
+}
+
+/// What is filled while a write takes its time must be seen, too.
+#[test]
+fn a_heap_that_grows_while_the_disk_is_slow() {
+    let budget = Budget::mib(320).flag("--fault-injection").flag("slow-write:every=8");
+    touch_under("heap-slow", 320, &budget, ["heap", "768", "1", "1000", "400"]);
 }
 
 #[test]

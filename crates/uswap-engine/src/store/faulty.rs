@@ -9,6 +9,7 @@
 //! | `eio-read`, `eio-write` | nothing is transferred: EIO |
 //! | `enospc` | a write is not done: no space left |
 //! | `short-read`, `short-write` | its first half is transferred, then the area ends |
+//! | `slow-write` | a write succeeds, 30 ms later: nobody may depend on a fast disk |
 //! | `flip-bit` | a read succeeds, with one bit of it wrong: only the content hash can tell |
 #![allow(unsafe_code)]
 
@@ -16,12 +17,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::thread::Timespec;
 use uswap_sys::ring::Ring;
 
 use super::{IoOutcome, PageIo, Store, StoreError};
 
 /// What a read that failed on purpose leaves in memory.
 const GARBAGE: u8 = 0xBD;
+
+/// What a slow write takes longer.
+const SLOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
 
 /// In which way transfers fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +46,13 @@ pub enum FaultKind {
     ShortWrite = 5,
     /// Reads return one wrong bit.
     FlipBit = 6,
+    /// Writes take long.
+    SlowWrite = 7,
 }
 
 impl FaultKind {
     /// Each kind by its name in a plan.
-    const NAMES: [(&'static str, FaultKind); 7] = [
+    const NAMES: [(&'static str, FaultKind); 8] = [
         ("none", FaultKind::None),
         ("eio-read", FaultKind::ReadEio),
         ("eio-write", FaultKind::WriteEio),
@@ -53,6 +60,7 @@ impl FaultKind {
         ("short-read", FaultKind::ShortRead),
         ("short-write", FaultKind::ShortWrite),
         ("flip-bit", FaultKind::FlipBit),
+        ("slow-write", FaultKind::SlowWrite),
     ];
 
     fn name(self) -> &'static str {
@@ -105,7 +113,9 @@ impl FaultPlan {
 #[non_exhaustive]
 pub enum FaultPlanError {
     /// There is no such kind.
-    #[error("unknown fault '{0}': use none, eio-read, eio-write, enospc, short-read, short-write or flip-bit")]
+    #[error(
+        "unknown fault '{0}': use none, eio-read, eio-write, enospc, short-read, short-write, flip-bit or slow-write"
+    )]
     UnknownKind(String),
     /// There is no such option.
     #[error("unknown fault option '{0}': use every=, after=, until= or seed=")]
@@ -279,12 +289,16 @@ impl<S: Store> Store for FaultyStore<S> {
 
     fn write(&self, ring: &mut Ring, batch: &mut [PageIo]) {
         let kind = self.plan.kind();
-        if !matches!(kind, FaultKind::WriteEio | FaultKind::Enospc | FaultKind::ShortWrite) {
+        if !matches!(kind, FaultKind::WriteEio | FaultKind::Enospc | FaultKind::ShortWrite | FaultKind::SlowWrite) {
             return self.store.write(ring, batch);
         }
         let ring = std::cell::RefCell::new(ring);
         let write = |batch: &mut [PageIo]| self.store.write(&mut ring.borrow_mut(), batch);
         self.pick(&self.writes, batch, write, |io, _| {
+            if kind == FaultKind::SlowWrite {
+                let _ = rustix::thread::nanosleep(&SLOW);
+                return write(std::slice::from_mut(io));
+            }
             io.fail(match kind {
                 FaultKind::WriteEio => StoreError::Io(libc::EIO),
                 FaultKind::Enospc => StoreError::NoSpace,
@@ -491,6 +505,17 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
             assert!(!error.contains('\n'));
         }
+    }
+
+    #[test]
+    fn slow_writes_are_made_and_take_long() {
+        let store = FaultyStore::new(memory_store(8), "slow-write:every=2".parse().unwrap());
+        let mut memory = Pages::each(3, |i| i as u8 + 1);
+        let begun = std::time::Instant::now();
+        let mut batch = [memory.io(1, 0, 1), memory.io(2, 1, 1), memory.io(3, 2, 1)];
+        store.write(&mut Ring::new_or_synchronous(8), &mut batch);
+        assert!(begun.elapsed() >= std::time::Duration::from_millis(30));
+        assert!(batch.iter().all(|io| io.outcome() == IoOutcome::Done));
     }
 
     #[test]
