@@ -55,6 +55,8 @@ const GAP_MIN: u64 = 256;
 const GAP_MAX: u64 = 4096;
 /// The part of what a process may use that is kept free for what it fills unseen, at most.
 const UNSEEN_MAX: u64 = 32;
+/// 16 MiB: nobody has to wait for so little.
+const HELD_MIN: u64 = 4096;
 /// How long a process waits for others to give way before it takes its fair share.
 const PATIENCE_MS: u64 = 1000;
 
@@ -128,7 +130,7 @@ impl Usage {
         let (fair, left) = (self.fair(), self.left());
         let limit = match self.held_at {
             _ if left > fair => left.saturating_sub(self.claims).max(fair),
-            Some(held_at) => left.max(held_at.clamp(fair / 2, fair)),
+            Some(held_at) => left.max(held_at.max(fair / 2).max(HELD_MIN).min(fair)),
             None => fair,
         };
         let limit = limit - self.unseen.min(limit / UNSEEN_MAX);
@@ -235,6 +237,14 @@ mod tests {
         let mut claim = Claim::default();
         assert_eq!(judge(&mut claim, three(10 * MIB, 3062 * MIB), 0), (0, 512 * MIB));
         assert_eq!(judge(&mut claim, three(500 * MIB, 3062 * MIB), 1), (4 * GAP, 512 * MIB));
+    }
+
+    #[test]
+    fn nobody_waits_for_little() {
+        let usage = Usage { limit: 5 * HELD_MIN, total: 5 * HELD_MIN, mine: 10, processes: 4, ..Usage::default() };
+        assert_eq!(judge(&mut Claim::default(), usage, 0).1, HELD_MIN);
+        let usage = Usage { processes: 8, ..usage };
+        assert_eq!(judge(&mut Claim::default(), usage, 0).1, 5 * HELD_MIN / 8, "its share is smaller");
     }
 
     #[test]

@@ -16,6 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_SOON: Duration = Duration::from_millis(10);
 /// Looking takes at most one part in so many of the time.
 const LOOK_COST: u32 = 100;
+/// The same where that has just changed: meanwhile processes swap their own memory to make room for what is there once.
+const LOOK_SOON_COST: u32 = 32;
 /// More than a look takes by itself: the rest it waited for a CPU.
 const LOOK_TAKES_MAX: Duration = Duration::from_millis(100);
 
@@ -25,32 +27,54 @@ pub(crate) struct CommonPages {
     of_others: u64,
     /// Shared pages beside the pool, at the last look.
     seen: u64,
+    /// Processes of the group at the last look.
+    processes: u64,
+    /// The last look did not tell the same as the one before.
+    changing: bool,
     looked: Instant,
     took: Duration,
 }
 
 impl CommonPages {
     pub(crate) fn new() -> CommonPages {
-        CommonPages { of_others: 0, seen: 0, looked: Instant::now(), took: Duration::ZERO }
+        CommonPages {
+            of_others: 0,
+            seen: 0,
+            processes: 0,
+            changing: false,
+            looked: Instant::now(),
+            took: Duration::ZERO,
+        }
     }
 
-    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool. Pages that are
-    /// new since the last look count as its own.
-    pub(crate) fn of_others(&mut self, shmem: u64, pool: u64) -> u64 {
-        self.of_others_by(shmem, pool, rss::own_share_of_shmem)
+    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool, in a group of
+    /// so many processes. Pages that are new since the last look count as its own.
+    pub(crate) fn of_others(&mut self, shmem: u64, pool: u64, processes: u64) -> u64 {
+        self.of_others_by(shmem, pool, processes, rss::own_share_of_shmem)
     }
 
-    fn of_others_by(&mut self, shmem: u64, pool: u64, look: impl FnOnce() -> std::io::Result<u64>) -> u64 {
+    fn of_others_by(
+        &mut self,
+        shmem: u64,
+        pool: u64,
+        processes: u64,
+        look: impl FnOnce() -> std::io::Result<u64>,
+    ) -> u64 {
         let beside = shmem.saturating_sub(pool);
         if beside < PAGES_MIN {
             (self.of_others, self.seen) = (0, 0);
             return 0;
         }
-        let pause = if beside >= self.seen + PAGES_MIN { LOOK_SOON } else { LOOK_EVERY };
-        if self.looked.elapsed() >= pause.max(self.took * LOOK_COST) {
+        let soon = beside >= self.seen + PAGES_MIN || processes != self.processes || self.changing;
+        let pause = match soon {
+            true => LOOK_SOON.max(self.took * LOOK_SOON_COST),
+            false => LOOK_EVERY.max(self.took * LOOK_COST),
+        };
+        if self.looked.elapsed() >= pause {
             let begun = Instant::now();
-            self.of_others = look().map_or(0, |share| shmem.saturating_sub(share));
-            self.seen = beside;
+            let before = std::mem::replace(&mut self.of_others, look().map_or(0, |share| shmem.saturating_sub(share)));
+            self.changing = before.abs_diff(self.of_others) >= PAGES_MIN / 4;
+            (self.seen, self.processes) = (beside, processes);
             self.looked = Instant::now();
             self.took = begun.elapsed().min(LOOK_TAKES_MAX);
         }
@@ -70,20 +94,34 @@ mod tests {
     #[test]
     fn a_process_counts_its_share() {
         let mut pages = old();
-        assert_eq!(pages.of_others_by(9000, 1000, || Ok(3000)), 6000);
+        assert_eq!(pages.of_others_by(9000, 1000, 2, || Ok(3000)), 6000);
         // Nobody looks again at once, and new pages are its own.
-        assert_eq!(pages.of_others_by(9500, 1000, || unreachable!()), 6000);
+        assert_eq!(pages.of_others_by(9500, 1000, 2, || unreachable!()), 6000);
         // It gives most of them up: no more than it has is left out.
-        assert_eq!(pages.of_others_by(3000, 1000, || unreachable!()), 2000);
+        assert_eq!(pages.of_others_by(3000, 1000, 2, || unreachable!()), 2000);
     }
 
     #[test]
     fn who_has_a_pool_alone_does_not_look() {
-        assert_eq!(old().of_others_by(9000, 9000 - PAGES_MIN + 1, || unreachable!()), 0);
+        assert_eq!(old().of_others_by(9000, 9000 - PAGES_MIN + 1, 2, || unreachable!()), 0);
     }
 
     #[test]
     fn what_cannot_be_looked_at_counts_in_full() {
-        assert_eq!(old().of_others_by(9000, 0, || Err(std::io::ErrorKind::NotFound.into())), 0);
+        assert_eq!(old().of_others_by(9000, 0, 2, || Err(std::io::ErrorKind::NotFound.into())), 0);
+    }
+
+    #[test]
+    fn when_others_come_it_looks_soon_until_nothing_changes() {
+        let mut pages = old();
+        let ago = |pages: &mut CommonPages| pages.looked = Instant::now() - 2 * LOOK_SOON;
+        assert_eq!(pages.of_others_by(9000, 1000, 2, || Ok(5000)), 4000);
+        for share in [3000, 3000] {
+            ago(&mut pages);
+            pages.of_others_by(9000, 1000, 3, || Ok(share));
+        }
+        ago(&mut pages);
+        assert_eq!(pages.of_others_by(9000, 1000, 3, || unreachable!()), 6000);
+        assert_eq!(pages.of_others_by(9000, 1000, 4, || Ok(2500)), 6500);
     }
 }

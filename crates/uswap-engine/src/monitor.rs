@@ -146,7 +146,7 @@ impl Scale {
     }
 
     /// Pages that count against the budget; published in `slot`.
-    fn weigh(&mut self, slot: &ProcessSlot, engine: Option<&Engine>) -> u64 {
+    fn weigh(&mut self, slot: &ProcessSlot, engine: Option<&Engine>, processes: u64) -> u64 {
         if self.looked.elapsed() > SLOW_LOOK {
             let _ = self.look_slowly();
         }
@@ -157,8 +157,10 @@ impl Scale {
             // Most of what it shares are the pools of those from which it was forked: they are uswap's, and count in full.
             Some(engine) if !engine.ancestors.is_empty() => 0,
             // As it is at this moment: what the pool has grown since must not pass for the program's.
-            Some(engine) => self.common.of_others(shmem, (engine.pool.lock().pool_bytes() / PAGE_SIZE) as u64),
-            None => self.common.of_others(shmem, 0),
+            Some(engine) => {
+                self.common.of_others(shmem, (engine.pool.lock().pool_bytes() / PAGE_SIZE) as u64, processes)
+            }
+            None => self.common.of_others(shmem, 0, processes),
         };
         let shmem = shmem - of_others;
         slot.anon_pages.store(anon, Relaxed);
@@ -309,7 +311,8 @@ impl Monitor {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine_index = self.member().index;
-        let mine = self.scale.weigh(slot, self.engine());
+        let processes = group.processes().count() as u64;
+        let mine = self.scale.weigh(slot, self.engine(), processes);
         self.end_promise();
         let (mut total, mut processes, mut claims) = (0, 0, 0);
         for (index, other) in group.processes() {
