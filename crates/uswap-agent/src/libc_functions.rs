@@ -84,21 +84,7 @@ bound_to_libc! {
         "4:"
         "ret"
     ]
-    bcmp BCMP [
-        "xor eax, eax"
-        "3:"
-        "test rdx, rdx"
-        "jz 4f"
-        "movzx eax, byte ptr [rdi]"
-        "movzx ecx, byte ptr [rsi]"
-        "inc rdi"
-        "inc rsi"
-        "dec rdx"
-        "sub eax, ecx"
-        "jz 3b"
-        "4:"
-        "ret"
-    ]
+    bcmp BCMP ["jmp memcmp"]
     strlen STRLEN ["xor eax, eax" "3:" "cmp byte ptr [rdi + rax], 0" "je 4f" "inc rax" "jmp 3b" "4:" "ret"]
     clock_gettime CLOCK_GETTIME ["mov eax, 228" "syscall" "ret"]
     syscall SYSCALL [

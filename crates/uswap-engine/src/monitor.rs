@@ -207,10 +207,11 @@ struct Growth {
 impl Growth {
     /// `pages` were found that are new since the last look, some time `ago`.
     fn found(&mut self, pages: u64, ago: Duration) {
-        let us = ago.as_micros().clamp(1, 1 << 20) as u64;
-        let now = pages * 1000 / us.max(1000);
-        // Fast programs pause; a mean over some looks.
-        self.pages_per_ms = self.pages_per_ms.max(now) - self.pages_per_ms.max(now).saturating_sub(now).div_ceil(16);
+        let us = ago.as_micros().clamp(1000, 1 << 20) as u64;
+        let now = pages * 1000 / us;
+        // Fast programs pause: what was seen is forgotten little by little.
+        let most = self.pages_per_ms.max(now);
+        self.pages_per_ms = most - (most - now).div_ceil(16);
     }
 
     /// What it may fill before it is seen.

@@ -6,7 +6,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use uswap_e2e::{Budget, Launch, Running, TempDir, c_library, c_program, kill_process, name_of, need, repeat, tool};
+use uswap_e2e::{
+    Budget, Finished, Launch, Running, TempDir, c_library, c_program, kill_process, name_of, need, repeat, tool,
+};
 
 const BUDGET_MIB: u64 = 64;
 
@@ -25,6 +27,16 @@ fn case(program: &str, name: &str) {
         assert_eq!(finished.text(), recorded.text(), "output of run {run}\n{finished}");
         finished.assert_swapped();
     }
+}
+
+/// Ends well and prints `text`, without uswap and under it. Returns the second run.
+#[track_caller]
+fn says_with_and_without(launch: &Launch, text: &str) -> Finished {
+    let recorded = launch.bare().finish();
+    assert_eq!((recorded.code(), recorded.text().as_str()), (0, text), "{recorded}");
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, text), "{finished}");
+    finished
 }
 
 macro_rules! cases {
@@ -123,11 +135,7 @@ fn fork_handlers_of_a_library_that_was_first() {
         .arg("fork")
         .env("LD_PRELOAD", c_library("early"))
         .time_limit(Duration::from_secs(60));
-    let recorded = launch.bare().finish();
-    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok fork\n"), "{recorded}");
-    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
-    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok fork\n"), "{finished}");
-    finished.assert_swapped();
+    says_with_and_without(&launch, "ok fork\n").assert_swapped();
 }
 
 /// For a thread that is ending the kernel takes no userfault: what it writes then must be in memory.
@@ -138,11 +146,7 @@ fn a_thread_ends_that_was_cold() {
         .arg("end-while-cold")
         .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
         .time_limit(Duration::from_secs(60));
-    let recorded = launch.bare().finish();
-    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok end-while-cold\n"), "{recorded}");
-    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
-    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok end-while-cold\n"), "{finished}");
-    finished.assert_swapped();
+    says_with_and_without(&launch, "ok end-while-cold\n").assert_swapped();
 }
 
 /// A program that preloads a library of its own puts it in front of the agent. What it then starts with an empty
@@ -156,11 +160,7 @@ fn a_library_in_front_of_the_agent() {
         c_program("memory").display()
     );
     let launch = Launch::new(&test, "bash").args(["-c", &script]).time_limit(Duration::from_secs(60));
-    let recorded = launch.bare().finish();
-    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok mprotect\n"), "{recorded}");
-    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
-    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok mprotect\n"), "{finished}");
-    finished.assert_swapped();
+    says_with_and_without(&launch, "ok mprotect\n").assert_swapped();
 }
 
 /// A process that may have so few descriptors cannot be managed; one line says so, and it goes on.
@@ -169,10 +169,7 @@ fn five_descriptors() {
     let test = TempDir::new("five");
     let script = "ulimit -n 5; (sleep 0.05; echo inner); sleep 0.05; echo $?";
     let launch = Launch::new(&test, "bash").args(["-c", script]).time_limit(Duration::from_secs(60));
-    let recorded = launch.bare().finish();
-    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "inner\n0\n"), "{recorded}");
-    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
-    assert_eq!((finished.code(), finished.text().as_str()), (0, "inner\n0\n"), "{finished}");
+    let finished = says_with_and_without(&launch, "inner\n0\n");
     assert!(finished.stderr.contains("too few descriptors"), "{finished}");
 }
 
@@ -185,11 +182,7 @@ fn functions_of_libc_that_a_library_replaces() {
         .arg("mprotect")
         .env("LD_PRELOAD", c_library("shadow"))
         .time_limit(Duration::from_secs(60));
-    let recorded = launch.bare().finish();
-    assert_eq!((recorded.code(), recorded.text().as_str()), (0, "ok mprotect\n"), "{recorded}");
-    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
-    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok mprotect\n"), "{finished}");
-    finished.assert_swapped();
+    says_with_and_without(&launch, "ok mprotect\n").assert_swapped();
 }
 
 /// Valgrind lets one thread run at a time, and must not wait for a handler. What runs on it is not managed, and one line
