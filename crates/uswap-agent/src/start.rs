@@ -31,6 +31,7 @@ extern "C" fn constructor() {
     note_private_memory();
     crate::libc_functions::prepare();
     crate::advice::prepare();
+    crate::remap::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();
     let _ = crate::forks::hook();

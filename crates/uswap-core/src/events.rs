@@ -1,8 +1,10 @@
 //! Events: what the program itself does to adopted memory.
 //!
-//! The engine hands an event in before any fault that was read after it, and while no page is being moved.
+//! The engine hands an event in before any fault that was read after it, while no page is being moved, and in the order
+//! that `event_order` tells.
 
 use crate::core::Core;
+use crate::event_order::Event;
 use crate::page_table::PageState;
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
@@ -11,6 +13,15 @@ impl Core {
     /// Takes `range` in: from here on its faults are answered by the books.
     pub fn adopt(&mut self, range: PageRange) {
         self.pages.adopt(range);
+    }
+
+    /// Applies what the program did.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Removed(range) => self.removed(range),
+            Event::Unmapped(range) => self.unmapped(range),
+            Event::Remapped { from, to } => self.remapped(from.start, to, from.pages),
+        }
     }
 
     /// madvise(MADV_DONTNEED, MADV_FREE): the content is given up, the memory stays.

@@ -194,27 +194,22 @@ impl PageTable {
     }
 
     /// The pages of `range` whose state is not `Untouched`, in order.
-    pub fn known(&self, mut range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> + '_ {
-        core::iter::from_fn(move || self.next_known(&mut range))
+    pub fn known(&self, range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> + '_ {
+        let leaves = Self::leaves_of(range);
+        self.leaves.range(leaves.start.0..leaves.end().0).flat_map(move |(&leaf_index, leaf)| {
+            let base = leaf_index * LEAF_PAGES as u64;
+            let start = range.start.0.max(base) - base;
+            let stop = range.end().0.min(base + LEAF_PAGES as u64) - base;
+            let words = leaf.words[start as usize..stop as usize].iter().enumerate().filter(|&(_, &word)| word != 0);
+            words.map(move |(index, &word)| (PageNumber(base + start + index as u64), PageState::unpack(word)))
+        })
     }
 
     /// The next page that [`known`](Self::known) gives. It becomes `Untouched`, and `range` what is left behind it.
     pub(crate) fn take_known(&mut self, range: &mut PageRange) -> Option<(PageNumber, PageState)> {
-        let (page, state) = self.next_known(range)?;
+        let (page, state) = self.known(*range).next()?;
+        *range = PageRange { start: page.plus(1), pages: range.end().0 - page.0 - 1 };
         self.set(page, PageState::Untouched);
-        Some((page, state))
-    }
-
-    fn next_known(&self, range: &mut PageRange) -> Option<(PageNumber, PageState)> {
-        let (leaves, end) = (Self::leaves_of(*range), range.end());
-        let (page, state) = self.leaves.range(leaves.start.0..leaves.end().0).find_map(|(&leaf_index, leaf)| {
-            let base = leaf_index * LEAF_PAGES as u64;
-            let start = range.start.0.max(base) - base;
-            let stop = end.0.min(base + LEAF_PAGES as u64) - base;
-            let index = (start..stop).find(|&index| leaf.words[index as usize] != 0)?;
-            Some((PageNumber(base + index), PageState::unpack(leaf.words[index as usize])))
-        })?;
-        *range = PageRange { start: page.plus(1), pages: end.0 - page.0 - 1 };
         Some((page, state))
     }
 

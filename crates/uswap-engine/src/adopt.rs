@@ -20,6 +20,8 @@ use crate::smaps::{self, Mapping};
 
 /// Looked at in one step: reclaim and handlers wait no longer than that takes.
 const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
+/// Looks at memory that the program is changing; each at half as much as the one before.
+const LOOKS_MAX: u32 = 8;
 /// Populated ranges that one step can return.
 const RANGES: usize = 256;
 /// Steps in which one piece of memory is followed while it grows.
@@ -197,10 +199,24 @@ impl Adopter {
     fn note_present(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<u64> {
         let mut at = start;
         let mut found = 0;
+        let mut looks = 0;
         while at < end {
             // Pages must not be moved between the look and the note.
-            let _gate = engine.gate.shut();
-            let (count, next) = engine.pagemap.present(at, end.min(at + STEP), &mut self.present[..])?;
+            let gate = engine.gate.shut();
+            let (count, next) = engine.pagemap.present(at, end.min(at + (STEP >> looks)), &mut self.present[..])?;
+            // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
+            // the books would take it for what was there before.
+            if engine.uffd.is_changing() {
+                if looks < LOOKS_MAX {
+                    looks += 1;
+                    drop(gate);
+                    crate::handler::pause();
+                    continue;
+                }
+                // The program changes its memory all the time. A page that is not where the books have it then must not be
+                // called lost.
+                engine.core().given_up_lazily(PageRange::of_bytes(at, next));
+            }
             let mut core = engine.core();
             for present in &self.present[..count] {
                 let range = PageRange::of_bytes(present.start, present.end);

@@ -6,7 +6,7 @@
 //! 2. `gate`: read while pages are moved; written while messages of the userfaultfd are read and events applied. So an
 //!    event is never applied between the moment a thread asks the books about a page and the moment it moves it, and no
 //!    thread sees a fault before the events that came first.
-//! 3. `heirs` or `trash`.
+//! 3. `order` (or that of the window of a fork), `heirs` or `trash`.
 //! 4. `core`: the books. Not held across I/O, a copy or a compression.
 //! 5. `pool`: a leaf.
 
@@ -20,6 +20,7 @@ use std::sync::{MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 use uswap_core::entry::Epoch;
+use uswap_core::event_order::EventOrder;
 use uswap_core::{BLOCK_PAGES, Core, CoreConfig, EntryId, FrameId, Location, PAGE_SIZE, PageNumber, Released};
 use uswap_sys::futex::Word;
 use uswap_sys::pagemap::PageMap;
@@ -40,6 +41,7 @@ use crate::monitor::Post;
 use crate::page_io::{PageBatch, SlotPage};
 use crate::patience::{Gate, Lock};
 use crate::swapout::PendingStore;
+use crate::userfault::Userfault;
 use crate::writer::Writer;
 use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 
@@ -106,7 +108,7 @@ pub enum StartError {
 pub struct Engine {
     /// This process in its group.
     pub member: Member,
-    pub(crate) uffd: Uffd,
+    pub(crate) uffd: Userfault,
     pub(crate) pagemap: PageMap,
     pub(crate) frames: PrivateMapping,
     pub(crate) zeros: PrivateMapping,
@@ -118,6 +120,8 @@ pub struct Engine {
     pub(crate) window: Window,
     pub(crate) running: RwLock<()>,
     pub(crate) gate: Gate,
+    /// Events that were read.
+    pub(crate) order: Lock<EventOrder>,
     pub(crate) core: Lock<Core>,
     pub(crate) pool: Lock<Zpool>,
     pub(crate) heirs: Lock<Vec<Ledger>>,
@@ -335,7 +339,7 @@ impl Engine {
     ) -> Result<Engine, (Box<Member>, StartError)> {
         match Parts::make(&mut member, inheritance) {
             Ok(Parts { uffd, trash, frames, zeros, pagemap, call, pool, areas, core, ancestors }) => Ok(Engine {
-                uffd,
+                uffd: Userfault::new(uffd),
                 pagemap,
                 frames,
                 zeros,
@@ -346,6 +350,7 @@ impl Engine {
                 window: Window::new(),
                 running: RwLock::new(()),
                 gate: Gate::new(),
+                order: Lock::new(EventOrder::default()),
                 core: Lock::new(core),
                 pool: Lock::new(pool),
                 heirs: Lock::new(Vec::new()),

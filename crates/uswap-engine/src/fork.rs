@@ -27,9 +27,10 @@ use uswap_sys::report::Reason;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::fork_window::{Beside, ForkWindow, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::futex::{RawLock, Word};
-use uswap_sys::uffd::{Message, Stop, Wake};
+use uswap_sys::uffd::{Stop, Wake};
 use uswap_sys::{placement, private_memory};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -38,8 +39,10 @@ use crate::fork_advice;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
+use crate::left_mapped;
 use crate::monitor::{ENGINE, Monitor, Post};
 use crate::page_io::SlotPage;
+use crate::patience::Lock;
 use crate::store::IoOutcome;
 
 const IDLE: u32 = 0;
@@ -167,31 +170,17 @@ impl ForkPost {
     }
 }
 
-/// What happened in a window.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Note {
-    /// The page was brought in.
-    Installed(PageNumber),
-    Removed(PageRange),
-    Unmapped(PageRange),
-    Remapped {
-        from: PageNumber,
-        to: PageNumber,
-        pages: u64,
-    },
-}
-
 /// Notes that a window has room for.
 const NOTES: usize = 1600;
 
 /// The journal lies in memory that parent and child share, so that the child sees each note whole, however the kernel
 /// interleaves its copying with the parent's writing. How many notes are the child's is counted in private memory, which
-/// is copied with the fork.
+/// is copied with the fork. What the parent reads meanwhile it has for itself, and in order.
 pub(crate) struct Window {
     notes: AtomicPtr<Note>,
     count: AtomicU32,
     journal: Mutex<Option<Journal>>,
+    seen: Lock<ForkWindow>,
 }
 
 struct Journal {
@@ -208,18 +197,14 @@ impl Drop for Journal {
     }
 }
 
-/// What a page is in a window.
-enum Beside {
-    Known(PageNumber, Option<PageState>),
-    /// Brought in since.
-    Installed,
-    /// Discarded since: zeros.
-    Discarded,
-}
-
 impl Window {
     pub fn new() -> Window {
-        Window { notes: AtomicPtr::new(std::ptr::null_mut()), count: AtomicU32::new(0), journal: Mutex::new(None) }
+        Window {
+            notes: AtomicPtr::new(std::ptr::null_mut()),
+            count: AtomicU32::new(0),
+            journal: Mutex::new(None),
+            seen: Lock::new(ForkWindow::default()),
+        }
     }
 
     fn open(&self) -> io::Result<()> {
@@ -229,12 +214,17 @@ impl Window {
         *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
         self.count.store(0, Release);
         self.notes.store(base.as_ptr(), Release);
+        let mut seen = ForkWindow::with_capacity(NOTES);
+        if left_mapped::is_used() {
+            seen.expect_no_unmappings();
+        }
+        *self.seen.lock() = seen;
         Ok(())
     }
 
     /// Writes a note; the gate is held for writing. `false` when there is no room.
     #[must_use]
-    fn note(&self, note: Note) -> bool {
+    fn write(&self, note: Note) -> bool {
         let count = self.count.load(Acquire) as usize;
         if count >= NOTES {
             return false;
@@ -258,43 +248,22 @@ impl Window {
         self.count.load(Acquire) as usize + notes <= NOTES
     }
 
-    pub fn note_event(&self, event: Message) {
-        let note = match event {
-            Message::Remap { from, to, len } => Note::Remapped {
-                from: PageNumber::containing(from),
-                to: PageNumber::containing(to),
-                pages: (len / PAGE_SIZE) as u64,
-            },
-            Message::Remove { start, end } => Note::Removed(PageRange::of_bytes(start, end)),
-            Message::Unmap { start, end } => Note::Unmapped(PageRange::of_bytes(start, end)),
-            Message::Fault { .. } | Message::Other(_) => return,
-        };
-        let noted = self.note(note);
-        assert!(noted, "a handler reads messages only while the journal has room");
-    }
-
-    /// Looks `page` up in the notes, newest first; the books are asked for the page that it was before the window.
-    fn look_up(&self, page: PageNumber, books: impl Fn(PageNumber) -> Option<PageState>) -> Beside {
-        let mut page = page;
-        for note in self.notes().iter().rev() {
-            match *note {
-                Note::Installed(installed) if installed == page => return Beside::Installed,
-                Note::Removed(range) | Note::Unmapped(range) if range.contains(page) => return Beside::Discarded,
-                Note::Remapped { from, to, pages } => {
-                    if (PageRange { start: to, pages }).contains(page) {
-                        page = PageNumber(page.0 - to.0 + from.0);
-                    } else if (PageRange { start: from, pages }).contains(page) {
-                        return Beside::Discarded;
-                    }
-                }
-                _ => {}
-            }
-        }
-        Beside::Known(page, books(page))
+    /// Whether no event is held back or due.
+    pub fn is_settled(&self) -> bool {
+        self.seen.lock().order().is_empty()
     }
 }
 
 impl Engine {
+    /// Writes a note, with the gate shut.
+    pub(crate) fn note_aside(&self, note: Note) {
+        let noted = self.window.write(note);
+        assert!(noted, "a handler reads messages, and serves a fault, only while the journal has room");
+        let mut seen = self.window.seen.lock();
+        seen.note(note, self.core().pages());
+        self.uffd.hold_events(seen.order().holds());
+    }
+
     /// Serves a fault in a window: nothing but the journal changes.
     pub(crate) fn serve_frozen(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
         let _gate = self.gate.shut();
@@ -302,7 +271,7 @@ impl Engine {
             return Served::AfterEvents;
         }
         let page = fault.page;
-        let source: *const u8 = match self.window.look_up(page, |page| self.core().pages().get(page)) {
+        let source: *const u8 = match self.look_up_aside(page) {
             Beside::Installed | Beside::Known(_, Some(PageState::Resident { .. })) => {
                 self.wake(page, 1);
                 return Served::Done;
@@ -334,8 +303,7 @@ impl Engine {
         let progress = self.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
         match progress.stop {
             None => {
-                let noted = self.window.note(Note::Installed(page));
-                assert!(noted, "room was looked for above");
+                self.note_aside(Note::Installed(page));
                 Served::Done
             }
             Some(Stop::TryLater | Stop::NoMemory) => Served::AfterEvents,
@@ -344,6 +312,11 @@ impl Engine {
                 Served::Done
             }
         }
+    }
+
+    fn look_up_aside(&self, page: PageNumber) -> Beside {
+        let seen = self.window.seen.lock();
+        seen.look_up(page, self.core().pages())
     }
 
     /// Reads the content of a swapped page into the worker's buffer.
@@ -390,19 +363,15 @@ impl Engine {
     }
 
     fn apply_note(&self, note: Note) {
-        let mut core = self.core();
         match note {
             Note::Installed(page) => {
                 let range = PageRange { start: page, pages: 1 };
+                let mut core = self.core();
                 core.adopt(range);
                 core.found_present(range);
             }
-            Note::Removed(range) => core.removed(range),
-            Note::Unmapped(range) => core.unmapped(range),
-            Note::Remapped { from, to, pages } => {
-                core.remapped(from, to, pages);
-                fork_advice::moved(from, to, pages);
-            }
+            Note::Read(event) => self.put_in_order(event),
+            Note::Settled => self.apply_all(),
         }
     }
 
@@ -411,16 +380,20 @@ impl Engine {
         loop {
             let Some(page) = self.core().cached_page() else { return };
             if self.serve(&PendingFault::wanted(page), worker) == Served::AfterEvents {
-                self.read_messages(worker);
-                while let Some(fault) = worker.pending.pop_front() {
-                    if self.serve(&fault, worker) == Served::AfterEvents {
-                        // Its thread faults again, and a handler will see to it.
-                        self.wake(fault.page, 1);
-                    }
-                }
-                crate::handler::pause();
+                self.read_before_fork(worker);
             }
         }
+    }
+
+    fn read_before_fork(&self, worker: &mut Worker) {
+        self.read_messages(worker);
+        while let Some(fault) = worker.pending.pop_front() {
+            if self.serve(&fault, worker) == Served::AfterEvents {
+                // Its thread faults again, and a handler will see to it.
+                self.wake(fault.page, 1);
+            }
+        }
+        crate::handler::pause();
     }
 }
 
@@ -435,6 +408,9 @@ impl Monitor {
         };
         engine.phase.store(FREEZING);
         let running = engine.running.write().expect("no thread panics with this lock");
+        while engine.uffd.holds_events() {
+            engine.read_before_fork(self.worker());
+        }
         engine.empty_swap_cache(self.worker());
         engine.take_and_release(self.worker());
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
@@ -450,6 +426,7 @@ impl Monitor {
         {
             let _gate = engine.gate.shut();
             engine.apply_notes();
+            *engine.window.seen.lock() = ForkWindow::default();
             engine.phase.store_and_wake(RUNNING);
         }
         drop(running);
@@ -552,6 +529,7 @@ impl Monitor {
             areas,
             mut ancestors,
             window,
+            order,
             core,
             pool,
             heirs,
@@ -571,7 +549,8 @@ impl Monitor {
             said_full: _,
         } = old;
         std::mem::forget((member, uffd, pagemap, call, areas));
-        std::mem::forget((trash.into_inner(), frames, zeros));
+        // Another thread may have been writing into these.
+        std::mem::forget((trash.into_inner(), frames, zeros, order));
         let mut heirs = heirs.into_inner();
         let ledger = heirs.pop().expect("the window of a fork has a ledger");
         std::mem::forget(heirs);
@@ -595,6 +574,8 @@ impl Monitor {
         for note in window.notes() {
             engine.apply_note(*note);
         }
+        engine.apply_all();
+        std::mem::forget(window.seen);
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
@@ -674,32 +655,6 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn range(start: u64, pages: u64) -> PageRange {
-        PageRange { start: PageNumber(start), pages }
-    }
-
-    fn state_of(window: &Window, page: u64) -> Option<u64> {
-        match window.look_up(PageNumber(page), |_| Some(PageState::SwappedZero)) {
-            Beside::Known(page, _) => Some(page.0),
-            Beside::Installed | Beside::Discarded => None,
-        }
-    }
-
-    #[test]
-    fn the_newest_note_counts() {
-        let window = Window::new();
-        window.open().unwrap();
-        assert_eq!(state_of(&window, 5), Some(5));
-        assert!(window.note(Note::Remapped { from: PageNumber(0), to: PageNumber(100), pages: 10 }));
-        assert_eq!(state_of(&window, 105), Some(5));
-        assert_eq!(state_of(&window, 5), None, "what was moved away reads as new memory");
-        assert!(window.note(Note::Removed(range(104, 2))));
-        assert_eq!(state_of(&window, 105), None);
-        assert_eq!(state_of(&window, 106), Some(6));
-        assert!(window.note(Note::Installed(PageNumber(106))));
-        assert_eq!(state_of(&window, 106), None);
-    }
-
     #[test]
     fn a_trivial_fork_keeps_the_monitor_asleep() {
         let post = Post::new();
@@ -736,9 +691,9 @@ mod tests {
         let window = Window::new();
         window.open().unwrap();
         for page in 0..NOTES as u64 {
-            assert!(window.note(Note::Installed(PageNumber(page))));
+            assert!(window.write(Note::Installed(PageNumber(page))));
         }
-        assert!(!window.note(Note::Installed(PageNumber(0))));
+        assert!(!window.write(Note::Installed(PageNumber(0))));
         assert!(!window.has_room_for(1));
     }
 }

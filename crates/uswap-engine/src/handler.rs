@@ -122,7 +122,8 @@ impl Engine {
                     if !self.is_frozen() {
                         continue;
                     }
-                    if self.window.has_room_for(MESSAGES) {
+                    // And one that says that everything was read.
+                    if self.window.has_room_for(MESSAGES + 1) {
                         return self.read_with(worker, true, gate);
                     }
                     drop(gate);
@@ -153,49 +154,12 @@ impl Engine {
                     let page = PageNumber::containing(addr);
                     worker.pending.push_back(PendingFault { page, write, since, nothing_unread: false });
                 }
-                event => {
-                    self.count(Counter::UffdEvents, 1);
-                    if frozen {
-                        self.window.note_event(event);
-                    } else {
-                        self.apply(event);
-                    }
-                }
+                event => self.read_event(event, frozen),
             }
         }
+        self.settle_events(frozen);
         drop(gate);
         count
-    }
-
-    /// Applies an event to the books. The gate is held for writing.
-    pub(crate) fn apply(&self, event: Message) {
-        let mut core = self.core();
-        let range = match event {
-            Message::Remap { from, to, len } => {
-                let pages = (len / uswap_core::PAGE_SIZE) as u64;
-                let (from, to) = (PageNumber::containing(from), PageNumber::containing(to));
-                core.remapped(from, to, pages);
-                crate::fork_advice::moved(from, to, pages);
-                PageRange { start: from, pages }
-            }
-            Message::Remove { start, end } => {
-                let range = PageRange::of_bytes(start, end);
-                core.removed(range);
-                range
-            }
-            Message::Unmap { start, end } => {
-                let range = PageRange::of_bytes(start, end);
-                core.unmapped(range);
-                range
-            }
-            Message::Fault { .. } => unreachable!("faults are served, not applied"),
-            Message::Other(kind) => {
-                self.fatal(format_args!("uswap: userfaultfd sent a message of unknown kind {kind:#x}"))
-            }
-        };
-        drop(core);
-        // What threads wait for there may have ended with it, unknown to whoever would have woken them.
-        self.wake(range.start, range.pages);
     }
 
     fn serve_pending(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
@@ -221,7 +185,8 @@ impl Engine {
         let gate = self.gate.pass();
         let plan = self.plan(page, write);
         let (served, kind) = match plan {
-            FaultPlan::NotAdopted if !nothing_unread => (Served::AfterEvents, None),
+            // Memory that was moved there has an event, which may not have been sent yet.
+            FaultPlan::NotAdopted if !nothing_unread || self.uffd.is_changing() => (Served::AfterEvents, None),
             FaultPlan::NotAdopted => {
                 let address = page.address();
                 if private_memory::overlaps(address, address + 1) {

@@ -3,10 +3,10 @@
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
-//! - [`handler`]: faults and events, as userfaultfd delivers them;
+//! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
 //! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`guard_regions`],
-//!   [`page_references`] and [`control_blocks`]: what is done with its memory that needs care;
+//!   [`page_references`], [`left_mapped`] and [`control_blocks`]: what is done with its memory that needs care;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget, and `writer`, which waits for disks in its
 //!   stead;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
@@ -25,6 +25,7 @@ pub mod compaction;
 pub mod compress;
 pub mod control_blocks;
 pub mod engine;
+mod events;
 pub mod fork;
 pub mod fork_advice;
 pub mod group;
@@ -32,6 +33,7 @@ pub mod guard_regions;
 pub mod handler;
 pub mod lazy_free;
 pub mod ledger;
+pub mod left_mapped;
 pub mod member;
 pub mod monitor;
 pub mod page_io;
@@ -42,5 +44,6 @@ mod smaps;
 pub mod store;
 pub mod swapin;
 pub mod swapout;
+mod userfault;
 mod writer;
 pub mod zpool;

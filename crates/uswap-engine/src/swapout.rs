@@ -138,6 +138,10 @@ impl Engine {
     /// not kept filled.
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, urgent: bool) -> Round {
         let mut round = Round::default();
+        if self.uffd.holds_events() {
+            let _gate = self.gate.shut();
+            self.settle_events(false);
+        }
         self.shrink_pool(worker);
         let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
         // The writer has enough to do: more pages in the swap cache would only be missed.

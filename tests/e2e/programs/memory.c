@@ -308,6 +308,55 @@ static void remap_over(void)
 	}
 }
 
+/* Two threads: one moves its memory away or unmaps it, the other moves its own into the hole as soon as there is one, while
+ * the first is still in its system call. As the kernel does it for any two that call mremap at the same time. */
+static struct { char *from, *to; size_t bytes; } leaver;
+
+static void *leave(void *unused)
+{
+	(void)unused;
+	if (leaver.to)
+		MUST(mremap(leaver.from, leaver.bytes, leaver.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, leaver.to) == leaver.to);
+	else
+		MUST(munmap(leaver.from, leaver.bytes) == 0);
+	return NULL;
+}
+
+static void remap_into_holes(void)
+{
+	size_t size = 8 * MiB;
+	char *places = mmap(NULL, 6 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(places != MAP_FAILED);
+	for (int round = 0; round < 24; round++) {
+		/* Apart from each other, so that no two become one mapping. */
+		char *a = places, *b = places + 2 * size, *c = places + 4 * size;
+		for (char *place = a; place <= c; place += 2 * size)
+			MUST(munmap(place, size) == 0);
+		for (char *place = a; place <= b; place += 2 * size)
+			MUST(mmap(place, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+				  0) == place);
+		fill(a, size, 50);
+		fill(b, size, 51);
+		push_out(a, size, "first");
+		push_out(b, size, "second");
+		leaver.from = a, leaver.to = round % 2 ? c : NULL, leaver.bytes = size;
+		pthread_t thread;
+		MUST(pthread_create(&thread, NULL, leave, NULL) == 0);
+		unsigned char there;
+		while (mincore(a, PAGE, &there) == 0)
+			;
+		int reason = errno;
+		MUST(reason == ENOMEM);
+		MUST(mremap(b, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, a) == a);
+		pthread_join(thread, NULL);
+		check(a, size, 51, "moved into the hole");
+		if (leaver.to)
+			check(c, size, 50, "moved away");
+		for (char *place = a; place <= c; place += 2 * size)
+			MUST(mmap(place, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place);
+	}
+}
+
 /* What the program has unmapped stays free for it, whatever is mapped meanwhile for its swap. */
 static void hole(void)
 {
@@ -883,7 +932,7 @@ int main(int argc, char **argv)
 		{ "mlock", lock },		  { "mlockall", lock_all },
 		{ "guards", guards },		  { "vmsplice", pages_in_pipes },
 			  { "mremap", remap },
-		{ "mremap-over", remap_over },	  { "mremap-dontunmap", remap_dontunmap },
+		{ "mremap-over", remap_over },	  { "mremap-holes", remap_into_holes }, { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
 		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },

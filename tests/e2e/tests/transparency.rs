@@ -55,6 +55,7 @@ cases! { "memory":
     pages_that_were_given_to_pipes = "vmsplice",
     mremap_grows_shrinks_and_moves = "mremap",
     mremap_onto_swapped_memory = "mremap-over",
+    mremap_into_the_hole_that_another_thread_leaves = "mremap-holes",
     mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",
     mremap_between_signals = "mremap-signals",
     memory_given_up_before_it_was_adopted = "free-early",

@@ -1,7 +1,5 @@
 //! Checkers: what must hold after every step.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use uswap_core::slots::CLUSTER_SLOTS;
 use uswap_core::{EntryId, Location, PageNumber, PageRange, PageState};
 
@@ -25,8 +23,8 @@ pub(super) fn check(process: &Process, group: &Group) -> Checked {
 /// What a walk over the page table found.
 #[derive(Default)]
 struct Found {
-    /// Which page has which entry.
-    references: BTreeMap<EntryId, PageNumber>,
+    /// Which page has which entry, by the number of the entry.
+    references: Vec<Option<PageNumber>>,
     known: u64,
     swapped: u64,
     reading: u64,
@@ -34,7 +32,8 @@ struct Found {
 }
 
 fn walk_pages(process: &Process, group: &Group) -> Checked<Found> {
-    let mut found = Found::default();
+    let entries = process.books.look().swap_table().len() as usize;
+    let mut found = Found { references: vec![None; entries], ..Found::default() };
     for (page, state) in process.books.look().pages().known(EVERYTHING) {
         found.known += 1;
         let entry = match state {
@@ -50,7 +49,7 @@ fn walk_pages(process: &Process, group: &Group) -> Checked<Found> {
             _ => {}
         }
         if let Some(entry) = entry
-            && let Some(other) = found.references.insert(entry, page)
+            && let Some(other) = found.references[entry.0 as usize].replace(page)
         {
             return violated(Checker::OneReference, format!("{entry:?} is {other:?}'s and {page:?}'s"));
         }
@@ -63,7 +62,7 @@ fn walk_pages(process: &Process, group: &Group) -> Checked<Found> {
 fn is_current(page: PageNumber, process: &Process) -> bool {
     process.mm.all().contains(page)
         && process.mm.at(page).registered
-        && process.mm.changing == 0
+        && !process.mm.is_changing()
         && !process.truth.is_discarding(PageRange { start: page, pages: 1 })
 }
 
@@ -71,9 +70,11 @@ fn is_current(page: PageNumber, process: &Process) -> bool {
 fn check_unknown_pages(process: &Process) -> Checked {
     let pages = process.books.look().pages();
     for page in pages_of(process.mm.all()).filter(|&page| is_current(page, process)) {
-        let unknown = matches!(pages.get(page), None | Some(PageState::Untouched));
-        if unknown && process.mm.at(page).pte == Pte::Missing {
-            ensure(process.truth.allows(page, Content::ZERO.hash()), Checker::Recoverable, || {
+        let would_be_wrong =
+            process.mm.at(page).pte == Pte::Missing && !process.truth.expected(page).contains(&Content::ZERO);
+        if would_be_wrong {
+            let known = !matches!(pages.get(page), None | Some(PageState::Untouched));
+            ensure(known, Checker::Recoverable, || {
                 format!("{page:?} would read as zeros, not as {:?}", process.truth.expected(page))
             })?;
         }
@@ -88,7 +89,7 @@ fn check_page(page: PageNumber, state: PageState, process: &Process, group: &Gro
     }
     let pte = process.mm.at(page).pte;
     let right = |content: Content, place: &str| {
-        ensure(process.truth.allows(page, content.hash()), Checker::Recoverable, || {
+        ensure(process.truth.expected(page).contains(&content), Checker::Recoverable, || {
             format!("{page:?} is {content:?} in {place}, not {:?}", process.truth.expected(page))
         })
     };
@@ -129,7 +130,7 @@ fn check_page(page: PageNumber, state: PageState, process: &Process, group: &Gro
 /// Whether the page is in a frame that the books have not been told of: a move that runs across swapped pages takes along
 /// one that had come in beside them.
 fn is_on_its_way(page: PageNumber, process: &Process) -> bool {
-    let holds = |content: &Content| process.truth.allows(page, content.hash());
+    let holds = |content: &Content| process.truth.expected(page).contains(content);
     process.gate > 0 && process.mm.frames.iter().flatten().any(holds)
 }
 
@@ -161,7 +162,7 @@ fn check_content(entry: EntryId, process: &Process, group: &Group) -> Checked {
 fn check_entries(process: &Process, group: &Group, found: &Found) -> Checked {
     let core = process.books.look();
     let table = core.swap_table();
-    let mut places = BTreeSet::new();
+    let mut places = Vec::new();
     let (mut own, mut live) = (0, 0);
     for entry in table.iter_in_use() {
         let location = table.location(entry);
@@ -187,15 +188,20 @@ fn check_entries(process: &Process, group: &Group, found: &Found) -> Checked {
                 (area.0, slot)
             }
         };
-        ensure(places.insert(place), Checker::OneOwner, || format!("{location:?} has two entries"))?;
+        places.push(place);
     }
-    for &entry in found.references.keys() {
-        ensure(table.is_live(entry), Checker::OneReference, || {
-            format!("{:?} has {entry:?}, which is not in use", found.references[&entry])
-        })?;
+    places.sort_unstable();
+    if let Some(pair) = places.windows(2).find(|pair| pair[0] == pair[1]) {
+        return violated(Checker::OneOwner, format!("slot or object {:?} has two entries", pair[0]));
+    }
+    let mut seen = 0;
+    for (number, page) in found.references.iter().enumerate() {
+        let Some(page) = page else { continue };
+        seen += 1;
+        let entry = EntryId(number as u32);
+        ensure(table.is_live(entry), Checker::OneReference, || format!("{page:?} has {entry:?}, which is not in use"))?;
     }
     // Clean copies of pages in frames are the only references that cannot be seen from here.
-    let seen = found.references.len() as u64;
     ensure(live >= seen && live <= seen + found.in_frame, Checker::OneReference, || {
         format!("{live} entries are in use, {seen} pages have one, {} more may", found.in_frame)
     })?;

@@ -40,6 +40,7 @@ happenings! {
     Discard = "discards",
     Unmap = "unmappings",
     Remap = "movings of memory",
+    EventHeld = "events held back for an older one that was due",
     Grow = "growings of memory",
     Adopt = "adoptions",
     LazilyDropped = "pages that the kernel dropped after MADV_FREE",

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use uswap_core::event_order::Event;
 use uswap_core::{FrameId, PageNumber, PageRange};
 
 use crate::chance::Chance;
@@ -53,9 +54,7 @@ const NOWHERE: Place = Place { mapping: 0, registered: false, stubborn: false, p
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message {
     Fault { thread: usize, page: PageNumber, write: bool },
-    Remap { thread: usize, from: PageNumber, to: PageNumber, pages: u64 },
-    Remove { thread: usize, range: PageRange },
-    Unmap { thread: usize, range: PageRange },
+    Event { thread: usize, event: Event },
 }
 
 /// Why an operation stopped.
@@ -90,6 +89,8 @@ pub(super) struct Mm {
     pub events: VecDeque<Message>,
     /// Events whose task has not run to their end.
     pub changing: u32,
+    /// The engine holds an event back, and fills nothing meanwhile.
+    pub held: bool,
     last_mapping: u32,
     /// Parts of 1000.
     no_memory: u64,
@@ -103,6 +104,7 @@ impl Mm {
             faults: VecDeque::new(),
             events: VecDeque::new(),
             changing: 0,
+            held: false,
             last_mapping: 0,
             no_memory,
         }
@@ -122,6 +124,7 @@ impl Mm {
             faults: VecDeque::new(),
             events: VecDeque::new(),
             changing: 0,
+            held: false,
             last_mapping: self.last_mapping,
             no_memory: self.no_memory,
         }
@@ -221,13 +224,18 @@ impl Mm {
         read
     }
 
+    /// Whether nothing can be filled: an event is under way, or held back.
+    pub fn is_changing(&self) -> bool {
+        self.changing > 0 || self.held
+    }
+
     fn each(
         &mut self,
         page: PageNumber,
         pages: usize,
         mut one: impl FnMut(&mut Mm, usize) -> Option<Stop>,
     ) -> Progress {
-        if self.changing > 0 {
+        if self.is_changing() {
             return Progress { pages: 0, stop: Some(Stop::TryLater) };
         }
         for index in 0..pages {
@@ -260,7 +268,7 @@ impl Mm {
     /// UFFDIO_MOVE of frames into the program.
     pub fn move_in(&mut self, page: PageNumber, frame: FrameId, pages: usize, chance: &mut Chance) -> Progress {
         if self.inside(page) && self.at(page).stubborn {
-            return Progress { pages: 0, stop: Some(if self.changing > 0 { Stop::TryLater } else { Stop::Invalid }) };
+            return Progress { pages: 0, stop: Some(if self.is_changing() { Stop::TryLater } else { Stop::Invalid }) };
         }
         self.each(page, pages, |mm, index| {
             if chance.happens(mm.no_memory, 4000) {
@@ -280,7 +288,7 @@ impl Mm {
 
     /// UFFDIO_MOVE of one page into a frame.
     pub fn move_out(&mut self, page: PageNumber, frame: FrameId, chance: &mut Chance) -> Option<Stop> {
-        if self.changing > 0 {
+        if self.is_changing() {
             return Some(Stop::TryLater);
         }
         if !self.inside(page) || self.at(page).mapping == 0 {
@@ -308,7 +316,7 @@ impl Mm {
     /// UFFDIO_POISON.
     pub fn poison(&mut self, page: PageNumber) {
         let registered = self.inside(page) && self.at(page).registered;
-        if registered && self.changing == 0 && self.at(page).pte == Pte::Missing {
+        if registered && !self.is_changing() && self.at(page).pte == Pte::Missing {
             self.at_mut(page).pte = Pte::Poison;
         }
     }

@@ -173,7 +173,7 @@ impl Schedule {
         world.ending = true;
         let at_rest = |process: &Process| {
             let threads = process.threads.iter().all(|thread| matches!(thread, Doing::Ready));
-            threads && process.actors.iter().all(engine::Actor::is_idle) && process.mm.changing == 0
+            threads && process.actors.iter().all(engine::Actor::is_idle) && !process.mm.is_changing()
         };
         for _ in 0..PATIENCE {
             if processes.iter().all(at_rest) {

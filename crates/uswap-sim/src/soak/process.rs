@@ -1,5 +1,6 @@
 //! One simulated process: its memory, its program, its books, and the threads of its engine.
 
+use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::{CoreConfig, PageNumber, PageRange};
 
 use super::books::Books;
@@ -24,6 +25,7 @@ pub(super) struct Process {
     /// The page that a stream of accesses touched last.
     pub cursor: PageNumber,
     pub books: Books,
+    pub order: EventOrder,
     pub actors: Vec<Actor>,
     /// Actors that hold the gate for reading.
     pub gate: usize,
@@ -70,6 +72,7 @@ impl Process {
             threads: vec![Doing::Ready; scenario.threads],
             cursor: PageNumber(BASE),
             books: Books::new(config, scenario.forks > 0),
+            order: EventOrder::default(),
             actors: (0..=scenario.handlers).map(Actor::new).collect(),
             gate: 0,
             freezing: false,
@@ -91,7 +94,7 @@ impl Process {
     pub fn can_step(&self, thread: usize, world: &World) -> bool {
         match self.threads[thread] {
             Doing::Ready => !world.ending,
-            Doing::Retry(_) | Doing::Read(_) => true,
+            Doing::Retry(_) | Doing::Changed(_) | Doing::Read(_) => true,
             Doing::Faulting(_) | Doing::Posted(_) | Doing::Forking => false,
         }
     }
@@ -101,6 +104,10 @@ impl Process {
         match self.threads[thread] {
             Doing::Ready => self.choose(thread, world),
             Doing::Retry(access) => self.access(thread, access, world),
+            Doing::Changed(call) => {
+                self.post(thread, call);
+                Ok(())
+            }
             Doing::Read(call) => {
                 self.finish_call(thread, call);
                 Ok(())
@@ -112,6 +119,12 @@ impl Process {
     fn choose(&mut self, thread: usize, world: &mut World) -> Checked {
         if world.chance.happens(world.scenario.calls, 1000) {
             return self.call(thread, world);
+        }
+        if let Some(hole) = self.fresh_hole()
+            && world.chance.happens(1, 4)
+        {
+            self.remap_into(thread, hole, world);
+            return Ok(());
         }
         let scenario = world.scenario;
         let hot = world.chance.happens(3, 4);
@@ -208,13 +221,17 @@ impl Process {
         let around = self.mm.mapping_around(page);
         let start = PageNumber(around.start.0 + chance.below(around.pages));
         let range = PageRange { start, pages: 1 + chance.below(around.end().0 - start.0) };
-        if self.truth.is_discarding(range) {
+        if self.is_another_calls(range) {
             return Ok(());
         }
         match chance.below(8) {
             0..4 => self.discard(thread, range, chance.happens(1, 4), world),
             4 => self.unmap(thread, range, world),
-            5 | 6 => self.remap(thread, range, world),
+            5 | 6 => {
+                let to = PageNumber(BASE + world.chance.below(world.scenario.span));
+                self.remap(thread, range, to, world);
+                Ok(())
+            }
             _ => {
                 let more = PageRange { start: around.end(), pages: 1 + chance.below(8) };
                 if self.mm.is_free(more) {
@@ -227,14 +244,19 @@ impl Process {
         }
     }
 
-    fn post(&mut self, thread: usize, call: Call) {
-        let message = match call {
-            Call::Discard { range, .. } => Message::Remove { thread, range },
-            Call::Remap { from, to } => Message::Remap { thread, from: from.start, to, pages: from.pages },
-            Call::Unmap { range } => Message::Unmap { thread, range },
-        };
-        self.mm.events.push_back(message);
+    /// The mappings have changed; the event of it follows.
+    fn change(&mut self, thread: usize, call: Call) {
         self.mm.changing += 1;
+        self.threads[thread] = Doing::Changed(call);
+    }
+
+    fn post(&mut self, thread: usize, call: Call) {
+        let event = match call {
+            Call::Discard { range, .. } => Event::Removed(range),
+            Call::Remap { from, to } => Event::Remapped { from, to },
+            Call::Unmap { range, .. } => Event::Unmapped(range),
+        };
+        self.mm.events.push_back(Message::Event { thread, event });
         self.threads[thread] = Doing::Posted(call);
     }
 
@@ -242,6 +264,7 @@ impl Process {
         world.coverage.note(Happening::Discard);
         self.truth.discard_begins(range);
         if self.mm.at(range.start).registered {
+            self.mm.changing += 1;
             self.post(thread, Call::Discard { range, lazily });
         } else {
             self.mm.drop_pages(range, lazily);
@@ -255,24 +278,60 @@ impl Process {
         let registered = self.mm.at(range.start).registered;
         self.mm.unmap(range);
         if registered {
-            self.post(thread, Call::Unmap { range });
+            self.change(thread, Call::Unmap { range, arrived: None });
         }
         Ok(())
     }
 
-    fn remap(&mut self, thread: usize, from: PageRange, world: &mut World) -> Checked {
-        let to = PageRange { start: PageNumber(BASE + world.chance.below(world.scenario.span)), pages: from.pages };
+    /// Whether a call is under way that is about memory of `range`: no thread of a right program makes another.
+    fn is_another_calls(&self, range: PageRange) -> bool {
+        let is_arriving = self.threads.iter().any(|doing| match *doing {
+            Doing::Changed(call) | Doing::Posted(call) | Doing::Read(call) => {
+                let place = match call {
+                    Call::Remap { from, to } => Some(PageRange { start: to, pages: from.pages }),
+                    Call::Unmap { arrived, .. } => arrived,
+                    Call::Discard { .. } => None,
+                };
+                place.is_some_and(|place| place.intersection(range).pages > 0)
+            }
+            _ => false,
+        });
+        is_arriving || self.truth.is_discarding(range)
+    }
+
+    /// What another thread has just left, and not reported yet.
+    fn fresh_hole(&self) -> Option<PageRange> {
+        self.threads.iter().find_map(|doing| match *doing {
+            Doing::Changed(Call::Remap { from: hole, .. } | Call::Unmap { range: hole, .. })
+            | Doing::Posted(Call::Remap { from: hole, .. } | Call::Unmap { range: hole, .. }) => Some(hole),
+            _ => None,
+        })
+    }
+
+    /// mremap into a fresh hole: the kernel likes those.
+    fn remap_into(&mut self, thread: usize, hole: PageRange, world: &mut World) {
+        let page = PageNumber(BASE + world.chance.below(world.scenario.span));
+        if self.mm.at(page).mapping != 0 {
+            let around = self.mm.mapping_around(page);
+            let from = PageRange { start: around.start, pages: around.pages.min(hole.pages) };
+            if !self.is_another_calls(from) {
+                self.remap(thread, from, hole.start, world);
+            }
+        }
+    }
+
+    fn remap(&mut self, thread: usize, from: PageRange, to: PageNumber, world: &mut World) {
+        let to = PageRange { start: to, pages: from.pages };
         if !self.mm.is_free(to) {
-            return Ok(());
+            return;
         }
         world.coverage.note(Happening::Remap);
         let registered = self.mm.at(from.start).registered;
         self.mm.remap(from, to.start);
         self.truth.moved(from, to.start);
         if registered {
-            self.post(thread, Call::Remap { from, to: to.start });
+            self.change(thread, Call::Remap { from, to: to.start });
         }
-        Ok(())
     }
 
     /// The event of a call was read, and its task runs.
@@ -285,7 +344,10 @@ impl Process {
                 self.truth.discard_ends(range, lazily);
             }
             // The old range is reported next; the kernel counted it as changing all the time.
-            Call::Remap { from, .. } => self.post(thread, Call::Unmap { range: from }),
+            Call::Remap { from, to } => {
+                let arrived = Some(PageRange { start: to, pages: from.pages });
+                self.change(thread, Call::Unmap { range: from, arrived });
+            }
             Call::Unmap { .. } => {}
         }
     }
@@ -300,6 +362,37 @@ impl Process {
             self.mm.at_mut(page).pte = Pte::Missing;
             self.truth.dropped(page);
             world.coverage.note(Happening::LazilyDropped);
+        }
+    }
+
+    /// Takes in an event that was read, and applies what may be applied.
+    pub fn read_event(&mut self, event: Event, world: &mut World) {
+        if !world.remedies.events_in_order {
+            return self.apply(event, world);
+        }
+        self.order.read(event);
+        while let Some(event) = self.order.next(|range| self.books.look().pages().adopted_in(range) > 0) {
+            self.apply(event, world);
+        }
+        self.mm.held = self.order.holds();
+        if self.mm.held {
+            world.coverage.note(Happening::EventHeld);
+        }
+    }
+
+    /// Nothing is being changed, and everything was read: no event is due.
+    pub fn settle_events(&mut self, world: &World) {
+        while let Some(event) = self.order.next_of_all(|range| self.books.look().pages().adopted_in(range) > 0) {
+            self.apply(event, world);
+        }
+        self.mm.held = false;
+    }
+
+    fn apply(&mut self, event: Event, world: &World) {
+        self.books.tell(move |core| core.apply(event));
+        let (Event::Removed(range) | Event::Unmapped(range) | Event::Remapped { from: range, .. }) = event;
+        if world.remedies.events_wake {
+            self.wake(range, world);
         }
     }
 

@@ -15,6 +15,8 @@ pub(super) enum Doing {
     Retry(Access),
     /// It sleeps until its page is there.
     Faulting(Access),
+    /// It has changed the mappings, and let go of their lock; its event is not there yet.
+    Changed(Call),
     /// It sleeps until its event is read.
     Posted(Call),
     /// Its event was read: it goes on.
@@ -34,9 +36,19 @@ pub(super) struct Access {
 /// A system call with an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
-    Discard { range: PageRange, lazily: bool },
-    Remap { from: PageRange, to: PageNumber },
-    Unmap { range: PageRange },
+    Discard {
+        range: PageRange,
+        lazily: bool,
+    },
+    Remap {
+        from: PageRange,
+        to: PageNumber,
+    },
+    /// The second part of a mremap has its new place in `arrived`.
+    Unmap {
+        range: PageRange,
+        arrived: Option<PageRange>,
+    },
 }
 
 /// What a page may read as.

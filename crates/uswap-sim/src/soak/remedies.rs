@@ -16,6 +16,12 @@ pub struct Remedies {
     /// A resident page that is not there is judged only once no event is unread: it may have been unmapped or moved a
     /// moment ago.
     pub events_before_judgement: bool,
+    /// Events are applied in the order in which memory changed, not as they were read: a thread that has freed a range may
+    /// be reported after another that has moved memory there.
+    pub events_in_order: bool,
+    /// The books are told which pages are populated only when no event is unread: what is there may be memory that was
+    /// moved there, and the books would take it for what was there before.
+    pub scans_when_still: bool,
 }
 
 impl Remedies {
@@ -25,5 +31,7 @@ impl Remedies {
         lazy_pages_are_seen: true,
         zero_windows_wake: true,
         events_before_judgement: true,
+        events_in_order: true,
+        scans_when_still: true,
     };
 }

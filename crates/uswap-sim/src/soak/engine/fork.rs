@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use uswap_core::event_order::EventOrder;
+use uswap_core::fork_window::{Beside, ForkWindow, Note};
 use uswap_core::{EntryId, Location, PageNumber, PageRange, PageState};
 
 use super::super::coverage::Happening;
@@ -19,44 +21,12 @@ use crate::content::Content;
 /// Steps that a window may take; more mean that it never ends.
 const PATIENCE: u32 = 10_000;
 
-/// What happened in a window.
-#[derive(Clone, Copy)]
-enum Note {
-    Installed(PageNumber),
-    Removed(PageRange),
-    Unmapped(PageRange),
-    Remapped { from: PageNumber, to: PageNumber, pages: u64 },
-}
-
-/// What a page is in a window.
-enum Beside {
-    Known(PageNumber, Option<PageState>),
-    Installed,
-    Discarded,
-}
-
-fn look_up(notes: &[Note], page: PageNumber, process: &Process) -> Beside {
-    let mut page = page;
-    for note in notes.iter().rev() {
-        match *note {
-            Note::Installed(installed) if installed == page => return Beside::Installed,
-            Note::Removed(range) | Note::Unmapped(range) if range.contains(page) => return Beside::Discarded,
-            Note::Remapped { from, to, pages } => {
-                if (PageRange { start: to, pages }).contains(page) {
-                    page = PageNumber(page.0 - to.0 + from.0);
-                } else if (PageRange { start: from, pages }).contains(page) {
-                    return Beside::Discarded;
-                }
-            }
-            _ => {}
-        }
-    }
-    Beside::Known(page, process.books.look().pages().get(page))
-}
-
 /// Forks `process`, of which nothing is under way; returns the child, with id `child`.
 pub(in super::super) fn fork(process: &mut Process, child: usize, world: &mut World) -> Checked<Process> {
     world.coverage.note(Happening::Fork);
+    while process.order.holds() {
+        read_events(process, world)?;
+    }
     empty_swap_cache(process, world)?;
     release_places(process, world)?;
     let inherited: BTreeSet<EntryId> = process.books.look().inherited().collect();
@@ -67,18 +37,18 @@ pub(in super::super) fn fork(process: &mut Process, child: usize, world: &mut Wo
     for &(ancestor, _) in &process.ancestors {
         world.group.ledgers[ancestor].fork_begins();
     }
-    let mut window = Window { notes: Vec::new(), unnoted: None };
+    let mut window = Window { seen: ForkWindow::default(), notes: Vec::new(), unnoted: None };
     let before = world.chance.below(30);
     window.run(before, process, world)?;
     // The child's copy of the memory must have a mremap of another thread whole, with its event, or not at all.
     window.finish_remaps(process, world)?;
     let born = make_child(process, child, ledger, &window, world)?;
-    window.note_late();
+    window.note_late(process);
     let after = world.chance.below(30);
     window.run(after, process, world)?;
-    window.note_late();
+    window.note_late(process);
     for note in &window.notes {
-        apply(*note, process);
+        apply(*note, process, world);
     }
     release_places(process, world)?;
     process.freezing = false;
@@ -107,22 +77,26 @@ fn serve_now(page: PageNumber, process: &mut Process, world: &mut World) -> Chec
             Step::Again => {}
             Step::Over | Step::Wanted(_) => return Ok(()),
             Step::AfterEvents(_) => {
-                let mut reader = Actor::new(0);
-                reader.receive(process, world)?;
-                for fault in reader.pending.drain(..) {
-                    // Its thread faults again, and a handler will see to it.
-                    process.wake(PageRange { start: fault.page, pages: 1 }, world);
-                }
-                run_event_tasks(process, world)?;
-                return Ok(());
+                return read_events(process, world);
             }
         }
     }
 }
 
+/// Reads messages, and lets the tasks of the events among them run.
+fn read_events(process: &mut Process, world: &mut World) -> Checked {
+    let mut reader = Actor::new(0);
+    reader.receive(process, world)?;
+    for fault in reader.pending.drain(..) {
+        // Its thread faults again, and a handler will see to it.
+        process.wake(PageRange { start: fault.page, pages: 1 }, world);
+    }
+    run_event_tasks(process, world)
+}
+
 fn run_event_tasks(process: &mut Process, world: &mut World) -> Checked {
     for thread in 0..process.threads.len() {
-        if matches!(process.threads[thread], Doing::Read(_)) {
+        if matches!(process.threads[thread], Doing::Changed(_) | Doing::Read(_)) {
             process.step_thread(thread, world)?;
         }
     }
@@ -130,14 +104,23 @@ fn run_event_tasks(process: &mut Process, world: &mut World) -> Checked {
 }
 
 struct Window {
+    seen: ForkWindow,
+    /// As they were written.
     notes: Vec<Note>,
     /// A page that was brought in, and whose note is not written yet.
     unnoted: Option<PageNumber>,
 }
 
 impl Window {
-    fn note_late(&mut self) {
-        self.notes.extend(self.unnoted.take().map(Note::Installed));
+    fn note(&mut self, note: Note, process: &Process) {
+        self.seen.note(note, process.books.look().pages());
+        self.notes.push(note);
+    }
+
+    fn note_late(&mut self, process: &Process) {
+        if let Some(page) = self.unnoted.take() {
+            self.note(Note::Installed(page), process);
+        }
     }
 
     /// Some steps of the program and of handlers that change nothing but the notes.
@@ -149,7 +132,7 @@ impl Window {
                     process.step_thread(thread, world)?;
                 }
             } else {
-                self.note_late();
+                self.note_late(process);
                 self.handle(process, world)?;
             }
         }
@@ -160,12 +143,18 @@ impl Window {
     fn finish_remaps(&mut self, process: &mut Process, world: &mut World) -> Checked {
         use super::super::program::Call;
         for _ in 0..PATIENCE {
-            let remapping =
-                |doing: &Doing| matches!(doing, Doing::Posted(Call::Remap { .. }) | Doing::Read(Call::Remap { .. }));
+            let remapping = |doing: &Doing| {
+                matches!(
+                    doing,
+                    Doing::Changed(Call::Remap { .. })
+                        | Doing::Posted(Call::Remap { .. })
+                        | Doing::Read(Call::Remap { .. })
+                )
+            };
             if !process.threads.iter().any(remapping) {
                 return Ok(());
             }
-            self.note_late();
+            self.note_late(process);
             self.handle(process, world)?;
             run_event_tasks(process, world)?;
         }
@@ -180,32 +169,26 @@ impl Window {
                     let fault = PendingFault { page, write, nothing_unread: process.mm.events.is_empty() };
                     self.serve_frozen(fault, process, world)?;
                 }
-                Message::Remap { thread, from, to, pages } => {
-                    self.note_late();
-                    self.notes.push(Note::Remapped { from, to, pages });
-                    process.event_read(thread);
-                }
-                Message::Remove { thread, range } => {
-                    self.note_late();
-                    self.notes.push(Note::Removed(range));
-                    process.event_read(thread);
-                }
-                Message::Unmap { thread, range } => {
-                    self.note_late();
-                    self.notes.push(Note::Unmapped(range));
+                Message::Event { thread, event } => {
+                    self.note_late(process);
+                    self.note(Note::Read(event), process);
                     process.event_read(thread);
                 }
             }
         }
+        if process.mm.changing == 0 && !self.seen.order().is_empty() {
+            self.note(Note::Settled, process);
+        }
+        process.mm.held = self.seen.order().holds();
         Ok(())
     }
 
     fn serve_frozen(&mut self, fault: PendingFault, process: &mut Process, world: &mut World) -> Checked {
-        self.note_late();
+        self.note_late(process);
         world.coverage.note(Happening::FrozenFault);
         let page = fault.page;
         let alone = PageRange { start: page, pages: 1 };
-        let content = match look_up(&self.notes, page, process) {
+        let content = match self.seen.look_up(page, process.books.look().pages()) {
             Beside::Known(_, None) if !fault.nothing_unread => None,
             Beside::Installed | Beside::Known(_, Some(PageState::Resident { .. } | PageState::Poisoned)) => None,
             Beside::Discarded | Beside::Known(_, None | Some(PageState::Untouched | PageState::SwappedZero)) => {
@@ -251,7 +234,7 @@ fn read_frozen(entry: EntryId, process: &Process, world: &mut World) -> Checked<
     }
 }
 
-fn apply(note: Note, process: &mut Process) {
+fn apply(note: Note, process: &mut Process, world: &mut World) {
     match note {
         Note::Installed(page) => {
             let range = PageRange { start: page, pages: 1 };
@@ -260,9 +243,8 @@ fn apply(note: Note, process: &mut Process) {
                 core.found_present(range)
             });
         }
-        Note::Removed(range) => process.books.tell(move |core| core.removed(range)),
-        Note::Unmapped(range) => process.books.tell(move |core| core.unmapped(range)),
-        Note::Remapped { from, to, pages } => process.books.tell(move |core| core.remapped(from, to, pages)),
+        Note::Read(event) => process.read_event(event, world),
+        Note::Settled => process.settle_events(world),
     }
 }
 
@@ -287,6 +269,7 @@ fn make_child(parent: &mut Process, id: usize, ledger: usize, window: &Window, w
         threads: vec![Doing::Ready; 1 + world.chance.index(2)],
         cursor: parent.cursor,
         books,
+        order: EventOrder::default(),
         actors: (0..=world.scenario.handlers).map(Actor::new).collect(),
         gate: 0,
         freezing: false,
@@ -298,8 +281,9 @@ fn make_child(parent: &mut Process, id: usize, ledger: usize, window: &Window, w
         loads_in_flight: 0,
     };
     for note in &window.notes {
-        apply(*note, &mut child);
+        apply(*note, &mut child, world);
     }
+    child.settle_events(world);
     // What is not mapped any more is forgotten; the rest is registered with the child's own userfaultfd.
     let all = child.mm.all();
     let adopted = adopted_part(&child, PageRange { start: PageNumber(0), pages: 1 << 40 });

@@ -191,22 +191,14 @@ impl Actor {
                 Message::Fault { page, write, .. } => {
                     self.pending.push_back(PendingFault { page, write, nothing_unread: false });
                 }
-                Message::Remap { thread, from, to, pages } => {
-                    process.books.tell(move |core| core.remapped(from, to, pages));
-                    wake_after_event(PageRange { start: from, pages }, process, world);
-                    process.event_read(thread);
-                }
-                Message::Remove { thread, range } => {
-                    process.books.tell(move |core| core.removed(range));
-                    wake_after_event(range, process, world);
-                    process.event_read(thread);
-                }
-                Message::Unmap { thread, range } => {
-                    process.books.tell(move |core| core.unmapped(range));
-                    wake_after_event(range, process, world);
+                Message::Event { thread, event } => {
+                    process.read_event(event, world);
                     process.event_read(thread);
                 }
             }
+        }
+        if process.mm.changing == 0 {
+            process.settle_events(world);
         }
         Ok(messages.len())
     }
@@ -247,12 +239,6 @@ pub(super) fn settle_heirs(process: &mut Process, world: &mut World) -> Checked 
     let held = held_by_heirs(process, world);
     process.books.tell(move |core| core.bury_unheld(|entry| held.contains(&entry)));
     release_places(process, world)
-}
-
-fn wake_after_event(range: PageRange, process: &mut Process, world: &World) {
-    if world.remedies.events_wake {
-        process.wake(range, world);
-    }
 }
 
 /// Entries that a living heir may read, of those in use at this moment.
@@ -333,9 +319,9 @@ fn adopt(process: &mut Process, world: &mut World) -> Checked {
     Ok(())
 }
 
-/// Tells the books which pages of registered memory are populated, with the gate shut.
+/// Tells the books which pages of registered memory are populated, with the gate shut, and no event due.
 fn scan(process: &mut Process, world: &mut World) {
-    if process.gate > 0 {
+    if process.gate > 0 || world.remedies.scans_when_still && process.mm.is_changing() {
         return;
     }
     let all = process.mm.all();

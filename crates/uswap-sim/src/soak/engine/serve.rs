@@ -108,7 +108,9 @@ impl Serve {
         let PendingFault { page, write, nothing_unread } = self.fault;
         let alone = PageRange { start: page, pages: 1 };
         match process.books.tell(move |core| core.fault(page, write)) {
-            FaultPlan::NotAdopted if !nothing_unread => return Ok(Step::AfterEvents(self.fault)),
+            FaultPlan::NotAdopted if !nothing_unread || process.mm.is_changing() => {
+                return Ok(Step::AfterEvents(self.fault));
+            }
             FaultPlan::NotAdopted => {
                 process.books.tell(move |core| core.adopt(alone));
                 return Ok(Step::Again);

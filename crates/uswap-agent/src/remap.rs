@@ -1,0 +1,47 @@
+//! A wrapper of mremap: whether the program leaves old ranges mapped.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use uswap_engine::left_mapped;
+
+use crate::real::Real;
+
+type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+
+static REAL: Real = Real::new(c"mremap");
+
+/// Looks up libc's function. Not done on the first call: allocators call it while they hold their locks, and the loader,
+/// which looks things up, allocates while it holds its own.
+pub(crate) fn prepare() {
+    let _ = REAL.get();
+}
+
+/// As libc's, whose last argument is there only with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`: a caller that leaves it out leaves
+/// a register as it was.
+///
+/// # Safety
+/// As for mremap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    place: *mut c_void,
+) -> *mut c_void {
+    if flags & libc::MREMAP_DONTUNMAP != 0 {
+        left_mapped::note();
+    }
+    let real = REAL.known();
+    if real.is_null() {
+        // Before the agent has started.
+        // SAFETY: the caller's promise; libc's function is this system call.
+        return unsafe { libc::syscall(libc::SYS_mremap, address, old_len, new_len, flags, place) as *mut c_void };
+    }
+    // SAFETY: the symbol is libc's function of this signature.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Mremap>(real) };
+    // SAFETY: the caller's promise.
+    unsafe { real(address, old_len, new_len, flags, place) }
+}

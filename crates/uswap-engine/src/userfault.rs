@@ -1,0 +1,67 @@
+//! The userfaultfd of a process, as long as events are held back: nothing is filled then, as if they were unread.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+use uswap_sys::uffd::{Holes, Progress, Stop, Uffd, Wake};
+
+/// A userfaultfd with events.
+pub(crate) struct Userfault {
+    uffd: Uffd,
+    /// Changes only while the gate is shut.
+    holds_events: AtomicBool,
+}
+
+impl Userfault {
+    pub fn new(uffd: Uffd) -> Userfault {
+        Userfault { uffd, holds_events: AtomicBool::new(false) }
+    }
+
+    /// With the gate shut: whether events are held back from here on.
+    pub fn hold_events(&self, hold: bool) {
+        self.holds_events.store(hold, Release);
+    }
+
+    /// Whether events are held back: more may have to be read.
+    pub fn holds_events(&self) -> bool {
+        self.holds_events.load(Acquire)
+    }
+
+    fn unless_held(&self, fill: impl FnOnce(&Uffd) -> Progress) -> Progress {
+        if self.holds_events() { Progress { bytes: 0, stop: Some(Stop::TryLater) } } else { fill(&self.uffd) }
+    }
+
+    pub fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
+        self.unless_held(|uffd| uffd.copy(target, source, len, wake))
+    }
+
+    pub fn zeropage(&self, target: usize, len: usize, wake: Wake) -> Progress {
+        self.unless_held(|uffd| uffd.zeropage(target, len, wake))
+    }
+
+    pub fn move_pages(&self, target: usize, source: usize, len: usize, holes: Holes, wake: Wake) -> Progress {
+        self.unless_held(|uffd| uffd.move_pages(target, source, len, holes, wake))
+    }
+
+    pub fn poison(&self, start: usize, len: usize) -> Progress {
+        self.unless_held(|uffd| uffd.poison(start, len))
+    }
+
+    /// Whether an event is unread, held back, or its task has not gone on.
+    pub fn is_changing(&self) -> bool {
+        self.holds_events() || self.uffd.is_changing()
+    }
+
+    /// As [`is_changing`](Self::is_changing), of the kernel alone.
+    pub fn kernel_is_changing(&self) -> bool {
+        self.uffd.is_changing()
+    }
+}
+
+impl Deref for Userfault {
+    type Target = Uffd;
+
+    fn deref(&self) -> &Uffd {
+        &self.uffd
+    }
+}
