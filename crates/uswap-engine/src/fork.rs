@@ -55,6 +55,8 @@ const FAILED: u32 = 4;
 const PROMISE_MIN: u64 = 1024;
 /// How long a fork waits for its process to become smaller, since it last did.
 const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
+/// How long a fork waits for a moment in which no other thread changes the mappings.
+const READ_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a fork waits for other processes to give way.
 const GIVE_WAY: Duration = Duration::from_millis(1000);
 
@@ -408,7 +410,9 @@ impl Monitor {
         };
         engine.phase.store(FREEZING);
         let running = engine.running.write().expect("no thread panics with this lock");
-        while engine.uffd.holds_events() {
+        // What the forking thread can know of has been done before; the child's books must have it, too.
+        let begun = Instant::now();
+        while engine.uffd.is_changing() && (engine.uffd.holds_events() || begun.elapsed() < READ_PATIENCE) {
             engine.read_before_fork(self.worker());
         }
         engine.empty_swap_cache(self.worker());

@@ -24,7 +24,7 @@ const PATIENCE: u32 = 10_000;
 /// Forks `process`, of which nothing is under way; returns the child, with id `child`.
 pub(in super::super) fn fork(process: &mut Process, child: usize, world: &mut World) -> Checked<Process> {
     world.coverage.note(Happening::Fork);
-    while process.order.holds() {
+    while process.mm.is_changing() {
         read_events(process, world)?;
     }
     empty_swap_cache(process, world)?;
@@ -40,8 +40,8 @@ pub(in super::super) fn fork(process: &mut Process, child: usize, world: &mut Wo
     let mut window = Window { seen: ForkWindow::default(), notes: Vec::new(), unnoted: None };
     let before = world.chance.below(30);
     window.run(before, process, world)?;
-    // The child's copy of the memory must have a mremap of another thread whole, with its event, or not at all.
-    window.finish_remaps(process, world)?;
+    // What another thread is mapping at that very moment, or moving, is nothing that the child can know of.
+    window.finish_changes(process, world)?;
     let born = make_child(process, child, ledger, &window, world)?;
     window.note_late(process);
     let after = world.chance.below(30);
@@ -139,26 +139,22 @@ impl Window {
         Ok(())
     }
 
-    /// Until no thread is in the middle of a mremap.
-    fn finish_remaps(&mut self, process: &mut Process, world: &mut World) -> Checked {
+    /// Until no thread is in the middle of a mremap or munmap.
+    fn finish_changes(&mut self, process: &mut Process, world: &mut World) -> Checked {
         use super::super::program::Call;
         for _ in 0..PATIENCE {
-            let remapping = |doing: &Doing| {
-                matches!(
-                    doing,
-                    Doing::Changed(Call::Remap { .. })
-                        | Doing::Posted(Call::Remap { .. })
-                        | Doing::Read(Call::Remap { .. })
-                )
+            let changing = |doing: &Doing| match *doing {
+                Doing::Changed(call) | Doing::Posted(call) | Doing::Read(call) => !matches!(call, Call::Discard { .. }),
+                _ => false,
             };
-            if !process.threads.iter().any(remapping) {
+            if !process.threads.iter().any(changing) {
                 return Ok(());
             }
             self.note_late(process);
             self.handle(process, world)?;
             run_event_tasks(process, world)?;
         }
-        violated(Checker::NoLostWakeUp, "a mremap never ends in the window of a fork".into())
+        violated(Checker::NoLostWakeUp, "a mremap or munmap never ends in the window of a fork".into())
     }
 
     /// A handler reads messages: events are noted, faults served beside the books.

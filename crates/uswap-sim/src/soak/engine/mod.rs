@@ -303,10 +303,14 @@ fn free_slot(process: &mut Process, area: usize, slot: u64) {
 fn adopt(process: &mut Process, world: &mut World) -> Checked {
     let all = process.mm.all();
     let page = PageNumber(all.start.0 + world.chance.below(all.pages));
-    if process.mm.at(page).mapping == 0 || process.mm.at(page).registered {
+    if process.mm.at(page).mapping == 0 {
         return Ok(());
     }
+    // What is registered may be forgotten: it was mapped where something else had been, whose unmapping was unread.
     let range = process.mm.mapping_around(page);
+    if process.books.look().pages().adopted_in(range) == range.pages {
+        return Ok(());
+    }
     world.coverage.note(Happening::Adopt);
     process.books.tell(move |core| core.adopt(range));
     let is_lazy = |page| matches!(process.mm.at(page).pte, Pte::Present { lazy_free: true, .. });
@@ -328,7 +332,8 @@ fn scan(process: &mut Process, world: &mut World) {
     let start = world.chance.below(all.pages);
     let pages = 1 + world.chance.below(all.pages - start);
     for page in pages_of(PageRange { start: all.start.plus(start), pages }) {
-        if process.mm.is_present(page) && process.mm.at(page).registered {
+        let is_adopted = process.books.look().pages().get(page).is_some();
+        if process.mm.is_present(page) && process.mm.at(page).registered && is_adopted {
             process.books.tell(move |core| core.found_present(PageRange { start: page, pages: 1 }));
         }
     }
