@@ -132,7 +132,7 @@ impl Serve {
             }
             FaultPlan::Present => {
                 if process.books.look().is_resident(page) && !process.mm.is_present(page) {
-                    if world.remedies.events_before_judgement && process.mm.changing > 0 {
+                    if world.remedies.events_before_judgement && process.mm.is_changing() {
                         return Ok(Step::AfterEvents(self.fault));
                     }
                     let vanished = process.books.tell(move |core| core.vanished(page));
