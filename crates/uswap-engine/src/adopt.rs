@@ -203,7 +203,8 @@ impl Adopter {
         while at < end {
             // Pages must not be moved between the look and the note.
             let gate = engine.gate.shut();
-            let (count, next) = engine.pagemap.present(at, end.min(at + (STEP >> looks)), &mut self.present[..])?;
+            let step = if looks < LOOKS_MAX { STEP >> looks } else { STEP };
+            let (count, next) = engine.pagemap.present(at, end.min(at + step), &mut self.present[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
             if engine.uffd.is_changing() {
@@ -216,6 +217,8 @@ impl Adopter {
                 // The program changes its memory all the time. A page that is not where the books have it then must not be
                 // called lost.
                 engine.core().given_up_lazily(PageRange::of_bytes(at, next));
+            } else {
+                looks /= 2;
             }
             let mut core = engine.core();
             for present in &self.present[..count] {
@@ -301,7 +304,7 @@ impl Engine {
     /// Adopts `start..end`: books first. `false` when the kernel refuses.
     fn register(&self, start: usize, end: usize) -> bool {
         let range = PageRange::of_bytes(start, end);
-        self.core().adopt(range);
+        self.adopt_when_still(range);
         if self.uffd.register(start, end - start).is_err() {
             self.forget_unless_swapped(range);
             return false;
@@ -314,6 +317,19 @@ impl Engine {
         }
         let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
         true
+    }
+
+    /// What is mapped there may have been moved there, and its event be unread: adopted now, it would pass for what was
+    /// there before. A program that never rests has its memory adopted all the same.
+    fn adopt_when_still(&self, range: PageRange) {
+        for looks in 1.. {
+            let gate = self.gate.pass();
+            if looks == LOOKS_MAX || !self.uffd.is_changing() {
+                return self.core().adopt(range);
+            }
+            drop(gate);
+            crate::handler::pause();
+        }
     }
 
     /// The kernel did not register `range`. Harmless as long as nothing of it is swapped out: what is, would read as

@@ -19,8 +19,8 @@ pub struct Remedies {
     /// Events are applied in the order in which memory changed, not as they were read: a thread that has freed a range may
     /// be reported after another that has moved memory there.
     pub events_in_order: bool,
-    /// The books are told which pages are populated only when no event is unread: what is there may be memory that was
-    /// moved there, and the books would take it for what was there before.
+    /// Memory is adopted, and the books are told which pages are populated, only when no event is unread: what is there may
+    /// have been moved there, and the books would take it for what was there before.
     pub scans_when_still: bool,
 }
 

@@ -303,7 +303,7 @@ fn free_slot(process: &mut Process, area: usize, slot: u64) {
 fn adopt(process: &mut Process, world: &mut World) -> Checked {
     let all = process.mm.all();
     let page = PageNumber(all.start.0 + world.chance.below(all.pages));
-    if process.mm.at(page).mapping == 0 {
+    if process.mm.at(page).mapping == 0 || world.remedies.scans_when_still && process.mm.is_changing() {
         return Ok(());
     }
     // What is registered may be forgotten: it was mapped where something else had been, whose unmapping was unread.
