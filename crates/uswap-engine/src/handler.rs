@@ -194,10 +194,17 @@ impl Engine {
                     self.fatal(format_args!("uswap: fault in memory of the engine at {address:#x}"));
                 }
                 // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
-                // or the range is being adopted right now.
-                self.core().adopt(PageRange { start: page, pages: 1 });
-                drop(gate);
-                return self.serve(fault, worker);
+                // or the range is being adopted right now. Or it has gone since: then the books must not have it.
+                let alone = PageRange { start: page, pages: 1 };
+                let (installed, served) = self.install_zeros(alone, write);
+                if installed > 0 {
+                    let mut core = self.core();
+                    core.adopt(alone);
+                    core.found_present(alone);
+                }
+                self.wake(page, 1);
+                self.count(Counter::SwpinZero, 0);
+                (served, Some(LatencyKind::Zero))
             }
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
@@ -288,8 +295,8 @@ impl Engine {
                     return (done, Served::AfterEvents);
                 }
                 Some(Stop::Missing) if range.pages - done == 1 => {
-                    // The memory is gone, and no event is unread that would say so: it had gone before this fault was
-                    // looked at, which had it adopted again. A mapping that is made there later must not pass for known.
+                    // The memory is gone, and no event is unread that would say so: it went before it was registered. A
+                    // mapping that is made there later must not pass for known.
                     self.core().unmapped(PageRange { start: range.start.plus(done), pages: 1 });
                     break;
                 }

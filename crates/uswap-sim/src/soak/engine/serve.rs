@@ -112,8 +112,14 @@ impl Serve {
                 return Ok(Step::AfterEvents(self.fault));
             }
             FaultPlan::NotAdopted => {
-                process.books.tell(move |core| core.adopt(alone));
-                return Ok(Step::Again);
+                let (installed, later) = self.install_zeros(alone, process, world);
+                if installed > 0 {
+                    process.books.tell(move |core| {
+                        core.adopt(alone);
+                        core.found_present(alone)
+                    });
+                }
+                return Ok(if later { Step::AfterEvents(self.fault) } else { Step::Over });
             }
             FaultPlan::Zero { range, op } => {
                 world.coverage.note(Happening::ZeroFault);
