@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::command_report::{CommandFailure, CommandReport, CommandRun, CommandSeries, CommandSettings};
 use super::kernel::Unavailable;
 use super::race::Race;
-use super::report::Backend;
+use super::report::{Backend, Pools};
 use super::rig::{Job, Observed, Output, Rig, TemporaryFile, kernel_swap, this_machine};
 use super::{BenchArgs, Finished, OOM_ATTEMPTS};
 use crate::run::options::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
@@ -83,9 +83,7 @@ impl CommandBench {
             memory_bytes,
             swap_bytes: area_bytes,
             rounds: args.rounds,
-            uswap_pool_memory_bytes: memory_bytes,
-            kernel_pool_bytes: None,
-            kernel_pool_charged: None,
+            pools: Pools::unmeasured(memory_bytes),
             cgroup_version: None,
             zswap_compressor: None,
         };
@@ -218,13 +216,10 @@ impl CommandBench {
     /// uswap counts its pool, the kernel does not: uswap-pool has the same RAM in total as the kernel in its first
     /// run with a pool. zram is never charged to a cgroup, zswap to one of v2.
     fn give_uswap_the_pool_of(&mut self, backend: Backend, observed: &Observed) {
-        if let (Some(pool), None) = (observed.pool, self.settings.kernel_pool_bytes) {
+        if let (Some(pool), None) = (observed.pool, self.settings.pools.kernel_pool_bytes) {
             let charged = backend == Backend::Zswap && self.race.cgroup_version == Some(2);
-            let outside = if charged { 0 } else { pool.peak_bytes };
-            self.settings.kernel_pool_bytes = Some(pool.peak_bytes);
-            self.settings.kernel_pool_charged = Some(charged);
-            self.settings.uswap_pool_memory_bytes = self.settings.memory_bytes + outside;
-            self.race.rig.uswap_pool_memory_bytes = self.settings.uswap_pool_memory_bytes;
+            self.settings.pools = Pools::measured(self.settings.memory_bytes, pool.peak_bytes, charged);
+            self.race.rig.uswap_pool_memory_bytes = self.settings.pools.uswap_pool_memory_bytes;
         }
     }
 

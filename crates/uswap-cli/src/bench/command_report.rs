@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::kernel::Swapped;
-use super::report::{Backend, Machine, Skipped, Spread, Style, figure, mib, print_table, unique};
+use super::report::{Backend, Machine, Pools, Skipped, Spread, Style, figure, mib, print_table, unique};
 
 /// One run that ended and printed as it must.
 #[derive(Clone, Debug, Serialize)]
@@ -62,12 +62,9 @@ pub struct CommandSettings {
     pub swap_bytes: u64,
     /// Rounds.
     pub rounds: u32,
-    /// Limit of `uswap-pool`: the same RAM in total as the kernel with its pool.
-    pub uswap_pool_memory_bytes: u64,
-    /// RAM of the kernel's pool, if it was measured.
-    pub kernel_pool_bytes: Option<u64>,
-    /// Whether the kernel charges its pool to the cgroup.
-    pub kernel_pool_charged: Option<bool>,
+    /// Compressed pools.
+    #[serde(flatten)]
+    pub pools: Pools,
     /// Generation of the memory cgroup.
     pub cgroup_version: Option<u32>,
     /// What zswap compresses with.
@@ -266,21 +263,7 @@ impl CommandReport {
             ));
         }
         if measured(Backend::UswapPool) {
-            let with = mib(settings.uswap_pool_memory_bytes);
-            lines.push(match (settings.kernel_pool_bytes, settings.kernel_pool_charged) {
-                (Some(pool), Some(true)) => {
-                    format!(
-                        "The kernel charges its compressed pool ({}) to the cgroup; uswap-pool has {with}.",
-                        mib(pool)
-                    )
-                }
-                (Some(pool), _) => format!(
-                    "The kernel's compressed pool ({} at its peak) lies outside of the cgroup's limit; uswap counts \
-                     its own, so uswap-pool has the same RAM in total: {with}.",
-                    mib(pool)
-                ),
-                (None, _) => format!("uswap-pool has {with}, its pool among it."),
-            });
+            lines.push(settings.pools.line(settings.memory_bytes));
         }
         if measured(Backend::UswapFile) {
             lines.push(format!("uswap-file has {} and no compressed pool.", mib(settings.memory_bytes)));
@@ -354,9 +337,7 @@ mod tests {
                 memory_bytes: 200 << 20,
                 swap_bytes: 4 << 30,
                 rounds: 2,
-                uswap_pool_memory_bytes: 260 << 20,
-                kernel_pool_bytes: Some(60 << 20),
-                kernel_pool_charged: Some(false),
+                pools: Pools::measured(200 << 20, 60 << 20, false),
                 cgroup_version: Some(1),
                 zswap_compressor: None,
             },

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use super::kernel::Unavailable;
 use super::race::Race;
-use super::report::{Backend, Failure, Report, Run, Series, Settings};
+use super::report::{Backend, Failure, Pools, Report, Run, Series, Settings};
 use super::rig::{Job, Observed, PoolWatch, Rig, kernel_swap, this_machine};
 use super::workload::{EXIT_WRONG_DATA, LoadReport, Workload};
 use super::{BenchArgs, Finished, OOM_ATTEMPTS, in_order};
@@ -55,9 +55,7 @@ impl Bench {
             memory_bytes,
             rounds: args.rounds,
             threads: args.threads,
-            uswap_pool_memory_bytes: rig.uswap_pool_memory_bytes,
-            kernel_pool_bytes: None,
-            kernel_pool_charged: None,
+            pools: Pools::unmeasured(rig.uswap_pool_memory_bytes),
             cgroup_version: None,
             zswap_compressor: None,
         };
@@ -175,11 +173,8 @@ impl Bench {
                 Ok((Outcome::Interrupted(signal), _)) => return Ok(Some(signal)),
                 Ok((Outcome::Done(_), watch)) => {
                     let watch = watch.unwrap_or_default();
-                    let outside = if watch.charged { 0 } else { watch.peak_bytes };
-                    self.settings.kernel_pool_bytes = Some(watch.peak_bytes);
-                    self.settings.kernel_pool_charged = Some(watch.charged);
-                    self.settings.uswap_pool_memory_bytes = self.settings.memory_bytes + outside;
-                    self.race.rig.uswap_pool_memory_bytes = self.settings.uswap_pool_memory_bytes;
+                    self.settings.pools = Pools::measured(self.settings.memory_bytes, watch.peak_bytes, watch.charged);
+                    self.race.rig.uswap_pool_memory_bytes = self.settings.pools.uswap_pool_memory_bytes;
                     return Ok(None);
                 }
             }

@@ -186,6 +186,58 @@ pub struct Machine {
     pub page_cluster: String,
 }
 
+/// RAM for the compressed pools: uswap counts its own, the kernel does not always.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pools {
+    /// Limit of `uswap-pool`: the same RAM in total as the kernel with its pool.
+    pub uswap_pool_memory_bytes: u64,
+    /// RAM of the kernel's pool, if it was measured.
+    pub kernel_pool_bytes: Option<u64>,
+    /// Whether the kernel charges its pool to the cgroup.
+    pub kernel_pool_charged: Option<bool>,
+}
+
+impl Pools {
+    /// Nothing is measured; `uswap-pool` has so much.
+    pub fn unmeasured(uswap_pool_memory_bytes: u64) -> Pools {
+        Pools { uswap_pool_memory_bytes, kernel_pool_bytes: None, kernel_pool_charged: None }
+    }
+
+    /// The kernel's pool was of `pool_bytes`, beside a limit of `memory_bytes` unless it is `charged` to that.
+    pub fn measured(memory_bytes: u64, pool_bytes: u64, charged: bool) -> Pools {
+        Pools {
+            uswap_pool_memory_bytes: memory_bytes + if charged { 0 } else { pool_bytes },
+            kernel_pool_bytes: Some(pool_bytes),
+            kernel_pool_charged: Some(charged),
+        }
+    }
+
+    /// In one line, where everybody else has `memory_bytes`.
+    pub fn line(&self, memory_bytes: u64) -> String {
+        let with = mib(self.uswap_pool_memory_bytes);
+        match (self.kernel_pool_bytes, self.kernel_pool_charged) {
+            (Some(pool), Some(true)) => {
+                format!(
+                    "The kernel charges its compressed pool ({}) to the cgroup, so uswap-pool has {with} too.",
+                    mib(pool)
+                )
+            }
+            (Some(pool), _) => format!(
+                "The kernel's compressed pool ({} at its peak) lies outside of the cgroup's limit; uswap counts its own, \
+                 so uswap-pool has the same RAM in total: {with}.",
+                mib(pool)
+            ),
+            (None, _) if self.uswap_pool_memory_bytes == memory_bytes => {
+                format!("uswap-pool has {with}, its pool among it.")
+            }
+            (None, _) => format!(
+                "uswap-pool has {with}: {} and what the data that does not fit takes when compressed (estimated).",
+                mib(memory_bytes)
+            ),
+        }
+    }
+}
+
 /// What was asked for, and what was worked out from it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
@@ -197,12 +249,9 @@ pub struct Settings {
     pub rounds: u32,
     /// Threads of the program.
     pub threads: u32,
-    /// Limit of `uswap-pool`: the same RAM in total as the kernel with its pool.
-    pub uswap_pool_memory_bytes: u64,
-    /// RAM of the kernel's pool, if it was measured.
-    pub kernel_pool_bytes: Option<u64>,
-    /// Whether the kernel charges its pool to the cgroup.
-    pub kernel_pool_charged: Option<bool>,
+    /// Compressed pools.
+    #[serde(flatten)]
+    pub pools: Pools,
     /// Generation of the memory cgroup.
     pub cgroup_version: Option<u32>,
     /// What zswap compresses with.
@@ -443,24 +492,7 @@ impl Report {
             ));
         }
         if backends.contains(&Backend::UswapPool) {
-            lines.push(match (settings.kernel_pool_bytes, settings.kernel_pool_charged) {
-                (Some(pool), Some(true)) => format!(
-                    "The kernel charges its compressed pool ({}) to the cgroup, so uswap-pool has {} too.",
-                    mib(pool),
-                    mib(settings.uswap_pool_memory_bytes)
-                ),
-                (Some(pool), _) => format!(
-                    "The kernel's compressed pool ({} at its peak) lies outside of the cgroup's limit; uswap counts \
-                     its own, so uswap-pool has the same RAM in total: {}.",
-                    mib(pool),
-                    mib(settings.uswap_pool_memory_bytes)
-                ),
-                (None, _) => format!(
-                    "uswap-pool has {}: {} and what the data that does not fit takes when compressed (estimated).",
-                    mib(settings.uswap_pool_memory_bytes),
-                    mib(settings.memory_bytes)
-                ),
-            });
+            lines.push(settings.pools.line(settings.memory_bytes));
         }
         if backends.contains(&Backend::UswapFile) {
             lines.push(format!("uswap-file has {} and no compressed pool.", mib(settings.memory_bytes)));
@@ -498,7 +530,7 @@ impl Report {
             .map(|skipped| format!("{} left out: {}", skipped.backend.name(), skipped.reason))
             .collect();
         for (backend, limit) in [
-            (Backend::UswapPool, self.settings.uswap_pool_memory_bytes),
+            (Backend::UswapPool, self.settings.pools.uswap_pool_memory_bytes),
             (Backend::UswapFile, self.settings.memory_bytes),
         ] {
             notes.extend(self.residence_note(backend, limit));
@@ -631,9 +663,7 @@ mod tests {
                 memory_bytes: 256 << 20,
                 rounds: 3,
                 threads: 1,
-                uswap_pool_memory_bytes: 390 << 20,
-                kernel_pool_bytes: Some(134 << 20),
-                kernel_pool_charged: Some(false),
+                pools: Pools::measured(256 << 20, 134 << 20, false),
                 cgroup_version: Some(1),
                 zswap_compressor: None,
             },
