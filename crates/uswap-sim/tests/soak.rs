@@ -4,7 +4,7 @@ use uswap_sim::soak::coverage::HAPPENINGS;
 use uswap_sim::soak::{Checker, Coverage, Happening, Sabotage, run_sabotaged, run_seed};
 
 /// Seeds of one run of the tests.
-const SEEDS: u64 = 160;
+const SEEDS: u64 = 400;
 
 #[test]
 fn no_schedule_violates_anything_and_everything_happens() {
