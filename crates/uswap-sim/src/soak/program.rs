@@ -115,8 +115,12 @@ impl Truth {
         &self.pages[(page.0 - BASE) as usize].contents
     }
 
-    pub fn lose(&mut self, page: PageNumber) {
+    /// The content with this hash, which the books have at `page`, is lost. It may have been moved a moment ago.
+    pub fn lose(&mut self, page: PageNumber, hash: u128) {
         self.at(page).lost = true;
+        for expected in &mut self.pages {
+            expected.lost |= expected.contents.iter().any(|content| content.hash() == hash);
+        }
     }
 
     pub fn is_lost(&self, page: PageNumber) -> bool {

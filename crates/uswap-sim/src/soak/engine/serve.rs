@@ -444,7 +444,7 @@ impl Serve {
             ensure(may_lose(load.hash, world), Checker::LostForAReason, || format!("{load:?} was given up"))?;
             world.coverage.note(Happening::Lost);
             if world.sabotage != Some(Sabotage::LoseForNothing) {
-                process.truth.lose(load.page);
+                process.truth.lose(load.page, load.hash);
             }
             process.mm.poison(load.page);
         }
