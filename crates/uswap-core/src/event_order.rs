@@ -35,33 +35,32 @@ pub enum Event {
     },
 }
 
-fn overlap(one: PageRange, other: PageRange) -> bool {
-    one.intersection(other).pages > 0
-}
-
-fn target(from: PageRange, to: PageNumber) -> PageRange {
-    PageRange { start: to, pages: from.pages }
-}
-
 impl Event {
+    /// The memory that it is about; of a mremap, where that was.
+    pub fn range(self) -> PageRange {
+        match self {
+            Event::Removed(range) | Event::Unmapped(range) | Event::Remapped { from: range, .. } => range,
+        }
+    }
+
     /// Whether this one, which was read later than `earlier`, also is applied later, when `earlier` is held back.
     fn follows(self, earlier: Event) -> bool {
         let touches = |range: PageRange| match self {
-            Event::Removed(own) | Event::Unmapped(own) => overlap(own, range),
-            Event::Remapped { from, to } => overlap(from, range) || overlap(target(from, to), range),
+            Event::Removed(own) | Event::Unmapped(own) => own.overlaps(range),
+            Event::Remapped { from, to } => from.overlaps(range) || from.moved_to(to).overlaps(range),
         };
         match earlier {
             // It is held back for being about memory that has not arrived; what frees the place of that comes first.
             Event::Removed(_) => false,
             Event::Unmapped(range) => touches(range),
             Event::Remapped { from, to } => {
-                let place = target(from, to);
+                let place = from.moved_to(to);
                 // What frees the place that `earlier` waits for comes before it.
                 let is_awaited = match self {
                     Event::Removed(_) => false,
-                    Event::Unmapped(own) => !overlap(own, from),
+                    Event::Unmapped(own) => !own.overlaps(from),
                     Event::Remapped { from: own, to: goes } => {
-                        !overlap(own, from) && !overlap(target(own, goes), from) && !overlap(target(own, goes), place)
+                        !own.overlaps(from) && !own.moved_to(goes).overlaps(from) && !own.moved_to(goes).overlaps(place)
                     }
                 };
                 !is_awaited && (touches(from) || touches(place))
@@ -112,7 +111,7 @@ impl EventOrder {
             let may_go = |(index, &event): (usize, &Event)| {
                 let is_behind = self.held[..index].iter().any(|&earlier| event.follows(earlier));
                 !is_behind
-                    && !matches!(event, Event::Remapped { from, to } if self.is_taken(target(from, to), &is_adopted))
+                    && !matches!(event, Event::Remapped { from, to } if self.is_taken(from.moved_to(to), &is_adopted))
             };
             let index = self.held.iter().enumerate().position(may_go)?;
             let event = self.held.remove(index);
@@ -123,7 +122,7 @@ impl EventOrder {
     /// Whether something is at `place` whose end has not been reported.
     fn is_taken(&self, place: PageRange, is_adopted: impl Fn(PageRange) -> bool) -> bool {
         // Memory that has grown in its place may be reported on, and unknown to the books.
-        is_adopted(place) || self.moves.iter().any(|moved| overlap(moved.from, place))
+        is_adopted(place) || self.moves.iter().any(|moved| moved.from.overlaps(place))
     }
 
     /// Makes `event` ready, as far as it is not older than what has moved to its memory since.
@@ -142,7 +141,7 @@ impl EventOrder {
                 let part = |&part: &PageRange| Event::Remapped { from: part, to: to.plus(part.start.0 - from.start.0) };
                 self.ready.extend(moved.iter().map(part));
                 if !self.expects_no_unmappings {
-                    self.moves.push(Move { from, moved, place: target(from, to) });
+                    self.moves.push(Move { from, moved, place: from.moved_to(to) });
                 }
             }
         }
@@ -169,10 +168,10 @@ impl EventOrder {
         let next = self.next(is_adopted).or_else(|| {
             let frees = |event: Event, place: PageRange| match event {
                 Event::Removed(_) => false,
-                Event::Unmapped(range) | Event::Remapped { from: range, .. } => overlap(range, place),
+                Event::Unmapped(range) | Event::Remapped { from: range, .. } => range.overlaps(place),
             };
             let waits_in_vain = |&event: &Event| match event {
-                Event::Remapped { from, to } => !self.held.iter().any(|&other| frees(other, target(from, to))),
+                Event::Remapped { from, to } => !self.held.iter().any(|&other| frees(other, from.moved_to(to))),
                 _ => false,
             };
             let index = self.held.iter().position(waits_in_vain).unwrap_or(0);
@@ -227,7 +226,7 @@ mod tests {
             match event {
                 Event::Removed(_) => {}
                 Event::Unmapped(range) => self.adopted.remove(range),
-                Event::Remapped { from, to } => self.adopted.insert(target(from, to)),
+                Event::Remapped { from, to } => self.adopted.insert(from.moved_to(to)),
             }
             event
         }

@@ -85,7 +85,7 @@ impl ForkWindow {
                     return Beside::Discarded;
                 }
                 Done::Event(Event::Remapped { from, to }) => {
-                    if (PageRange { start: to, pages: from.pages }).contains(page) {
+                    if from.moved_to(to).contains(page) {
                         page = PageNumber(page.0 - to.0 + from.start.0);
                     } else if from.contains(page) {
                         return Beside::Discarded;
@@ -104,9 +104,7 @@ fn any_adopted(range: PageRange, notes: &[Done], books: &PageTable) -> bool {
         let noted = notes.iter().rev().find_map(|done| match *done {
             Done::Installed(installed) => (installed == page).then_some(true),
             Done::Event(Event::Unmapped(range)) => range.contains(page).then_some(false),
-            Done::Event(Event::Remapped { from, to }) => {
-                (PageRange { start: to, pages: from.pages }).contains(page).then_some(true)
-            }
+            Done::Event(Event::Remapped { from, to }) => from.moved_to(to).contains(page).then_some(true),
             Done::Event(Event::Removed(_)) => None,
         });
         noted.unwrap_or_else(|| books.get(page).is_some())
@@ -222,7 +220,7 @@ mod tests {
                     }
                     2 => {
                         let to = PageNumber(draw(50));
-                        plain[place(PageRange { start: to, ..part })].fill(true);
+                        plain[place(part.moved_to(to))].fill(true);
                         Done::Event(Event::Remapped { from: part, to })
                     }
                     _ => Done::Event(Event::Removed(part)),

@@ -187,7 +187,7 @@ impl PageTable {
             next = leaf_index + 1;
             let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
             let in_use = leaf.blocks.iter().any(|block| block.queued || block.isolating);
-            if !in_use && self.adopted.within(whole).next().is_none() {
+            if !in_use && !self.has_adopted(whole) {
                 self.leaves.remove(&leaf_index);
             }
         }
@@ -216,6 +216,11 @@ impl PageTable {
     /// How many pages of `range` are adopted.
     pub fn adopted_in(&self, range: PageRange) -> u64 {
         self.adopted.within(range).map(|part| part.pages).sum()
+    }
+
+    /// Whether any page of `range` is adopted.
+    pub fn has_adopted(&self, range: PageRange) -> bool {
+        self.adopted.within(range).next().is_some()
     }
 
     /// All adopted ranges, in order, neighbours merged.

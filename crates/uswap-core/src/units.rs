@@ -70,6 +70,16 @@ impl PageRange {
         Self { start, pages: end.0.saturating_sub(start.0) }
     }
 
+    /// Whether a page is in both.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.intersection(other).pages > 0
+    }
+
+    /// As many pages, from `start` on.
+    pub fn moved_to(self, start: PageNumber) -> Self {
+        Self { start, ..self }
+    }
+
     /// Whether `page` is one of these.
     pub fn contains(self, page: PageNumber) -> bool {
         page >= self.start && page < self.end()

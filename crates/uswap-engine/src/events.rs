@@ -55,7 +55,7 @@ impl Engine {
             order.expect_no_unmappings();
         }
         order.read(event);
-        while let Some(event) = order.next(|range| self.core().pages().adopted_in(range) > 0) {
+        while let Some(event) = order.next(|range| self.core().pages().has_adopted(range)) {
             self.apply(event);
         }
         self.uffd.hold_events(order.holds());
@@ -64,7 +64,7 @@ impl Engine {
     /// Applies everything that is held back.
     pub(crate) fn apply_all(&self) {
         let mut order = self.order.lock();
-        while let Some(event) = order.next_of_all(|range| self.core().pages().adopted_in(range) > 0) {
+        while let Some(event) = order.next_of_all(|range| self.core().pages().has_adopted(range)) {
             self.apply(event);
         }
         self.uffd.hold_events(false);
@@ -72,14 +72,11 @@ impl Engine {
 
     fn apply(&self, event: Event) {
         self.core().apply(event);
-        let range = match event {
-            Event::Removed(range) | Event::Unmapped(range) => range,
-            Event::Remapped { from, to } => {
-                fork_advice::moved(from.start, to, from.pages);
-                from
-            }
-        };
+        if let Event::Remapped { from, to } = event {
+            fork_advice::moved(from.start, to, from.pages);
+        }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
+        let range = event.range();
         self.wake(range.start, range.pages);
     }
 }

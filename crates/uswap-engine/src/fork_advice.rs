@@ -197,7 +197,7 @@ impl Kept {
             .within(range)
             .map(|part| PageRange { start: PageNumber(part.start.0 - range.start.0 + to.0), pages: part.pages })
             .collect();
-        self.pages.remove(PageRange { start: to, pages: range.pages });
+        self.pages.remove(range.moved_to(to));
         for part in moved {
             self.pages.insert(part);
         }

@@ -285,18 +285,8 @@ impl Process {
 
     /// Whether a call is under way that is about memory of `range`: no thread of a right program makes another.
     fn is_another_calls(&self, range: PageRange) -> bool {
-        let is_arriving = self.threads.iter().any(|doing| match *doing {
-            Doing::Changed(call) | Doing::Posted(call) | Doing::Read(call) => {
-                let place = match call {
-                    Call::Remap { from, to } => Some(PageRange { start: to, pages: from.pages }),
-                    Call::Unmap { arrived, .. } => arrived,
-                    Call::Discard { .. } => None,
-                };
-                place.is_some_and(|place| place.intersection(range).pages > 0)
-            }
-            _ => false,
-        });
-        is_arriving || self.truth.is_discarding(range)
+        let mut arriving = self.threads.iter().filter_map(|doing| doing.call()?.arriving());
+        arriving.any(|place| place.overlaps(range)) || self.truth.is_discarding(range)
     }
 
     /// What another thread has just left, and not reported yet.
@@ -321,7 +311,7 @@ impl Process {
     }
 
     fn remap(&mut self, thread: usize, from: PageRange, to: PageNumber, world: &mut World) {
-        let to = PageRange { start: to, pages: from.pages };
+        let to = from.moved_to(to);
         if !self.mm.is_free(to) {
             return;
         }
@@ -344,10 +334,7 @@ impl Process {
                 self.truth.discard_ends(range, lazily);
             }
             // The old range is reported next; the kernel counted it as changing all the time.
-            Call::Remap { from, to } => {
-                let arrived = Some(PageRange { start: to, pages: from.pages });
-                self.change(thread, Call::Unmap { range: from, arrived });
-            }
+            Call::Remap { from, .. } => self.change(thread, Call::Unmap { range: from, arrived: call.arriving() }),
             Call::Unmap { .. } => {}
         }
     }
@@ -371,7 +358,7 @@ impl Process {
             return self.apply(event, world);
         }
         self.order.read(event);
-        while let Some(event) = self.order.next(|range| self.books.look().pages().adopted_in(range) > 0) {
+        while let Some(event) = self.order.next(|range| self.books.look().pages().has_adopted(range)) {
             self.apply(event, world);
         }
         self.mm.held = self.order.holds();
@@ -382,7 +369,7 @@ impl Process {
 
     /// Nothing is being changed, and everything was read: no event is due.
     pub fn settle_events(&mut self, world: &World) {
-        while let Some(event) = self.order.next_of_all(|range| self.books.look().pages().adopted_in(range) > 0) {
+        while let Some(event) = self.order.next_of_all(|range| self.books.look().pages().has_adopted(range)) {
             self.apply(event, world);
         }
         self.mm.held = false;
@@ -390,9 +377,8 @@ impl Process {
 
     fn apply(&mut self, event: Event, world: &World) {
         self.books.tell(move |core| core.apply(event));
-        let (Event::Removed(range) | Event::Unmapped(range) | Event::Remapped { from: range, .. }) = event;
         if world.remedies.events_wake {
-            self.wake(range, world);
+            self.wake(event.range(), world);
         }
     }
 

@@ -51,6 +51,27 @@ pub(super) enum Call {
     },
 }
 
+impl Doing {
+    /// The system call that it is in.
+    pub fn call(self) -> Option<Call> {
+        match self {
+            Doing::Changed(call) | Doing::Posted(call) | Doing::Read(call) => Some(call),
+            Doing::Ready | Doing::Retry(_) | Doing::Faulting(_) | Doing::Forking => None,
+        }
+    }
+}
+
+impl Call {
+    /// Where memory arrives that the program does not have before the call has returned.
+    pub fn arriving(self) -> Option<PageRange> {
+        match self {
+            Call::Remap { from, to } => Some(from.moved_to(to)),
+            Call::Unmap { arrived, .. } => arrived,
+            Call::Discard { .. } => None,
+        }
+    }
+}
+
 /// What a page may read as.
 #[derive(Clone, Debug, Default)]
 struct Expected {
@@ -158,7 +179,7 @@ impl Truth {
     }
 
     pub fn is_discarding(&self, range: PageRange) -> bool {
-        self.discarding.iter().any(|other| other.start < range.end() && range.start < other.end())
+        self.discarding.iter().any(|other| other.overlaps(range))
     }
 
     pub fn mapped(&mut self, range: PageRange) {

@@ -143,11 +143,8 @@ impl Window {
     fn finish_changes(&mut self, process: &mut Process, world: &mut World) -> Checked {
         use super::super::program::Call;
         for _ in 0..PATIENCE {
-            let changing = |doing: &Doing| match *doing {
-                Doing::Changed(call) | Doing::Posted(call) | Doing::Read(call) => !matches!(call, Call::Discard { .. }),
-                _ => false,
-            };
-            if !process.threads.iter().any(changing) {
+            let mut calls = process.threads.iter().filter_map(|doing| doing.call());
+            if calls.all(|call| matches!(call, Call::Discard { .. })) {
                 return Ok(());
             }
             self.note_late(process);
