@@ -3,6 +3,7 @@
 //! - `run` ([`run`]): a program inside a memory budget, with its supervisor;
 //! - `doctor` ([`doctor`]): what the environment allows, and how to get what it lacks;
 //! - `bench` ([`bench`]): the same load under uswap and under the kernel's swap;
+//! - `set` and `swapoff` ([`control`]): live control of a tree that runs;
 //! - `sim` ([`sim`]): the same decisions on virtual memory, devices and time.
 //!
 //! Whatever goes wrong is one line on standard error and an exit status ([`failure`]).
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod control;
 mod doctor;
 mod failure;
 mod memory_limit;
@@ -41,6 +43,8 @@ struct Arguments<C: Subcommand> {
 enum Command {
     Run(run::options::RunOptions),
     Doctor(doctor::DoctorOptions),
+    Set(control::SetOptions),
+    Swapoff(control::SwapoffOptions),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
     #[command(hide = true)]
@@ -70,6 +74,8 @@ fn main() -> ExitCode {
     match Arguments::try_parse().map(|arguments| arguments.command) {
         Ok(Command::Run(options)) => run::main(options, run::Beginning::new(std::env::args_os())),
         Ok(Command::Doctor(options)) => doctor::main(&options),
+        Ok(Command::Set(options)) => control::set_main(&options),
+        Ok(Command::Swapoff(options)) => control::swapoff_main(&options),
         Ok(Command::Bench(arguments)) => bench::main(arguments),
         Ok(Command::BenchLoad(arguments)) => bench::load_main(arguments),
         Ok(Command::Sim(arguments)) => sim::main(arguments),
@@ -95,7 +101,7 @@ fn usage(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return Failure::ours("no subcommand: uswap run, uswap doctor, uswap bench or uswap sim (see uswap --help)");
+        return Failure::ours("no subcommand: uswap run, doctor, set, swapoff, bench or sim (see uswap --help)");
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim);

@@ -110,7 +110,7 @@ pub fn temporary(directory: &Path, bytes: u64) -> Result<OpenArea, Failure> {
 }
 
 fn area(bytes: u64, direct: bool, punch_holes: bool) -> AreaConfig {
-    AreaConfig { present: true, slots: bytes / PAGE_BYTES, priority: 0, direct, punch_holes }
+    AreaConfig { present: true, slots: bytes / PAGE_BYTES, priority: 0, direct, punch_holes, ..AreaConfig::default() }
 }
 
 /// A file or block device that the user named.

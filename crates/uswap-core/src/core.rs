@@ -53,6 +53,8 @@ pub struct Core {
     pub(crate) last_op: OpId,
     pub(crate) loads_in_flight: u32,
     pub(crate) swapped_pages: u64,
+    /// How often memory was moved by mremap.
+    pub(crate) moves: u64,
     pub(crate) zombies: Vec<EntryId>,
     /// Content may be brought into frames that are free: see [`Core::leave_free_frames_alone`].
     pub(crate) lands_in_frames: bool,
@@ -75,6 +77,7 @@ impl Core {
             last_op: OpId(0),
             loads_in_flight: 0,
             swapped_pages: 0,
+            moves: 0,
             zombies: Vec::new(),
             lands_in_frames: true,
             released: Vec::new(),

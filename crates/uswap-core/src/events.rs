@@ -65,6 +65,7 @@ impl Core {
     /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
     pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
         let (mut source, target) = (PageRange { start: from, pages }, PageRange { start: to, pages });
+        self.moves += 1;
         self.unmapped(target);
         self.pages.adopt(target);
         if self.pages.was_any_discarded(source) {

@@ -57,12 +57,12 @@ pub enum Vanished {
     Lost,
 }
 
-/// Pages to bring in: side by side, or at equal distances, which then land in buffers.
+/// Pages to bring in: side by side, or elsewhere, which then land in buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadPlan {
     /// Names the swap-in.
     pub op: OpId,
-    /// The pages in address order; only the first [`count`](Self::count) are meant.
+    /// The pages, in address order where a thread waits for one; only the first [`count`](Self::count) are meant.
     pub pages: [LoadPage; MAX_WINDOW],
     /// How many pages.
     pub count: usize,
@@ -80,10 +80,10 @@ impl LoadPlan {
         &self.pages[..self.count]
     }
 
-    /// The run of addresses from the page `index` on that holds the rest of the plan.
+    /// The run of addresses that holds the pages from `index` on.
     pub fn span_from(&self, index: usize) -> PageRange {
-        let pages = &self.pages()[index..];
-        let (first, last) = (pages[0].page, pages[pages.len() - 1].page);
+        let pages = || self.pages()[index..].iter().map(|load| load.page);
+        let (first, last) = (pages().min().expect("a page is left"), pages().max().expect("a page is left"));
         PageRange { start: first, pages: last.0 - first.0 + 1 }
     }
 
@@ -262,22 +262,37 @@ impl Core {
         step: i64,
         marker: Option<FrameBlock>,
     ) -> LoadPlan {
-        let op = self.next_op();
         let (start, step) = (first.min(last), step.unsigned_abs());
         let count = (first.0.abs_diff(last.0) / step) as usize + 1;
-        let mut pages = [NO_PAGE; MAX_WINDOW];
-        for (index, slot) in pages[..count].iter_mut().enumerate() {
-            let page = start.plus(index as u64 * step);
-            *slot = self.plan_load(page, 0, marker.filter(|_| page == first), op);
+        let mut pages = [PageNumber(0); MAX_WINDOW];
+        for (index, page) in pages[..count].iter_mut().enumerate() {
+            *page = start.plus(index as u64 * step);
         }
-        self.loads_in_flight += count as u32;
-        self.swapped_pages -= count as u64;
         let mapped = match marker {
             None => (0, count),
             Some(_) if first == start => (1, count),
             Some(_) => (0, count - 1),
         };
-        LoadPlan { op, pages, count, faulting: None, mapped, hits: 0 }
+        let marker = |page| marker.filter(|_| page == first);
+        LoadPlan { mapped, ..self.load_unasked(&pages[..count], marker) }
+    }
+
+    /// Pages that no thread waits for, in any order; all go to the program.
+    pub(crate) fn load_scattered(&mut self, pages: &[PageNumber]) -> LoadPlan {
+        self.load_unasked(pages, |_| None)
+    }
+
+    /// `block`: in whose first frame a page is to rest.
+    fn load_unasked(&mut self, wanted: &[PageNumber], block: impl Fn(PageNumber) -> Option<FrameBlock>) -> LoadPlan {
+        let op = self.next_op();
+        let count = wanted.len();
+        let mut pages = [NO_PAGE; MAX_WINDOW];
+        for (slot, &page) in pages.iter_mut().zip(wanted) {
+            *slot = self.plan_load(page, 0, block(page), op);
+        }
+        self.loads_in_flight += count as u32;
+        self.swapped_pages -= count as u64;
+        LoadPlan { op, pages, count, faulting: None, mapped: (0, count), hits: 0 }
     }
 
     /// Whether `page` can be brought in from where it is stored.

@@ -287,7 +287,12 @@ impl Slots {
     /// Takes one empty cluster away from this process, to be given back to the group. The last empty one is kept, or
     /// a process that swaps one page in and out would claim and release a cluster each time.
     pub fn take_empty_cluster(&mut self) -> Option<u32> {
-        if !self.has_spare_cluster() {
+        if self.has_spare_cluster() { self.take_last_empty_cluster() } else { None }
+    }
+
+    /// As [`take_empty_cluster`](Self::take_empty_cluster), but keeps none: the area is to be used no more.
+    pub fn take_last_empty_cluster(&mut self) -> Option<u32> {
+        if self.empty.len == 0 {
             return None;
         }
         // The first is the next to be used; the last is the one that costs least to miss.

@@ -1,10 +1,13 @@
 //! Reading ahead: threads that bring what a stream will want next, while the program works in what it has.
 //!
+//! The same threads empty areas that leave: see `swapoff`.
+//!
 //! Nobody waits for these pages, so nothing is lost by giving up: what cannot be had at once, for want of room or because an
 //! event is unread, is left where it is, for the fault that may ask for it.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::*;
+use std::time::Duration;
 
 use uswap_core::fault::MAX_WINDOW;
 use uswap_sys::futex::Word;
@@ -13,6 +16,7 @@ use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
 use crate::group::Counter;
 use crate::swapin::Load;
+use crate::swapoff::Emptied;
 
 /// One reads while the other moves in what it has read.
 const THREADS: u32 = 2;
@@ -23,6 +27,8 @@ const AHEAD_PAGES: usize = STRETCHES * MAX_WINDOW;
 /// Of a budget, the part that may be ahead of one stream at a time, and the most that pays.
 const SHARE: u64 = 64;
 const CHUNK_MAX: u64 = 256;
+/// When an area that leaves is looked at again, of which nothing could be brought in.
+const SWAPOFF_PAUSE: Duration = Duration::from_millis(2);
 
 /// Pages of the largest chunk for a budget of so many.
 pub(crate) fn chunk_max(limit_pages: u64) -> u32 {
@@ -36,6 +42,8 @@ pub(crate) fn threads() -> u32 {
 
 /// A call for the threads.
 pub(crate) struct Ahead {
+    /// There are such threads.
+    present: AtomicBool,
     /// Counts calls; the threads sleep on it.
     calls: Word,
     /// There may be something to read.
@@ -44,7 +52,12 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     pub const fn new() -> Ahead {
-        Ahead { calls: Word::new(0), wanted: AtomicBool::new(false) }
+        Ahead { present: AtomicBool::new(false), calls: Word::new(0), wanted: AtomicBool::new(false) }
+    }
+
+    /// Whether anybody reads ahead, and empties areas that leave.
+    pub fn is_present(&self) -> bool {
+        self.present.load(Relaxed)
     }
 
     /// A handler, with the books in its hands: there is something to read.
@@ -71,16 +84,32 @@ impl Engine {
                 uswap_sys::report::Reason(&error)
             )),
         };
+        self.ahead.present.store(true, Relaxed);
         self.handlers_ready.fetch_add(1, AcqRel);
         let mut loads = Vec::with_capacity(STRETCHES);
+        let group = self.member.group;
+        let mut heard = group.announcements().load();
         loop {
             let calls = self.ahead.calls.load();
+            let announced = group.announcements().load();
+            if std::mem::replace(&mut heard, announced) != announced {
+                // The budget may be another.
+                self.post.ring();
+            }
+            let mut emptied = Emptied::Later;
             while let Entry::Running(_guard) = self.enter() {
-                if !self.read_some_ahead(&mut loads, &mut worker) {
+                if self.read_some_ahead(&mut loads, &mut worker) {
+                    continue;
+                }
+                emptied = self.empty_areas(&mut loads, &mut worker);
+                if emptied != Emptied::Some {
                     break;
                 }
             }
-            let _ = self.ahead.calls.wait(calls, None);
+            match emptied {
+                Emptied::All => self.ahead.calls.wait_with(calls, group.announcements(), announced),
+                Emptied::Some | Emptied::Later => drop(self.ahead.calls.wait(calls, Some(SWAPOFF_PAUSE))),
+            }
         }
     }
 
@@ -101,12 +130,17 @@ impl Engine {
         if loads.is_empty() {
             return false;
         }
-        self.load(loads, worker);
-        for load in loads.drain(..) {
-            self.count(Counter::SwapRa, load.plan.count as u64);
-            let _ = self.install(&load, worker);
-        }
+        self.count(Counter::SwapRa, loads.iter().map(|load| load.plan.count as u64).sum());
+        self.bring_in(loads, worker);
         self.keep_room(worker);
         true
+    }
+
+    /// Carries out plans that no thread waits for.
+    pub(crate) fn bring_in(&self, loads: &mut Vec<Load>, worker: &mut Worker) {
+        self.load(loads, worker);
+        for load in loads.drain(..) {
+            let _ = self.install(&load, worker);
+        }
     }
 }

@@ -9,7 +9,7 @@ use uswap_core::slots::Refused;
 use uswap_core::{AreaId, Core};
 use uswap_sys::report::Reason;
 
-use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter};
+use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter, Group};
 use crate::member::Member;
 use crate::patience::Lock;
 use crate::store::faulty::FaultyStore;
@@ -33,6 +33,7 @@ pub struct Area {
     pub slots: u64,
     /// Higher is used first.
     pub priority: i32,
+    group: &'static Group,
     paused_until: Mutex<Option<Instant>>,
     write_errors: AtomicU64,
     said_no_space: AtomicBool,
@@ -64,6 +65,7 @@ impl Areas {
                 )),
                 slots: area.slots,
                 priority: area.priority,
+                group: member.group,
                 paused_until: Mutex::new(None),
                 write_errors: AtomicU64::new(0),
                 said_no_space: AtomicBool::new(false),
@@ -94,7 +96,13 @@ impl Areas {
         self.areas.iter().any(|area| area.said_no_space.load(Relaxed) || area.write_errors.load(Relaxed) > 0)
     }
 
-    /// A run of up to `max` free slots of the best area that has some.
+    /// Areas that are to become empty.
+    pub(crate) fn leaving(&self) -> impl Iterator<Item = &Area> {
+        self.areas.iter().filter(|area| area.is_leaving())
+    }
+
+    /// A run of up to `max` free slots of the best area that has some. An area that leaves gives none: asked while the
+    /// books are in the caller's hands, so that who finds it empty by the books later finds all that it gave.
     pub fn alloc(&self, core: &mut Core, member: &Member, max: u32) -> Result<(AreaId, u64, u32), NoRoom> {
         for area in self.areas.iter().filter(|area| area.is_open()) {
             let slots = core.slots_mut(area.id);
@@ -117,7 +125,11 @@ impl Areas {
     pub(crate) fn release_empty_clusters(&self, core: &Lock<Core>, member: &Member) {
         for area in &self.areas {
             loop {
-                let taken = core.lock().slots_mut(area.id).take_empty_cluster();
+                let leaves = area.is_leaving();
+                let mut core = core.lock();
+                let slots = core.slots_mut(area.id);
+                let taken = if leaves { slots.take_last_empty_cluster() } else { slots.take_empty_cluster() };
+                drop(core);
                 let Some(cluster) = taken else { break };
                 if member.group.config().areas[area.id.0 as usize].punch_holes {
                     // Slot 0 is the header; the last cluster may be short.
@@ -143,10 +155,11 @@ impl Areas {
         }
     }
 
-    /// Whether less than half of the area's clusters are free: clean copies are given up then (vm_swap_full).
-    pub fn is_half_full(&self, id: AreaId, member: &Member) -> bool {
+    /// Whether the copy of a page that came in is kept: at least half of the area's clusters are free (vm_swap_full), and
+    /// it does not leave.
+    pub fn keeps_copies(&self, id: AreaId) -> bool {
         let area = self.get(id);
-        member.group.clusters_taken(id.0 as usize) * CLUSTER_SLOTS * 2 > area.slots
+        !area.is_leaving() && area.group.clusters_taken(id.0 as usize) * CLUSTER_SLOTS * 2 <= area.slots
     }
 }
 
@@ -160,8 +173,13 @@ fn reason(error: StoreError) -> String {
 }
 
 impl Area {
+    /// Whether it is to become empty.
+    fn is_leaving(&self) -> bool {
+        self.group.is_leaving(self.id.0 as usize)
+    }
+
     fn is_open(&self) -> bool {
-        if self.write_errors.load(Relaxed) >= WRITE_ERRORS_MAX {
+        if self.is_leaving() || self.write_errors.load(Relaxed) >= WRITE_ERRORS_MAX {
             return false;
         }
         let mut paused = self.paused_until.lock().expect("no thread panics with this lock");

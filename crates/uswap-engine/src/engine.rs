@@ -3,12 +3,13 @@
 //! Locks, in the order in which they are taken:
 //!
 //! 1. `running`: read by every thread while it may change the books; written by a fork, which needs them still.
-//! 2. `gate`: read while pages are moved; written while messages of the userfaultfd are read and events applied. So an
+//! 2. `swapoff`: by whoever empties an area, while he asks the books what is next.
+//! 3. `gate`: read while pages are moved; written while messages of the userfaultfd are read and events applied. So an
 //!    event is never applied between the moment a thread asks the books about a page and the moment it moves it, and no
 //!    thread sees a fault before the events that came first.
-//! 3. `order` (or that of the window of a fork), `heirs` or `trash`.
-//! 4. `core`: the books. Not held across I/O, a copy or a compression.
-//! 5. `pool`: a leaf.
+//! 4. `order` (or that of the window of a fork), `heirs` or `trash`.
+//! 5. `core`: the books. Not held across I/O, a copy or a compression.
+//! 6. `pool`: a leaf.
 
 #![allow(unsafe_code)]
 
@@ -40,6 +41,7 @@ use crate::member::Member;
 use crate::monitor::Post;
 use crate::page_io::{PageBatch, SlotPage};
 use crate::patience::{Gate, Lock};
+use crate::swapoff::Swapoff;
 use crate::swapout::PendingStore;
 use crate::userfault::Userfault;
 use crate::writer::Writer;
@@ -131,6 +133,7 @@ pub struct Engine {
     pub(crate) meter: Meter,
     pub(crate) call: Call,
     pub(crate) ahead: Ahead,
+    pub(crate) swapoff: Lock<Swapoff>,
     pub(crate) writer: Writer,
     /// Handlers, threads that read ahead and the writer, as far as they have all the memory that they need.
     pub(crate) handlers_ready: AtomicU32,
@@ -359,6 +362,7 @@ impl Engine {
                 meter: Meter::default(),
                 call,
                 ahead: Ahead::new(),
+                swapoff: Lock::new(Swapoff::default()),
                 writer: Writer::new(),
                 handlers_ready: AtomicU32::new(0),
                 post,

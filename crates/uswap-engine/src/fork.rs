@@ -549,6 +549,7 @@ impl Monitor {
             fault_cost: _,
             started: _,
             ahead: _,
+            swapoff: _,
             writer: _,
             said_full: _,
         } = old;

@@ -25,7 +25,12 @@ use std::sync::atomic::{
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use uswap_sys::futex::SharedWord;
+
 pub use crate::store::faulty::FaultPlan;
+pub use control::SwapoffProgress;
+
+mod control;
 
 /// Processes that can be in one group at the same time.
 pub const PROCESSES_MAX: usize = 1024;
@@ -38,7 +43,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 /// Grows with every change of the layout: a process of another uswap must not join.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Owner of clusters that are nobody's and not free.
 const WITHHELD: u32 = u32::MAX;
 const WORDS: usize = PROCESSES_MAX / 64;
@@ -76,12 +81,15 @@ pub struct AreaConfig {
     /// Freed slots may be punched out of the file. False for a file that `mkswap` formatted: it must stay
     /// without holes.
     pub punch_holes: bool,
+    /// Device and inode number of the file: by these it is known, whatever path names it.
+    pub file: [u64; 2],
 }
 
 /// What stays the same for the whole life of a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupConfig {
-    /// The budget: resident anonymous and shared memory of all processes.
+    /// The budget at the start: resident anonymous and shared memory of all processes. It may change: see
+    /// [`Group::limit_bytes`].
     pub memory_limit_bytes: u64,
     /// Share of the budget that compressed pages may fill.
     pub zpool_percent: u32,
@@ -428,8 +436,10 @@ pub struct ProcessSlot {
     pub overhead_pages: AtomicU64,
     /// Slots in use, by area.
     pub area_used_slots: [AtomicU64; AREAS_MAX],
-    /// Free for the engine: words that others of the group may post to this process (requests to give memory back).
-    pub reclaim_request_pages: AtomicU64,
+    /// The announcement that this process has carried out: see [`control`].
+    pub carried_out: AtomicU32,
+    /// It would bring in what is on an area that leaves, and the budget is used up.
+    pub waits_for_memory: AtomicU32,
     /// What it counted.
     pub tally: Tally,
     inheritors: [AtomicU64; WORDS],
@@ -502,19 +512,22 @@ impl ProcessSlot {
             &self.pool_stored_bytes,
             &self.pool_original_bytes,
             &self.overhead_pages,
-            &self.reclaim_request_pages,
             &self.promised_pages,
             &self.claimed_pages,
         ] {
             word.store(0, Relaxed);
         }
         self.area_used_slots.iter().for_each(|w| w.store(0, Relaxed));
+        // Not even what was announced before it came: it may have inherited something.
+        self.carried_out.store(u32::MAX, Relaxed);
+        self.waits_for_memory.store(0, Relaxed);
     }
 }
 
 #[repr(C)]
 struct RawArea {
     slots: u64,
+    file: [u64; 2],
     priority: i32,
     flags: u32,
 }
@@ -545,6 +558,7 @@ impl RawConfig {
             verbosity: u32::from(config.verbosity),
             areas: config.areas.map(|a| RawArea {
                 slots: a.slots,
+                file: a.file,
                 priority: a.priority,
                 flags: u32::from(a.present) * AREA_PRESENT
                     + u32::from(a.direct) * AREA_DIRECT
@@ -563,6 +577,7 @@ impl RawConfig {
                 priority: raw.priority,
                 direct: raw.flags & AREA_DIRECT != 0,
                 punch_holes: raw.flags & AREA_PUNCH != 0,
+                file: raw.file,
             };
         }
         Some(GroupConfig {
@@ -589,6 +604,9 @@ struct Header {
     /// looks at a slot whose bit is not set.
     taken: [AtomicU64; WORDS],
     peak_resident_bytes: AtomicU64,
+    limit_bytes: AtomicU64,
+    announcements: SharedWord,
+    leaving: [AtomicU32; AREAS_MAX],
     area_hint: [AtomicU32; AREAS_MAX],
     totals: Tally,
 }
@@ -647,6 +665,7 @@ impl Group {
             (&raw mut (*header).header_bytes).write(size_of::<Header>() as u32);
             (&raw mut (*header).file_bytes).write(bytes as u64);
             (&raw mut (*header).config).write(RawConfig::encode(config));
+            (&raw mut (*header).limit_bytes).write(AtomicU64::new(config.memory_limit_bytes));
         }
         Ok((group, fd))
     }
@@ -738,11 +757,6 @@ impl Group {
     /// Resident pages of all living processes.
     pub fn usage_pages(&self) -> u64 {
         self.processes().map(|(_, slot)| slot.usage_pages()).sum()
-    }
-
-    /// The budget in pages.
-    pub fn limit_pages(&self) -> u64 {
-        self.config.memory_limit_bytes / PAGE_BYTES
     }
 
     /// The largest usage seen.

@@ -43,6 +43,7 @@ pub mod protocol;
 mod smaps;
 pub mod store;
 pub mod swapin;
+mod swapoff;
 pub mod swapout;
 mod userfault;
 mod writer;

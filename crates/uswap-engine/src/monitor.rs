@@ -618,7 +618,12 @@ impl Monitor {
                 crate::engine::kill_self();
             }
         }
-        let Some(engine) = self.engine() else { return };
+        let Some(engine) = self.engine() else {
+            // Who has swapped nothing has nothing to do.
+            let member = self.member();
+            member.slot().carried_out.store(member.group.announcements().load(), Release);
+            return;
+        };
         engine.compact(&mut self.compaction);
         if self.published.elapsed() < Duration::from_millis(20) {
             return;
@@ -626,6 +631,9 @@ impl Monitor {
         self.published = Instant::now();
         let _running = engine.running.read().expect("no thread panics with this lock");
         engine.settle_heirs(self.worker());
+        if !engine.ahead.is_present() {
+            let _ = engine.empty_areas(&mut Vec::new(), self.worker());
+        }
         engine.publish();
         if engine.writer.is_present() && engine.areas.have_spare_clusters(&engine.core()) {
             engine.writer.call();

@@ -227,7 +227,7 @@ impl Engine {
             let mut core = self.core();
             for (offset, load) in loads[index..index + done].iter().enumerate() {
                 let keep_clean = match load.location {
-                    Location::Slot { area, .. } => !self.areas.is_half_full(area, &self.member),
+                    Location::Slot { area, .. } => self.areas.keeps_copies(area),
                     Location::Pool { .. } => false,
                 };
                 core.load_done(load, plan.op, left, keep_clean, plan.faulting == Some(index + offset));

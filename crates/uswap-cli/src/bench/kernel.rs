@@ -21,6 +21,8 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 
+use super::rig::quoted;
+
 /// Where the steps to be undone are kept. One bench at a time holds its lock.
 const JOURNAL: &str = "/run/uswap-bench.journal";
 /// First word of the journal; the boot's id follows.
@@ -322,22 +324,22 @@ pub fn set_up(
     if kind != KernelSwap::Zswap && zswap.exists() {
         down.set(&zswap.join("enabled"), "N").map_err(|error| unavailable("cannot turn zswap off", error))?;
     }
-    match kind {
-        KernelSwap::Zram => set_up_zram(area_bytes, down),
-        KernelSwap::Zswap => {
-            let compressor = set_up_zswap(zswap, down)?;
-            swap_on(swap_file.expect("zswap needs a swap file"), down)?;
-            Ok(Device { pool: Pool::Zswap, compressor })
-        }
-        KernelSwap::SwapFile => {
-            swap_on(swap_file.expect("a swap file"), down)?;
-            Ok(Device { pool: Pool::None, compressor: "none" })
-        }
+    if kind == KernelSwap::Zram {
+        return set_up_zram(area_bytes, down);
     }
+    let (pool, compressor) = match kind {
+        KernelSwap::Zswap => (Pool::Zswap, set_up_zswap(zswap, down)?),
+        _ => (Pool::None, "none"),
+    };
+    let path = swap_file.expect("all but zram need a swap file").to_owned();
+    swap_on(&path, down)?;
+    Ok(Device { path, pool, compressor })
 }
 
 /// Kernel swap that is on.
 pub struct Device {
+    /// The swap file, or block device.
+    pub path: PathBuf,
     /// Where its compressed data is counted.
     pub pool: Pool,
     /// What compresses it.
@@ -390,7 +392,7 @@ fn set_up_zram(area_bytes: u64, down: &mut TakeDown<'_>) -> Result<Device, Unava
         return Err(Unavailable(format!("'{}' does not appear", device.display())));
     }
     swap_on(&device, down)?;
-    Ok(Device { pool: Pool::Zram(index), compressor: "lz4" })
+    Ok(Device { path: device, pool: Pool::Zram(index), compressor: "lz4" })
 }
 
 /// Turns zswap on, with LZ4 if the kernel's crypto layer has it, else with LZO.
@@ -547,6 +549,15 @@ impl Cgroup {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(r#"echo $$ >"$0/cgroup.procs" && exec "$@""#).arg(&self.path).arg(program);
         command
+    }
+
+    /// What a shell does to end the limit.
+    pub fn lift_limit(&self) -> String {
+        let (unlimited, limit) = match self.hierarchy {
+            Hierarchy::V1(_) => ("-1", "memory.limit_in_bytes"),
+            Hierarchy::V2(_) => ("max", "memory.max"),
+        };
+        format!("echo {unlimited} >{}", quoted(&self.path.join(limit)))
     }
 
     /// Bytes charged at this moment.

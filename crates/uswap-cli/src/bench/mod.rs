@@ -58,8 +58,8 @@ pub struct BenchArgs {
     /// Access patterns to measure [default: all].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", conflicts_with = "command")]
     workloads: Vec<Workload>,
-    /// Swap space for a command [default: four times the memory, at least 4G].
-    #[arg(long, value_parser = size::parse, value_name = "SIZE", requires = "command")]
+    /// Swap space [default: for a command four times the memory, at least 4G; for the patterns a little more than the size].
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     swap_size: Option<u64>,
     /// Where the swap files go; must be on a disk.
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]

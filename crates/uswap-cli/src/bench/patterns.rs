@@ -44,7 +44,7 @@ impl Bench {
             return Err(Unavailable("--memory must be less than --size, or nothing is swapped".to_owned()));
         }
         // Room for all of the data, and for the slots that the kernel holds back.
-        let area_bytes = args.size + (64 << 20);
+        let area_bytes = args.swap_size.unwrap_or(args.size + (64 << 20));
         let timeout = Duration::from_secs(args.timeout);
         let mut rig = Rig::new(&args.directory, timeout, memory_bytes, area_bytes)?;
         rig.uswap_pool_memory_bytes = memory_bytes + (args.size - memory_bytes) * ESTIMATED_POOL_PERCENT / 100;
@@ -80,7 +80,7 @@ impl Bench {
                     return Err(Unavailable(format!("the program under test does not even run alone: {why}")));
                 }
             };
-            for backend in self.race.backends.clone() {
+            for backend in self.takes_part(workload) {
                 self.series.push(Series { workload, backend, rounds: Vec::new() });
             }
             for round in 1..=self.args.rounds {
@@ -88,7 +88,7 @@ impl Bench {
                     break;
                 }
                 let mut progress = format!("{:12} {round}/{}", workload.name(), self.args.rounds);
-                for backend in self.race.backends.clone() {
+                for backend in self.takes_part(workload) {
                     match self.round(workload, backend, round) {
                         Ok(run) => {
                             let run = run.map(|run| run.above(floor));
@@ -119,6 +119,11 @@ impl Bench {
             return Err(self.race.nobody_left());
         }
         Ok(Finished::All)
+    }
+
+    /// Back ends under which `workload` can be measured.
+    fn takes_part(&self, workload: Workload) -> Vec<Backend> {
+        self.race.backends.iter().copied().filter(|&backend| workload.is_for(backend)).collect()
     }
 
     /// One run that counts, repeated while the kernel kills it. `Err` is the signal that ended it all.

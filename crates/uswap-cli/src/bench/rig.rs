@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::kernel::{self, Cgroup, Hierarchy, Journal, KernelSwap, Kswapd, Pool, Swapped, TakeDown, Unavailable};
 use super::report::{Backend, Machine, Spread};
+use super::workload::{ALL_BACK, PARENT};
 use crate::failure;
 
 /// How often the RAM of the kernel's pool is looked at while a run lasts.
@@ -185,6 +186,7 @@ impl Rig {
         let mut watch = PoolWatch::default();
         let mut command = cgroup.command(job.program);
         job.complete(&mut command);
+        command.env(ALL_BACK, format!("{} && swapoff {}", cgroup.lift_limit(), quoted(&device.path)));
         let mut observed = supervise(&mut command, self.timeout, &self.kswapd, |pid| {
             watch_pool(&mut watch, device.pool, pool_before, pid, &cgroup);
         })?;
@@ -211,6 +213,12 @@ impl Rig {
             command.arg("--").arg(job.program);
         }
         job.complete(&mut command);
+        if !free {
+            let uswap = quoted(&self.uswap);
+            let memory = 4 * self.uswap_pool_memory_bytes.max(self.area_bytes) >> 20;
+            let all_back = format!("{uswap} set -p ${PARENT} -m {memory}M && {uswap} swapoff -p ${PARENT}");
+            command.env(ALL_BACK, all_back);
+        }
         let mut resident: Vec<u64> = Vec::new();
         let mut observed = supervise(&mut command, self.timeout, &self.kswapd, |pid| {
             // The supervisor of `uswap run` is not part of what it bounds.
@@ -282,6 +290,11 @@ fn children_of(pid: u32) -> Vec<u32> {
     };
     let lists = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
+}
+
+/// A word for the shell.
+pub fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 /// A file that goes when this value does, if it came to be.

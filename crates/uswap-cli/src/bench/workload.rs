@@ -9,7 +9,7 @@
 //! another. With several threads each works in its own part of the memory.
 
 use std::ops::Range;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use uswap_sys::rusage::ProcessUsage;
 
+use super::report::Backend;
 use crate::size;
 
 const PAGE_BYTES: usize = 4096;
@@ -31,6 +32,10 @@ const SAMPLE_EVERY: u64 = 16;
 const ZIPF_THETA: f64 = 0.99;
 /// How long the first half of the memory is left alone before a burst.
 const STILL_BEFORE_BURST: Duration = Duration::from_secs(1);
+/// Environment of the program under test: what the shell is to do so that all memory comes back.
+pub const ALL_BACK: &str = "USWAP_BENCH_ALL_BACK";
+/// Environment of that shell: the process that started the program under test.
+pub const PARENT: &str = "USWAP_BENCH_PARENT";
 /// The exit status when memory held something other than what was stored.
 pub const EXIT_WRONG_DATA: u8 = 3;
 
@@ -57,6 +62,9 @@ pub enum Workload {
     RandomWrite,
     /// Four reads to one write of pages picked by Zipf's law.
     Zipf,
+    /// Lift the limit and turn the swap area off, when pages have been written to at random: all that is on it comes
+    /// back. For back ends that have all of it on a file.
+    Swapoff,
 }
 
 impl Workload {
@@ -71,6 +79,7 @@ impl Workload {
             Workload::RandomRead => "random-read",
             Workload::RandomWrite => "random-write",
             Workload::Zipf => "zipf",
+            Workload::Swapoff => "swapoff",
         }
     }
 
@@ -85,6 +94,11 @@ impl Workload {
     /// Whether it is the first stores to memory that are measured.
     fn is_filling(self) -> bool {
         matches!(self, Workload::Fill | Workload::Burst)
+    }
+
+    /// Whether it can be measured under `backend`.
+    pub fn is_for(self, backend: Backend) -> bool {
+        self != Workload::Swapoff || matches!(backend, Backend::SwapFile | Backend::UswapFile | Backend::Ram)
     }
 
     /// How many accesses bring memory to a steady state before.
@@ -221,6 +235,14 @@ fn run(args: &LoadArgs) -> Result<LoadReport, WrongData> {
     })
 }
 
+/// Runs the command that brings all memory back under this back end; without one there is nothing to bring.
+fn all_back() {
+    let Some(command) = std::env::var_os(ALL_BACK) else { return };
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let status = Command::new("/bin/sh").arg("-c").arg(command).env(PARENT, parent.to_string()).status();
+    assert!(status.is_ok_and(|status| status.success()), "the swap area cannot be turned off");
+}
+
 /// The raw figures of a measured phase.
 struct Measured {
     seconds: f64,
@@ -243,7 +265,11 @@ fn measure(
         part.run(workload, workload.warm_up_accesses(part_pages), &mut chance, None)?;
         let usage = ProcessUsage::now();
         let start = Instant::now();
-        part.run(workload, workload.measured_accesses(part_pages), &mut chance, Some(&mut samples[0]))?;
+        if workload == Workload::Swapoff {
+            all_back();
+        } else {
+            part.run(workload, workload.measured_accesses(part_pages), &mut chance, Some(&mut samples[0]))?;
+        }
         return Ok((start.elapsed().as_secs_f64(), ProcessUsage::now().since(&usage)));
     }
 
@@ -481,7 +507,7 @@ impl Order {
             Workload::SeqRead => Order::Sequential { pages, write: false },
             Workload::Stride => Order::Stride { pages, next: 0, start: 0 },
             Workload::RandomRead => Order::Random { pages, write: false },
-            Workload::RandomWrite => Order::Random { pages, write: true },
+            Workload::RandomWrite | Workload::Swapoff => Order::Random { pages, write: true },
             Workload::Zipf => Order::Zipf(Zipf::new(pages)),
         }
     }

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit};
-use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, FaultPlan, Group, GroupConfig};
+use uswap_engine::group::{AREAS_MAX, AreaConfig, CLUSTER_SLOTS, FaultPlan, Group, GroupConfig};
 use uswap_engine::protocol::{self, Token};
 use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, SpawnError};
 
@@ -124,7 +124,8 @@ impl Request<'_> {
             ..GroupConfig::default()
         };
         for (place, area) in config.areas.iter_mut().zip(&self.areas) {
-            *place = area.config;
+            let stat = rustix::fs::fstat(&area.fd)?;
+            *place = AreaConfig { file: [stat.st_dev, stat.st_ino], ..area.config };
         }
         let (group, fd) = Group::create(&config)?;
         for (number, area) in self.areas.iter().enumerate() {

@@ -61,7 +61,7 @@ impl Peaks {
 
 /// The line at the end.
 pub fn summary(group: &Group, peaks: &Peaks) -> String {
-    let limit = size::chosen(group.config().memory_limit_bytes);
+    let limit = size::chosen(group.limit_bytes());
     let peak = match group.peak_resident_bytes() {
         0 => format!("budget {limit}"),
         bytes => format!("peak {} of {limit}", size::measured(bytes)),
@@ -123,7 +123,7 @@ pub fn json(group: &Group, peaks: &Peaks, areas: &[OpenArea], exit_status: i32, 
         })
         .collect();
     json!({
-        "memory_limit_bytes": group.config().memory_limit_bytes,
+        "memory_limit_bytes": group.limit_bytes(),
         "peak_resident_bytes": group.peak_resident_bytes(),
         "managed_bytes": peaks.managed_bytes,
         "unmanaged_bytes": peaks.unmanaged_bytes,

@@ -11,8 +11,10 @@ fn config() -> GroupConfig {
         verbosity: 1,
         ..GroupConfig::default()
     };
-    config.areas[0] = AreaConfig { present: true, slots: 512 * 4, priority: -2, direct: true, punch_holes: true };
-    config.areas[1] = AreaConfig { present: true, slots: 513, priority: 7, direct: false, punch_holes: false };
+    config.areas[0] =
+        AreaConfig { present: true, slots: 512 * 4, priority: -2, direct: true, punch_holes: true, file: [7, 1] };
+    config.areas[1] =
+        AreaConfig { present: true, slots: 513, priority: 7, direct: false, punch_holes: false, file: [7, 2] };
     config
 }
 

@@ -1,0 +1,73 @@
+//! Live control: what may change about a group while its processes run, and how they say that it was done.
+//!
+//! Whoever may open the group's memory file (the user who started it, and root) changes a word and *announces* it: the
+//! number of announcements is what engines wait for. Each process stores the number that it has carried out.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use uswap_sys::futex::SharedWord;
+
+use super::{Group, PAGE_BYTES, SlotState};
+
+/// How far the processes are with an area that is to become empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SwapoffProgress {
+    /// Slots still in use.
+    pub used_slots: u64,
+    /// Processes that may still read something on it.
+    pub unfinished: u32,
+    /// Some process waits for memory, because the budget is used up.
+    pub waits_for_memory: bool,
+}
+
+impl Group {
+    /// The budget in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.header().limit_bytes.load(Relaxed)
+    }
+
+    /// The budget in pages.
+    pub fn limit_pages(&self) -> u64 {
+        self.limit_bytes() / PAGE_BYTES
+    }
+
+    /// Changes the budget. Carried out at once where it grows; a smaller one takes as long as reclaim.
+    pub fn set_limit_bytes(&self, bytes: u64) {
+        self.header().limit_bytes.store(bytes / PAGE_BYTES * PAGE_BYTES, Relaxed);
+        self.announce();
+    }
+
+    /// Whether an area is to become empty, and takes no more pages.
+    pub fn is_leaving(&self, area: usize) -> bool {
+        self.header().leaving[area].load(Acquire) != 0
+    }
+
+    /// Begins or ends the emptying of an area.
+    pub fn set_leaving(&self, area: usize, leaving: bool) {
+        self.header().leaving[area].store(u32::from(leaving), Release);
+        self.announce();
+    }
+
+    /// The number of announcements. Engines wait on it.
+    pub fn announcements(&self) -> &SharedWord {
+        &self.header().announcements
+    }
+
+    fn announce(&self) {
+        let word = self.announcements();
+        word.atomic().fetch_add(1, AcqRel);
+        word.wake_all();
+    }
+
+    /// How far an area that leaves is.
+    pub fn swapoff_progress(&self, area: usize) -> SwapoffProgress {
+        let announced = self.announcements().load();
+        let mut progress = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
+        for (_, slot) in self.taken().filter(|(_, slot)| slot.state() != SlotState::Dead) {
+            progress.used_slots += slot.area_used_slots[area].load(Acquire);
+            let done = slot.carried_out.load(Acquire) == announced && slot.forks_in_flight() == 0;
+            progress.unfinished += u32::from(!done);
+            progress.waits_for_memory |= slot.waits_for_memory.load(Relaxed) != 0;
+        }
+        progress
+    }
+}

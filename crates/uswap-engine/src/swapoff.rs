@@ -1,0 +1,101 @@
+//! swapoff: brings in all that this process has on an area that leaves, while the program runs.
+//!
+//! The threads that read ahead do it, when no stream wants them: long reads in the order of the slots, and each page goes
+//! to where it belongs. What the budget has no room for leaves again by reclaim, to the pool or to other areas. While the
+//! budget is used up nothing is brought in: whoever asked for the area to leave is told, and may change his mind. A page
+//! that cannot be read stays where it is.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use uswap_core::fault::MAX_WINDOW;
+use uswap_core::{AreaId, Emptying, PAGE_SIZE, Survey};
+
+use crate::engine::{Engine, Worker};
+use crate::swapin::Load;
+
+/// How far this process is with what was announced last.
+#[derive(Default)]
+pub(crate) struct Swapoff {
+    /// The announcement.
+    announced: u32,
+    /// By number of the area: nothing is left on it.
+    emptied: u8,
+    /// Of the area that is being emptied.
+    survey: Option<Survey>,
+}
+
+impl Swapoff {
+    fn is_emptied(&self, area: AreaId) -> bool {
+        self.emptied >> area.0 & 1 == 1
+    }
+}
+
+/// What an attempt came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Emptied {
+    /// There may be more to do at once.
+    Some,
+    /// There is more to do, but not now.
+    Later,
+    /// No area leaves that this process has anything on.
+    All,
+}
+
+impl Engine {
+    /// Brings some of what is on leaving areas in.
+    pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
+        let slot = self.member.slot();
+        let announced = self.member.group.announcements().load();
+        let mut swapoff = self.swapoff.lock();
+        if swapoff.announced != announced {
+            *swapoff = Swapoff { announced, ..Swapoff::default() };
+        }
+        let Some(area) = self.areas.leaving().map(|area| area.id).find(|&id| !swapoff.is_emptied(id)) else {
+            if slot.carried_out.load(Relaxed) != announced {
+                swapoff.survey = None;
+                self.areas.release_empty_clusters(&self.core, &self.member);
+                self.areas.publish(&self.core(), &self.member);
+                slot.waits_for_memory.store(0, Relaxed);
+                slot.carried_out.store(announced, Release);
+            }
+            return Emptied::All;
+        };
+        let waits = self.is_over_limit();
+        slot.waits_for_memory.store(u32::from(waits), Relaxed);
+        if waits {
+            self.post.ring();
+            return Emptied::Later;
+        }
+        if swapoff.survey.as_ref().is_none_or(|survey| survey.area() != area) {
+            swapoff.survey = Some(Survey::new(area));
+        }
+        let survey = swapoff.survey.as_mut().expect("made above");
+        let mut outcome = Emptied::Some;
+        {
+            let _gate = self.gate.pass();
+            while loads.len() < worker.buffer.len() / PAGE_SIZE / MAX_WINDOW {
+                let emptying = self.core().empty_area(survey);
+                match emptying {
+                    Emptying::Load(plan) => loads.push(Load::new(plan, loads.len())),
+                    // Let others at the books meanwhile.
+                    Emptying::Ask => break,
+                    Emptying::Later => {
+                        outcome = Emptied::Later;
+                        break;
+                    }
+                    Emptying::Empty => {
+                        swapoff.emptied |= 1 << area.0;
+                        break;
+                    }
+                }
+            }
+        }
+        drop(swapoff);
+        if !loads.is_empty() {
+            self.bring_in(loads, worker);
+            self.keep_room(worker);
+            outcome = Emptied::Some;
+        }
+        outcome
+    }
+}

@@ -1,0 +1,81 @@
+/*
+ * Memory that lies on swap areas in no order, and comes back while the program works.
+ *
+ *     returns MIB alone     one process
+ *     returns MIB family    the same with two children that were forked when most of it was swapped out
+ *
+ * Pages are written in a random order. Then, until there is a file `stop`, pages at random are checked and written
+ * anew; a file `sleep` makes the processes pause for as long as it is there. At the end each checks all of its memory.
+ */
+#include "check.h"
+
+static uint64_t word(uint64_t seed, size_t page, size_t w) { return mix(mix(seed << 32 | page) + w); }
+
+static void fill_random(uint64_t *words, uint64_t seed, size_t page)
+{
+	for (size_t w = 0; w < WORDS; w++)
+		words[w] = word(seed, page, w);
+}
+
+static void check_random(const volatile uint64_t *words, uint64_t seed, size_t page)
+{
+	for (size_t w = 0; w < WORDS; w++)
+		if (words[w] != word(seed, page, w))
+			bad("page %zu word %zu is %016lx, must be %016lx", page, w, (unsigned long)words[w],
+			    (unsigned long)word(seed, page, w));
+}
+
+static void work(char *p, size_t pages, unsigned char *seeds, uint64_t chance)
+{
+	while (access("stop", F_OK)) {
+		if (!access("sleep", F_OK)) {
+			usleep(2000);
+			continue;
+		}
+		for (int i = 0; i < 20; i++) {
+			chance = mix(chance + 1);
+			size_t k = chance % pages;
+			uint64_t *words = (uint64_t *)(p + k * PAGE);
+			check_random(words, seeds[k], k);
+			if (chance >> 60 < 4)
+				fill_random(words, ++seeds[k], k);
+		}
+	}
+	for (size_t k = 0; k < pages; k++)
+		check_random((uint64_t *)(p + k * PAGE), seeds[k], k);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 3)
+		return 2;
+	size_t pages = strtoul(argv[1], NULL, 10) * MiB / PAGE;
+	char *p = map(pages * PAGE);
+	unsigned char *seeds = calloc(pages, 1);
+	MUST(seeds);
+	for (size_t k = 0; k < pages; k++) {
+		/* The prime divides no number of pages that is used here: each page once. */
+		size_t page = k * 7919 % pages;
+		fill_random((uint64_t *)(p + page * PAGE), 0, page);
+	}
+	int children = strcmp(argv[2], "family") ? 0 : 2;
+	for (int child = 0; child < children; child++) {
+		pid_t pid = fork();
+		MUST(pid >= 0);
+		if (pid == 0) {
+			work(p, pages, seeds, (uint64_t)child + 100);
+			_exit(0);
+		}
+	}
+	puts("ready");
+	fflush(stdout);
+	work(p, pages, seeds, 1);
+	for (int child = 0; child < children; child++) {
+		int status = 0;
+		MUST(wait(&status) > 0);
+		if (status)
+			bad("a child ends with %x", (unsigned)status);
+	}
+	puts("ok");
+	return 0;
+}

@@ -1,0 +1,183 @@
+//! swapoff: everything leaves an area while the program works, nothing is lost, and where there is nowhere to put it the
+//! area stays in use.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use uswap_e2e::{Budget, Finished, Launch, Running, TempDir, bare_only, c_program, repeat, tool, uswap_binary};
+
+const MEMORY_MIB: u64 = 96;
+
+fn launch(test: &TempDir, who: &str) -> Launch {
+    Launch::new(test, c_program("returns")).arg(MEMORY_MIB.to_string()).arg(who).time_limit(Duration::from_secs(180))
+}
+
+/// A third of the memory, and nothing compressed.
+fn budget() -> Budget {
+    Budget::mib(MEMORY_MIB / 3).flag("--zpool-percent").flag("0").flag("--compressor").flag("none")
+}
+
+fn area(file: &Path, priority: u32) -> String {
+    format!("file:{},size=256M,prio={priority}", file.display())
+}
+
+fn uswap<const N: usize>(arguments: [&str; N]) -> Output {
+    tool(Command::new(uswap_binary()).args(arguments))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Lets the program come to its end, which checks all of its memory.
+fn stop(launch: &Launch, running: Running) -> Finished {
+    File::create(launch.work().join("stop")).expect("a file in an own directory");
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(finished.text(), "ready\nok\n", "{finished}");
+    fs::remove_file(launch.work().join("stop")).expect("made above");
+    finished
+}
+
+/// Bytes of the file that take space on the disk.
+fn allocated(file: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&fs::metadata(file).expect("an own file")) * 512
+}
+
+#[test]
+fn what_is_on_an_area_goes_to_another_while_the_program_works() {
+    let test = TempDir::new("swapoff-other");
+    let launch = launch(&test, "alone");
+    let (first, second) = (test.join("first"), test.join("second"));
+    let budget = budget().flag("--swap").flag(area(&first, 5)).flag("--swap").flag(area(&second, 1));
+    for _ in 0..repeat() {
+        let mut running = launch.under(&budget);
+        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        if bare_only() {
+            stop(&launch, running);
+            continue;
+        }
+        assert!(allocated(&first) > 30 << 20, "{} on the first area", allocated(&first));
+        assert!(allocated(&second) < 4 << 20, "{} on the second area", allocated(&second));
+        let pid = running.id().to_string();
+        let output = uswap(["swapoff", "--pid", &pid, first.to_str().expect("a plain path")]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(allocated(&first) < 1 << 20, "{} are left on the first area", allocated(&first));
+        assert!(allocated(&second) > 30 << 20, "{} on the second area", allocated(&second));
+        let finished = stop(&launch, running);
+        assert!(allocated(&first) < 1 << 20, "{} came back to the first area\n{finished}", allocated(&first));
+        for file in [&first, &second] {
+            fs::remove_file(file).expect("an own file");
+        }
+    }
+}
+
+/// All of it fits: the budget is raised first.
+fn comes_back(who: &str, budget_mib: u64) {
+    let test = TempDir::new(&format!("swapoff-{who}"));
+    let launch = launch(&test, who);
+    for _ in 0..repeat() {
+        let mut running = launch.under(&budget());
+        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        if bare_only() {
+            stop(&launch, running);
+            continue;
+        }
+        let pid = running.id().to_string();
+        let output = uswap(["set", "--pid", &pid, "--memory", &format!("{budget_mib}M")]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let output = uswap(["swapoff", "-p", &pid]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        // It stays off.
+        let finished = stop(&launch, running);
+        let stats = finished.stats.as_ref().expect("the program has ended by itself");
+        assert_eq!(stats.number("memory_limit_bytes"), budget_mib << 20, "{:#}", stats.json());
+        assert_eq!(stats.counter("checksum_failures"), 0, "{:#}", stats.json());
+    }
+}
+
+#[test]
+fn all_comes_back_when_there_is_room() {
+    comes_back("alone", 256);
+}
+
+#[test]
+fn a_family_has_all_of_it_back() {
+    comes_back("family", 512);
+}
+
+#[test]
+fn an_area_stays_where_there_is_no_room() {
+    let test = TempDir::new("swapoff-no-room");
+    let launch = launch(&test, "alone");
+    let mut running = launch.under(&budget());
+    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+    if bare_only() {
+        stop(&launch, running);
+        return;
+    }
+    // Or the program itself would go beyond its budget to go on.
+    File::create(launch.work().join("sleep")).expect("a file in an own directory");
+    let pid = running.id().to_string();
+    let begun = Instant::now();
+    let output = uswap(["swapoff", "--pid", &pid, "0"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("stays in use") && said.contains("uswap set -m") && said.lines().count() == 1, "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    fs::remove_file(launch.work().join("sleep")).expect("made above");
+    // It takes pages again: the program works in its budget.
+    std::thread::sleep(Duration::from_secs(1));
+    let finished = stop(&launch, running);
+    finished.assert_swapped();
+}
+
+#[test]
+fn an_interrupted_swapoff_loses_nothing() {
+    let test = TempDir::new("swapoff-interrupted");
+    let launch = launch(&test, "alone");
+    let mut running = launch.under(&budget());
+    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+    if !bare_only() {
+        let pid = running.id().to_string();
+        for _ in 0..5 {
+            let mut command = Command::new(uswap_binary());
+            let mut child =
+                command.args(["swapoff", "--pid", &pid]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(150));
+            let target = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process(target, rustix::process::Signal::INT).expect("an own child");
+            let status = child.wait().expect("an own child");
+            assert_eq!(status.code(), Some(125));
+        }
+    }
+    stop(&launch, running);
+}
+
+#[test]
+fn wrong_input_is_one_line() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("swapoff-wrong");
+    let launch = launch(&test, "alone");
+    let running = launch.under(&budget());
+    let pid = running.id().to_string();
+    let own = std::process::id().to_string();
+    for (arguments, says) in [
+        (vec!["swapoff", "--pid", "4000000"], "there is no process 4000000"),
+        (vec!["swapoff", "--pid", &own], "is no 'uswap run'"),
+        (vec!["swapoff", "--pid", &pid, "/nowhere"], "is no swap area"),
+        (vec!["swapoff", "--pid", &pid, "7"], "is no swap area"),
+        (vec!["set", "--pid", &pid, "-m", "1M"], "below the minimum of 16 MiB"),
+        (vec!["set", "--pid", &own, "-m", "1G"], "is no 'uswap run'"),
+    ] {
+        let output = tool(Command::new(uswap_binary()).args(&arguments));
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+    stop(&launch, running);
+}
