@@ -215,7 +215,7 @@ impl Rig {
         job.complete(&mut command);
         if !free {
             let uswap = quoted(&self.uswap);
-            let memory = 4 * self.uswap_pool_memory_bytes.max(self.area_bytes) >> 20;
+            let memory = self.uswap_pool_memory_bytes.max(self.area_bytes) >> 18;
             let all_back = format!("{uswap} set -p ${PARENT} -m {memory}M && {uswap} swapoff -p ${PARENT}");
             command.env(ALL_BACK, all_back);
         }
