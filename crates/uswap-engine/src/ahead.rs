@@ -24,6 +24,8 @@ const THREADS: u32 = 2;
 const STRETCHES: usize = 4;
 /// Pages of them.
 const AHEAD_PAGES: usize = STRETCHES * MAX_WINDOW;
+/// Pages that are read together from an area that leaves: 1 MiB.
+const SWAPOFF_PAGES: usize = 256;
 /// Of a budget, the part that may be ahead of one stream at a time, and the most that pays.
 const SHARE: u64 = 64;
 const CHUNK_MAX: u64 = 256;
@@ -77,7 +79,7 @@ impl Ahead {
 impl Engine {
     /// The life of such a thread.
     pub(crate) fn read_ahead(&'static self) -> ! {
-        let mut worker = match Worker::new(self.member.group.config().compressor, AHEAD_PAGES) {
+        let mut worker = match Worker::new(self.member.group.config().compressor, AHEAD_PAGES, SWAPOFF_PAGES) {
             Ok(worker) => worker,
             Err(error) => self.fatal(format_args!(
                 "uswap: cannot make a thread that reads ahead: {}",
@@ -86,7 +88,7 @@ impl Engine {
         };
         self.ahead.present.store(true, Relaxed);
         self.handlers_ready.fetch_add(1, AcqRel);
-        let mut loads = Vec::with_capacity(STRETCHES);
+        let mut loads = Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW);
         let group = self.member.group;
         let mut heard = group.announcements().load();
         loop {
@@ -97,6 +99,7 @@ impl Engine {
                 self.post.ring();
             }
             let mut emptied = Emptied::Later;
+            let mut filled = false;
             while let Entry::Running(_guard) = self.enter() {
                 if self.read_some_ahead(&mut loads, &mut worker) {
                     continue;
@@ -105,6 +108,10 @@ impl Engine {
                 if emptied != Emptied::Some {
                     break;
                 }
+                filled = true;
+            }
+            if filled {
+                worker.trim_buffer(AHEAD_PAGES);
             }
             match emptied {
                 Emptied::All => self.ahead.calls.wait_with(calls, group.announcements(), announced),

@@ -218,11 +218,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// With a buffer of so many pages.
-    pub fn new(compressor: Compressor, buffer_pages: usize) -> io::Result<Worker> {
+    /// With a buffer of so many pages, of which mostly no more than `io_pages` are read or written together.
+    pub fn new(compressor: Compressor, io_pages: usize, buffer_pages: usize) -> io::Result<Worker> {
         Ok(Worker {
-            ring: Ring::new_or_synchronous(2 * buffer_pages as u32),
-            batch: PageBatch::with_capacity(buffer_pages),
+            ring: Ring::new_or_synchronous(2 * io_pages as u32),
+            batch: PageBatch::with_capacity(io_pages),
             slot_pages: Vec::with_capacity(buffer_pages),
             stores: Vec::with_capacity(BATCH),
             wanted: Vec::with_capacity(BATCH),
@@ -237,6 +237,14 @@ impl Worker {
             pending: VecDeque::with_capacity(4096),
             pool_gate: Default::default(),
         })
+    }
+
+    /// Gives the memory of all but the first pages of the buffer back.
+    pub fn trim_buffer(&self, kept_pages: usize) {
+        let kept = kept_pages * PAGE_SIZE;
+        if kept < self.buffer.len() {
+            let _ = advise(self.buffer.start() + kept, self.buffer.len() - kept, rustix::mm::Advice::LinuxDontNeed);
+        }
     }
 
     /// Page `index` of the worker's buffer.

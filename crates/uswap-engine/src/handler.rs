@@ -61,7 +61,7 @@ impl Engine {
     pub(crate) fn handler(&'static self, cpu: usize) -> ! {
         let _ = thread::pin_to_cpu(cpu);
         thread::prefer();
-        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH) {
+        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH, BATCH) {
             Ok(worker) => worker,
             Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
         };

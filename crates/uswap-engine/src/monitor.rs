@@ -597,7 +597,7 @@ impl Monitor {
         member: Member,
         inheritance: Option<Inheritance>,
     ) -> Result<&'static Engine, (Box<Member>, StartError)> {
-        let worker = match Worker::new(member.group.config().compressor, BATCH) {
+        let worker = match Worker::new(member.group.config().compressor, BATCH, BATCH) {
             Ok(worker) => Box::new(Worker { collects_busy: true, ..worker }),
             Err(error) => return Err((Box::new(member), error.into())),
         };

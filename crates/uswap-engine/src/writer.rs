@@ -80,7 +80,7 @@ impl Engine {
     /// The life of the writer.
     pub(crate) fn write_when_called(&'static self) -> ! {
         thread::prefer();
-        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH) {
+        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH, BATCH) {
             Ok(worker) => worker,
             Err(error) => {
                 self.fatal(format_args!("uswap: cannot make a writer: {}", uswap_sys::report::Reason(&error)))
