@@ -10,11 +10,10 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use uswap_core::fault::MAX_WINDOW;
-use uswap_sys::futex::Word;
 
 use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
-use crate::group::Counter;
+use crate::group::{Counter, ProcessSlot};
 use crate::swapin::Load;
 use crate::swapoff::Emptied;
 
@@ -46,15 +45,13 @@ pub(crate) fn threads() -> u32 {
 pub(crate) struct Ahead {
     /// There are such threads.
     present: AtomicBool,
-    /// Counts calls; the threads sleep on it.
-    calls: Word,
     /// There may be something to read.
     wanted: AtomicBool,
 }
 
 impl Ahead {
     pub const fn new() -> Ahead {
-        Ahead { present: AtomicBool::new(false), calls: Word::new(0), wanted: AtomicBool::new(false) }
+        Ahead { present: AtomicBool::new(false), wanted: AtomicBool::new(false) }
     }
 
     /// Whether anybody reads ahead, and empties areas that leave.
@@ -68,10 +65,9 @@ impl Ahead {
     }
 
     /// A handler that has served its fault: calls the threads if there is something to read.
-    pub fn call_if_wanted(&self) {
+    pub fn call_if_wanted(&self, slot: &ProcessSlot) {
         if self.wanted.load(Relaxed) && self.wanted.swap(false, Relaxed) {
-            self.calls.atomic().fetch_add(1, AcqRel);
-            self.calls.wake_all();
+            slot.call();
         }
     }
 }
@@ -89,11 +85,11 @@ impl Engine {
         self.ahead.present.store(true, Relaxed);
         self.handlers_ready.fetch_add(1, AcqRel);
         let mut loads = Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW);
-        let group = self.member.group;
-        let mut heard = group.announcements().load();
+        let (group, slot) = (self.member.group, self.member.slot());
+        let mut heard = group.announcements();
         loop {
-            let calls = self.ahead.calls.load();
-            let announced = group.announcements().load();
+            let calls = slot.calls.load();
+            let announced = group.announcements();
             if std::mem::replace(&mut heard, announced) != announced {
                 // The budget may be another.
                 self.post.ring();
@@ -113,10 +109,8 @@ impl Engine {
             if filled {
                 worker.trim_buffer(AHEAD_PAGES);
             }
-            match emptied {
-                Emptied::All => self.ahead.calls.wait_with(calls, group.announcements(), announced),
-                Emptied::Some | Emptied::Later => drop(self.ahead.calls.wait(calls, Some(SWAPOFF_PAUSE))),
-            }
+            let pause = (emptied != Emptied::All).then_some(SWAPOFF_PAUSE);
+            let _ = slot.calls.wait(calls, pause);
         }
     }
 

@@ -436,6 +436,8 @@ pub struct ProcessSlot {
     pub overhead_pages: AtomicU64,
     /// Slots in use, by area.
     pub area_used_slots: [AtomicU64; AREAS_MAX],
+    /// Counts calls for the threads that read ahead and empty areas; they sleep on it.
+    pub calls: SharedWord,
     /// The announcement that this process has carried out: see [`control`].
     pub carried_out: AtomicU32,
     /// It would bring in what is on an area that leaves, and the budget is used up.
@@ -464,6 +466,12 @@ impl ProcessSlot {
     /// Resident pages that count against the budget.
     pub fn usage_pages(&self) -> u64 {
         self.anon_pages.load(Relaxed) + self.shmem_pages.load(Relaxed)
+    }
+
+    /// Calls the threads that read ahead and empty areas.
+    pub fn call(&self) {
+        self.calls.atomic().fetch_add(1, AcqRel);
+        self.calls.wake_all();
     }
 
     /// Called before fork(2): from here on a child may read our slots, known to the supervisor or not.
@@ -605,7 +613,7 @@ struct Header {
     taken: [AtomicU64; WORDS],
     peak_resident_bytes: AtomicU64,
     limit_bytes: AtomicU64,
-    announcements: SharedWord,
+    announcements: AtomicU32,
     leaving: [AtomicU32; AREAS_MAX],
     area_hint: [AtomicU32; AREAS_MAX],
     totals: Tally,

@@ -170,7 +170,7 @@ impl Engine {
                 let served = self.serve(fault, worker);
                 // The thread goes on meanwhile, and another handler serves its next fault.
                 if !self.is_over_limit() {
-                    self.ahead.call_if_wanted();
+                    self.ahead.call_if_wanted(self.member.slot());
                 }
                 self.keep_room(worker);
                 served

@@ -621,7 +621,7 @@ impl Monitor {
         let Some(engine) = self.engine() else {
             // Who has swapped nothing has nothing to do.
             let member = self.member();
-            member.slot().carried_out.store(member.group.announcements().load(), Release);
+            member.slot().carried_out.store(member.group.announcements(), Release);
             return;
         };
         engine.compact(&mut self.compaction);

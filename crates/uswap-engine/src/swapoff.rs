@@ -45,7 +45,7 @@ impl Engine {
     /// Brings some of what is on leaving areas in.
     pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
         let slot = self.member.slot();
-        let announced = self.member.group.announcements().load();
+        let announced = self.member.group.announcements();
         let mut swapoff = self.swapoff.lock();
         if swapoff.announced != announced {
             *swapoff = Swapoff { announced, ..Swapoff::default() };

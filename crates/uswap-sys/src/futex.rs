@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::thread::futex::{self, ClockId, Flags, Wait, WaitFlags, WaitPtr, WaitvFlags};
-
-/// How long a wait on two words is deaf to the second where the kernel cannot wait on both.
-const UNHEARD: Duration = Duration::from_millis(100);
+use rustix::thread::futex::{self, Flags};
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,27 +90,6 @@ macro_rules! flavour {
 flavour!(Word, Flags::PRIVATE);
 flavour!(SharedWord, Flags::empty());
 
-impl Word {
-    /// Sleeps while this word is `expected` and `other` is `other_expected`.
-    pub fn wait_with(&self, expected: u32, other: &SharedWord, other_expected: u32) {
-        let waiter = |word: &AtomicU32, value: u32, flags: WaitFlags| {
-            let mut waiter = Wait::new();
-            waiter.val = u64::from(value);
-            waiter.uaddr = WaitPtr::new(word.as_ptr().cast());
-            waiter.flags = WaitFlags::SIZE_U32 | flags;
-            waiter
-        };
-        let waiters =
-            [waiter(&self.0, expected, WaitFlags::PRIVATE), waiter(&other.0, other_expected, WaitFlags::empty())];
-        match futex::waitv(&waiters, WaitvFlags::empty(), None, ClockId::Monotonic) {
-            // Woken, or one of them is another already: the caller looks.
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-            // A filter of system calls that does not know this one.
-            Err(_) => drop(self.wait(expected, Some(UNHEARD))),
-        }
-    }
-}
-
 fn wait(word: &AtomicU32, flags: Flags, expected: u32, timeout: Option<Duration>) -> Waited {
     // A duration too long for the kernel is for ever.
     let timeout = timeout.and_then(|t| futex::Timespec::try_from(t).ok());
@@ -180,27 +156,6 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             word.store_and_wake(5);
             assert_eq!(waiter.join().unwrap(), 5);
-        });
-    }
-
-    #[test]
-    fn a_waiter_on_two_words_is_woken_by_either() {
-        let (mine, shared) = (Word::new(0), SharedWord::new(0));
-        std::thread::scope(|scope| {
-            let wait = |until: u32| {
-                while mine.load() + shared.load() < until {
-                    let (value, other) = (mine.load(), shared.load());
-                    if value + other < until {
-                        mine.wait_with(value, &shared, other);
-                    }
-                }
-            };
-            let waiter = scope.spawn(move || [1, 2].map(wait));
-            std::thread::sleep(Duration::from_millis(20));
-            mine.store_and_wake(1);
-            std::thread::sleep(Duration::from_millis(20));
-            shared.store_and_wake(1);
-            waiter.join().unwrap();
         });
     }
 

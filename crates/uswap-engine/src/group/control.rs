@@ -1,12 +1,10 @@
 //! Live control: what may change about a group while its processes run, and how they say that it was done.
 //!
 //! Whoever may open the group's memory file (the user who started it, and root) changes a word and *announces* it: the
-//! number of announcements is what engines wait for. Each process stores the number that it has carried out.
-
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use uswap_sys::futex::SharedWord;
+//! number of announcements grows, and every process is called. Each stores the number that it has carried out.
 
 use super::{Group, PAGE_BYTES, SlotState};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// How far the processes are with an area that is to become empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,20 +45,19 @@ impl Group {
         self.announce();
     }
 
-    /// The number of announcements. Engines wait on it.
-    pub fn announcements(&self) -> &SharedWord {
-        &self.header().announcements
+    /// The number of announcements.
+    pub fn announcements(&self) -> u32 {
+        self.header().announcements.load(Acquire)
     }
 
     fn announce(&self) {
-        let word = self.announcements();
-        word.atomic().fetch_add(1, AcqRel);
-        word.wake_all();
+        self.header().announcements.fetch_add(1, AcqRel);
+        self.processes().for_each(|(_, slot)| slot.call());
     }
 
     /// How far an area that leaves is.
     pub fn swapoff_progress(&self, area: usize) -> SwapoffProgress {
-        let announced = self.announcements().load();
+        let announced = self.announcements();
         let mut progress = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
         for (_, slot) in self.taken().filter(|(_, slot)| slot.state() != SlotState::Dead) {
             progress.used_slots += slot.area_used_slots[area].load(Acquire);
