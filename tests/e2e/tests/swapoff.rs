@@ -163,7 +163,8 @@ fn wrong_input_is_one_line() {
     }
     let test = TempDir::new("swapoff-wrong");
     let launch = launch(&test, "alone");
-    let running = launch.under(&budget());
+    let mut running = launch.under(&budget());
+    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
     let pid = running.id().to_string();
     let own = std::process::id().to_string();
     for (arguments, says) in [
