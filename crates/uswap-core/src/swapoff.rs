@@ -26,6 +26,7 @@ const NO_PAGE: PageNumber = PageNumber(u64::MAX);
 const LAST: PageNumber = PageNumber(1 << 52);
 
 /// What is known of an area that is to become empty.
+#[derive(Clone)]
 pub struct Survey {
     area: AreaId,
     /// First slot of the window.
@@ -64,10 +65,15 @@ pub enum Emptying {
 impl Survey {
     /// Nothing is known of `area` yet. From now on nothing may be stored on it.
     pub fn new(area: AreaId) -> Self {
+        Self::with_window(area, WINDOW_SLOTS)
+    }
+
+    /// As [`new`](Self::new), with windows of so many slots.
+    pub fn with_window(area: AreaId, slots: usize) -> Self {
         Self {
             area,
             first: 0,
-            pages: alloc::vec![NO_PAGE; WINDOW_SLOTS].into_boxed_slice(),
+            pages: alloc::vec![NO_PAGE; slots].into_boxed_slice(),
             next: 0,
             from: Some(PageNumber(0)),
             behind: None,
@@ -86,7 +92,7 @@ impl Survey {
         self.first = first;
         self.from = Some(PageNumber(0));
         self.behind = None;
-        self.next = WINDOW_SLOTS;
+        self.next = self.pages.len();
         self.pages.fill(NO_PAGE);
     }
 
@@ -94,7 +100,7 @@ impl Survey {
     fn note(&mut self, page: PageNumber, slot: u64) {
         self.found = true;
         match slot.checked_sub(self.first).map(|index| index as usize) {
-            Some(index) if index < WINDOW_SLOTS => {
+            Some(index) if index < self.pages.len() => {
                 self.pages[index] = page;
                 self.next = self.next.min(index);
             }
@@ -178,7 +184,7 @@ impl Core {
     fn load_in_slot_order(&mut self, survey: &mut Survey) -> Option<LoadPlan> {
         let mut pages = [PageNumber(0); MAX_WINDOW];
         let mut count = 0;
-        while count < MAX_WINDOW && survey.next < WINDOW_SLOTS {
+        while count < MAX_WINDOW && survey.next < survey.pages.len() {
             let index = survey.next;
             survey.next += 1;
             let page = survey.pages[index];

@@ -58,6 +58,11 @@ fn every_page_is_recoverable_can_fire() {
 }
 
 #[test]
+fn an_area_that_was_emptied_stays_empty_can_fire() {
+    fires(Sabotage::StoreOnLeaving, Checker::Emptied);
+}
+
+#[test]
 fn a_page_reads_as_what_was_written_last_can_fire() {
     fires(Sabotage::Misread, Checker::RightContent);
 }

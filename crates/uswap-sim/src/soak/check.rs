@@ -15,6 +15,7 @@ const EVERYTHING: PageRange = PageRange { start: PageNumber(0), pages: 1 << 40 }
 pub(super) fn check(process: &Process, group: &Group) -> Checked {
     let found = walk_pages(process, group)?;
     check_unknown_pages(process)?;
+    check_emptied(process, group)?;
     check_entries(process, group, &found)?;
     check_counters(process, &found)?;
     check_frames(process)
@@ -56,6 +57,30 @@ fn walk_pages(process: &Process, group: &Group) -> Checked<Found> {
         check_page(page, state, process, group)?;
     }
     Ok(found)
+}
+
+/// Nothing is on an area that leaves and of which nothing was left, nor on its way from there.
+fn check_emptied(process: &Process, group: &Group) -> Checked {
+    let emptied = |area: usize| process.swapoff.has_emptied(area, group);
+    if !(0..group.areas.len()).any(emptied) {
+        return Ok(());
+    }
+    let core = process.books.look();
+    for area in (0..group.areas.len()).filter(|&area| emptied(area)) {
+        let used = core.slots(uswap_core::AreaId(area as u8)).used();
+        ensure(used == 0, Checker::Emptied, || format!("{used} slots of area {area} are in use"))?;
+    }
+    for (page, state) in core.pages().known(EVERYTHING) {
+        let entry = match state {
+            PageState::Swapped { entry } | PageState::Resident { clean: Some(entry) } => entry,
+            PageState::ReadingIn { entry: Some(entry), .. } => entry,
+            _ => continue,
+        };
+        if let Location::Slot { area, .. } = core.swap_table().location(entry) {
+            ensure(!emptied(area.0 as usize), Checker::Emptied, || format!("{page:?} is {state:?}, on {area:?}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether the books have been told of all that the program did around `page`.

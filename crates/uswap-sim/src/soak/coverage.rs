@@ -52,6 +52,8 @@ happenings! {
     WriteFault = "faults injected into writes",
     Lost = "pages lost for a reason",
     ClusterGiven = "clusters given back",
+    SwapoffRead = "stretches read from an area that leaves",
+    AreaEmptied = "areas emptied",
 }
 
 /// Counts of all [`Happening`]s.

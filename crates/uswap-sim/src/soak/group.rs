@@ -17,6 +17,8 @@ pub(super) struct Area {
     content: BTreeMap<u64, Content>,
     /// Which process has each cluster.
     pub owners: Vec<Option<usize>>,
+    /// It is to become empty, and takes no more pages: by which announcement.
+    pub leaving: Option<u64>,
 }
 
 impl Area {
@@ -120,6 +122,7 @@ pub(super) struct Group {
     excused: BTreeSet<Content>,
     serial: u64,
     last_content: u64,
+    announcements: u64,
 }
 
 impl Group {
@@ -128,6 +131,7 @@ impl Group {
             slots,
             content: BTreeMap::new(),
             owners: vec![None; slots.div_ceil(u64::from(CLUSTER_SLOTS)) as usize],
+            leaving: None,
         };
         Self {
             areas: area_slots.iter().map(area).collect(),
@@ -137,6 +141,7 @@ impl Group {
             excused: BTreeSet::new(),
             serial: 0,
             last_content: 0,
+            announcements: 0,
         }
     }
 
@@ -144,6 +149,13 @@ impl Group {
     pub fn new_content(&mut self) -> Content {
         self.last_content += 1;
         Content(self.last_content)
+    }
+
+    /// An area leaves, or stays after all.
+    pub fn change_mind(&mut self, area: usize) {
+        self.announcements += 1;
+        let leaving = &mut self.areas[area].leaving;
+        *leaving = if leaving.is_none() { Some(self.announcements) } else { None };
     }
 
     /// A cluster of `area` for `process`.

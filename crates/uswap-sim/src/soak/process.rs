@@ -6,6 +6,7 @@ use uswap_core::{CoreConfig, PageNumber, PageRange};
 use super::books::Books;
 use super::coverage::{Coverage, Happening};
 use super::engine::Actor;
+use super::engine::swapoff::Swapoff;
 use super::group::Group;
 use super::mm::{BASE, Message, Mm, Pte, pages_of};
 use super::program::{Access, Call, Doing, Truth};
@@ -27,6 +28,7 @@ pub(super) struct Process {
     pub books: Books,
     pub order: EventOrder,
     pub actors: Vec<Actor>,
+    pub swapoff: Swapoff,
     /// Actors that hold the gate for reading.
     pub gate: usize,
     /// A fork is wanted: nobody begins anything.
@@ -74,6 +76,7 @@ impl Process {
             books: Books::new(config, scenario.forks > 0),
             order: EventOrder::default(),
             actors: (0..=scenario.handlers).map(Actor::new).collect(),
+            swapoff: Swapoff::default(),
             gate: 0,
             freezing: false,
             heirs: Vec::new(),

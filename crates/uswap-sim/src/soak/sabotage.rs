@@ -35,6 +35,8 @@ pub enum Sabotage {
     FreeTwice,
     /// Compaction moves what a child may still read.
     MoveHeld,
+    /// Pages are stored on an area that leaves.
+    StoreOnLeaving,
 }
 
 /// The bugs that are done to a state, not to a step; done again until one is found to do it to.

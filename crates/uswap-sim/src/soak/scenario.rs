@@ -44,6 +44,8 @@ pub(super) struct Scenario {
     pub stores: u64,
     /// Parts of 100 of reclaim that give frames back.
     pub trashes: u64,
+    /// Areas leave now and then, and may stay after all.
+    pub swapoffs: bool,
 }
 
 impl Scenario {
@@ -83,6 +85,7 @@ impl Scenario {
             streams: chance.below(100),
             stores: 4 + chance.below(8),
             trashes: chance.below(6),
+            swapoffs: span / 16 % 3 == 0,
         };
         if chance.happens(1, 8) { scenario.with_random_faults() } else { scenario }
     }

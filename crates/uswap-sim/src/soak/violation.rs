@@ -28,6 +28,8 @@ pub enum Checker {
     NothingLeft,
     /// Books that were told the same are the same.
     Deterministic,
+    /// An area that a process has emptied has nothing of it.
+    Emptied,
     /// An assertion of the books themselves.
     Assertion,
 }
@@ -46,6 +48,7 @@ impl Rule for Checker {
             Self::NoLostWakeUp => "every waiting thread goes on",
             Self::NothingLeft => "nothing is left of what was unmapped",
             Self::Deterministic => "books that were told the same are the same",
+            Self::Emptied => "an area that was emptied stays empty",
             Self::Assertion => "the books' own assertions hold",
         }
     }

@@ -15,6 +15,7 @@ use super::super::program::Doing;
 use super::super::sabotage::Sabotage;
 use super::super::violation::{Checked, Checker, ensure, violated};
 use super::serve::Serve;
+use super::swapoff::Swapoff;
 use super::{Actor, PendingFault, Step, adopted_part, release_places};
 use crate::content::Content;
 
@@ -264,6 +265,7 @@ fn make_child(parent: &mut Process, id: usize, ledger: usize, window: &Window, w
         books,
         order: EventOrder::default(),
         actors: (0..=world.scenario.handlers).map(Actor::new).collect(),
+        swapoff: Swapoff::default(),
         gate: 0,
         freezing: false,
         heirs: Vec::new(),

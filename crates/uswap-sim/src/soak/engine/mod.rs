@@ -9,6 +9,7 @@ pub(super) mod fork;
 mod reclaim;
 mod serve;
 mod store;
+pub(super) mod swapoff;
 mod writeback;
 
 use std::collections::VecDeque;
@@ -152,6 +153,8 @@ impl Actor {
         if !reclaims {
             if !self.is_monitor && process.books.look().wants_ahead() && world.chance.happens(1, 2) {
                 self.task = Serve::ahead(process, world).map(|serve| Task::Serve(Box::new(serve)));
+            } else if !self.is_monitor && empties_areas(world) && world.chance.happens(1, 2) {
+                self.task = Serve::swapoff(process, world).map(|serve| Task::Serve(Box::new(serve)));
             } else if process.gate == 0 && (!self.is_monitor || world.chance.happens(1, 8)) {
                 self.receive(process, world)?;
             } else if self.is_monitor {
@@ -205,7 +208,7 @@ impl Actor {
 
     /// What only the monitor does.
     fn keep_house(&self, process: &mut Process, world: &mut World) -> Checked {
-        match world.chance.below(if world.ending { 3 } else { 8 }) {
+        match world.chance.below(if world.ending { 3 } else { 8 + u64::from(world.scenario.swapoffs) }) {
             0 => settle_heirs(process, world),
             1 => release_empty_clusters(process, world),
             2 => release_places(process, world),
@@ -218,12 +221,21 @@ impl Actor {
                 break_sharing(process, world);
                 Ok(())
             }
-            _ => {
+            7 => {
                 process.drop_a_lazy_page(world);
+                Ok(())
+            }
+            _ => {
+                swapoff::change_mind(world);
                 Ok(())
             }
         }
     }
+}
+
+/// Whether there may be something to bring in from an area that leaves. What cannot be read would be tried for ever.
+fn empties_areas(world: &World) -> bool {
+    !world.ending && world.group.areas.iter().any(|area| area.leaving.is_some())
 }
 
 /// Frees what was kept for children that need it no more.
@@ -268,7 +280,12 @@ pub(super) fn release_places(process: &mut Process, world: &mut World) -> Checke
 pub(super) fn release_empty_clusters(process: &mut Process, world: &mut World) -> Checked {
     for area in 0..world.group.areas.len() {
         let id = uswap_core::AreaId(area as u8);
-        while let Some(cluster) = process.books.tell(move |core| core.slots_mut(id).take_empty_cluster()) {
+        let leaves = world.group.areas[area].leaving.is_some();
+        let take = move |slots: &mut uswap_core::slots::Slots| match leaves {
+            true => slots.take_last_empty_cluster(),
+            false => slots.take_empty_cluster(),
+        };
+        while let Some(cluster) = process.books.tell(move |core| take(core.slots_mut(id))) {
             world.coverage.note(Happening::ClusterGiven);
             world.group.release(area, cluster, process.id)?;
         }
@@ -279,6 +296,9 @@ pub(super) fn release_empty_clusters(process: &mut Process, world: &mut World) -
 /// A run of slots for up to `max` pages, from the first area that has one.
 fn alloc_slots(process: &mut Process, world: &mut World, max: u32) -> Option<(usize, u64, u32)> {
     for area in 0..world.group.areas.len() {
+        if world.group.areas[area].leaving.is_some() && world.sabotage != Some(Sabotage::StoreOnLeaving) {
+            continue;
+        }
         let id = uswap_core::AreaId(area as u8);
         loop {
             if let Ok((slot, count)) = process.books.tell(move |core| core.slots_mut(id).alloc_run(max)) {

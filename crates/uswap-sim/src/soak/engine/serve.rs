@@ -65,6 +65,14 @@ impl Serve {
         Some(serve)
     }
 
+    /// What is on an area that leaves; nobody waits for it.
+    pub fn swapoff(process: &mut Process, world: &mut World) -> Option<Serve> {
+        let plan = super::swapoff::plan(process, world)?;
+        let mut serve = Serve::wanted(plan.pages[0].page);
+        serve.begin_load(plan, process);
+        Some(serve)
+    }
+
     pub fn answers_a_message(&self) -> bool {
         self.is_message
     }
@@ -362,11 +370,15 @@ impl Serve {
             let half_full = match load.location {
                 Location::Slot { area, .. } => {
                     let area = &world.group.areas[area.0 as usize];
-                    area.clusters_taken() * 512 * 2 > area.slots
+                    area.leaving.is_some() || area.clusters_taken() * 512 * 2 > area.slots
                 }
                 Location::Pool { .. } => true,
             };
-            let keep_clean = !half_full || world.chance.happens(1, 2) && matches!(load.location, Location::Slot { .. });
+            let may_keep = match load.location {
+                Location::Slot { area, .. } => world.group.areas[area.0 as usize].leaving.is_none(),
+                Location::Pool { .. } => false,
+            };
+            let keep_clean = !half_full || world.chance.happens(1, 2) && may_keep;
             let op = plan.op;
             let entry = if world.sabotage == Some(Sabotage::ForgetEntry) { None } else { load.entry };
             let load = LoadPage { entry, ..load };
