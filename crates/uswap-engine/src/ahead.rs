@@ -29,7 +29,7 @@ const SWAPOFF_PAGES: usize = 256;
 const SHARE: u64 = 64;
 const CHUNK_MAX: u64 = 256;
 /// When an area that leaves is looked at again, of which nothing could be brought in.
-const SWAPOFF_PAUSE: Duration = Duration::from_millis(2);
+const SWAPOFF_PAUSE: Duration = Duration::from_millis(10);
 
 /// Pages of the largest chunk for a budget of so many.
 pub(crate) fn chunk_max(limit_pages: u64) -> u32 {
