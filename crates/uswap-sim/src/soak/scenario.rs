@@ -85,7 +85,7 @@ impl Scenario {
             streams: chance.below(100),
             stores: 4 + chance.below(8),
             trashes: chance.below(6),
-            swapoffs: span / 16 % 3 == 0,
+            swapoffs: (span / 16).is_multiple_of(3),
         };
         if chance.happens(1, 8) { scenario.with_random_faults() } else { scenario }
     }
