@@ -3,8 +3,9 @@
 //! Whoever may open the group's memory file (the user who started it, and root) changes a word and *announces* it: the
 //! number of announcements grows, and every process is called. Each stores the number that it has carried out.
 
-use super::{Group, PAGE_BYTES, SlotState};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::{Group, PAGE_BYTES, SlotState};
 
 /// How far the processes are with an area that is to become empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
