@@ -158,7 +158,7 @@ fn bench_of_a_command() {
     bench(&["-m", "64M", "--threads", "2", "--", "true"], &["--threads", "COMMAND"]);
     bench(&["-m", "64M", "--size", "1G", "--", "true"], &["--size", "COMMAND"]);
     bench(&["-m", "64M", "--workloads", "fill", "--", "true"], &["--workloads", "COMMAND"]);
-    bench(&["-m", "64M", "--swap-size", "1G"], &["COMMAND"]);
+    bench(&["-m", "64M", "--swap-size", "100M"], &["--swap-size", "448 MiB"]);
     bench(&["-m", "64M", "--swap-size", "4K", "--", "true"], &["--swap-size", "1M"]);
     bench(&["-m", "64M", "--directory", "/no/such/place", "--", "true"], &["/no/such/place"]);
     bench(&["-m", "64M", "--", "surely-no-such-command"], &["surely-no-such-command"]);

@@ -12,6 +12,7 @@ use super::report::{Backend, Failure, Pools, Report, Run, Series, Settings};
 use super::rig::{Job, Observed, PoolWatch, Rig, kernel_swap, this_machine};
 use super::workload::{EXIT_WRONG_DATA, LoadReport, Workload};
 use super::{BenchArgs, Finished, OOM_ATTEMPTS, in_order};
+use crate::size;
 
 /// Compressed size of the data, pool overhead included, where the kernel's pool cannot be measured.
 const ESTIMATED_POOL_PERCENT: u64 = 53;
@@ -45,6 +46,12 @@ impl Bench {
         }
         // Room for all of the data, and for the slots that the kernel holds back.
         let area_bytes = args.swap_size.unwrap_or(args.size + (64 << 20));
+        if area_bytes < args.size - memory_bytes {
+            return Err(Unavailable(format!(
+                "--swap-size must have room for what does not fit into --memory: {}",
+                size::chosen(args.size - memory_bytes)
+            )));
+        }
         let timeout = Duration::from_secs(args.timeout);
         let mut rig = Rig::new(&args.directory, timeout, memory_bytes, area_bytes)?;
         rig.uswap_pool_memory_bytes = memory_bytes + (args.size - memory_bytes) * ESTIMATED_POOL_PERCENT / 100;
