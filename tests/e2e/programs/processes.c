@@ -99,11 +99,15 @@ static void fork_many(void)
  * anything to follow, the last ones while most is swapped out. Each child has a child, and each eighth grows by itself. */
 static char *growing;
 static volatile size_t grown;
+static volatile int forks_made;
 
 static void *grow(void *unused)
 {
 	(void)unused;
 	for (size_t k = 0; k < SIZE / PAGE; k++) {
+		/* On a busy machine a fork takes long: there is one to each eighth of the memory. */
+		while (__atomic_load_n(&forks_made, __ATOMIC_ACQUIRE) < (int)(k * 8 / (SIZE / PAGE)))
+			usleep(1000);
 		fill_page((uint64_t *)(growing + k * PAGE), 12, k);
 		__atomic_store_n(&grown, k + 1, __ATOMIC_RELEASE);
 		if (k % 64 == 63)
@@ -144,6 +148,7 @@ static void fork_growing(void)
 			_exit(4);
 		}
 		MUST(status_of(child) == 4);
+		__atomic_store_n(&forks_made, forks + 1, __ATOMIC_RELEASE);
 	}
 	MUST(!pthread_join(thread, NULL));
 	MUST(forks >= 8);
