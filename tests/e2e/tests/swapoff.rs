@@ -108,6 +108,25 @@ fn a_family_has_all_of_it_back() {
     comes_back("family", 512);
 }
 
+/// What fails now and then is read again; nothing is lost, and nothing wrong is handed over.
+#[test]
+fn all_comes_back_from_a_store_that_fails_now_and_then() {
+    let test = TempDir::new("swapoff-faults");
+    let launch = launch(&test, "alone");
+    for plan in ["eio-read:every=50", "flip-bit:every=40", "short-read:every=30"] {
+        let mut running = launch.under(&budget().flag("--fault-injection").flag(plan));
+        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        if !bare_only() {
+            let pid = running.id().to_string();
+            let output = uswap(["set", "-p", &pid, "-m", "256M"]);
+            assert!(output.status.success(), "{}", stderr(&output));
+            let output = uswap(["swapoff", "-p", &pid]);
+            assert!(output.status.success(), "{plan}: {}", stderr(&output));
+        }
+        stop(&launch, running);
+    }
+}
+
 #[test]
 fn an_area_stays_where_there_is_no_room() {
     let test = TempDir::new("swapoff-no-room");
