@@ -15,7 +15,7 @@ use uswap_engine::group::{AREAS_MAX, Group, PAGE_BYTES, SwapoffProgress};
 use uswap_sys::interrupt;
 
 use crate::failure::{Failure, reason, say};
-use crate::run::options::MEMORY_BYTES_MIN;
+use crate::run::options::checked_budget;
 use crate::size;
 
 /// How often the progress is looked at.
@@ -73,14 +73,8 @@ fn end(result: Result<(), Failure>) -> ExitCode {
 }
 
 fn set(options: &SetOptions) -> Result<(), Failure> {
-    if options.memory_bytes < MEMORY_BYTES_MIN {
-        return Err(Failure::ours(format!(
-            "a memory budget of {} is below the minimum of {}",
-            size::chosen(options.memory_bytes),
-            size::chosen(MEMORY_BYTES_MIN)
-        )));
-    }
-    open_group(options.pid)?.set_limit_bytes(options.memory_bytes);
+    let bytes = checked_budget(options.memory_bytes)?;
+    open_group(options.pid)?.set_limit_bytes(bytes);
     Ok(())
 }
 

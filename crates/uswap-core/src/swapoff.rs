@@ -158,7 +158,7 @@ impl Core {
                 }
                 PageState::Resident { clean: Some(entry) } if self.slot_on(entry, survey.area).is_some() => {
                     self.pages.set(page, PageState::Resident { clean: None });
-                    self.drop_clean(Some(entry));
+                    self.let_go(entry);
                 }
                 PageState::InFrame { frame } => {
                     let record = self.cache.frame_mut(frame);
@@ -168,7 +168,7 @@ impl Core {
                     };
                     if state == FrameUse::Cached {
                         self.cache.frame_mut(frame).clean = None;
-                        self.drop_clean(Some(entry));
+                        self.let_go(entry);
                     } else {
                         // Whoever has the frame may be about to find it equal to that copy.
                         survey.found = true;

@@ -92,6 +92,23 @@ static inline size_t wrong_word(const uint64_t *words, uint64_t seed, size_t pag
 	return WORDS;
 }
 
+/* Pages of which no word is like another, and which do not compress. */
+static inline uint64_t random_word(uint64_t seed, size_t page, size_t w) { return mix(mix(seed << 32 | page) + w); }
+
+static inline void fill_random(uint64_t *words, uint64_t seed, size_t page)
+{
+	for (size_t w = 0; w < WORDS; w++)
+		words[w] = random_word(seed, page, w);
+}
+
+static inline void check_random(const volatile uint64_t *words, uint64_t seed, size_t page)
+{
+	for (size_t w = 0; w < WORDS; w++)
+		if (words[w] != random_word(seed, page, w))
+			bad("page %zu word %zu is %016lx, must be %016lx", page, w, (unsigned long)words[w],
+			    (unsigned long)random_word(seed, page, w));
+}
+
 static inline void fill(void *start, size_t bytes, uint64_t seed)
 {
 	for (size_t p = 0; p < bytes / PAGE; p++)

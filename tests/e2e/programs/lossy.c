@@ -19,22 +19,6 @@ static void on_bus(int signal, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
-static uint64_t word(uint64_t seed, size_t page, size_t w) { return mix(mix(seed << 32 | page) + w); }
-
-static void fill_random(uint64_t *words, uint64_t seed, size_t page)
-{
-	for (size_t w = 0; w < WORDS; w++)
-		words[w] = word(seed, page, w);
-}
-
-static void check_random(const volatile uint64_t *words, uint64_t seed, size_t page)
-{
-	for (size_t w = 0; w < WORDS; w++)
-		if (words[w] != word(seed, page, w))
-			bad("page %zu word %zu is %016lx, must be %016lx", page, w, (unsigned long)words[w],
-			    (unsigned long)word(seed, page, w));
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 4)

@@ -9,22 +9,6 @@
  */
 #include "check.h"
 
-static uint64_t word(uint64_t seed, size_t page, size_t w) { return mix(mix(seed << 32 | page) + w); }
-
-static void fill_random(uint64_t *words, uint64_t seed, size_t page)
-{
-	for (size_t w = 0; w < WORDS; w++)
-		words[w] = word(seed, page, w);
-}
-
-static void check_random(const volatile uint64_t *words, uint64_t seed, size_t page)
-{
-	for (size_t w = 0; w < WORDS; w++)
-		if (words[w] != word(seed, page, w))
-			bad("page %zu word %zu is %016lx, must be %016lx", page, w, (unsigned long)words[w],
-			    (unsigned long)word(seed, page, w));
-}
-
 static void work(char *p, size_t pages, unsigned char *seeds, uint64_t chance)
 {
 	while (access("stop", F_OK)) {
@@ -59,10 +43,11 @@ int main(int argc, char **argv)
 		fill_random((uint64_t *)(p + page * PAGE), 0, page);
 	}
 	int children = strcmp(argv[2], "family") ? 0 : 2;
+	pid_t pids[2];
 	for (int child = 0; child < children; child++) {
-		pid_t pid = fork();
-		MUST(pid >= 0);
-		if (pid == 0) {
+		pids[child] = fork();
+		MUST(pids[child] >= 0);
+		if (pids[child] == 0) {
 			work(p, pages, seeds, (uint64_t)child + 100);
 			_exit(0);
 		}
@@ -70,12 +55,8 @@ int main(int argc, char **argv)
 	puts("ready");
 	fflush(stdout);
 	work(p, pages, seeds, 1);
-	for (int child = 0; child < children; child++) {
-		int status = 0;
-		MUST(wait(&status) > 0);
-		if (status)
-			bad("a child ends with %x", (unsigned)status);
-	}
+	for (int child = 0; child < children; child++)
+		must_succeed(pids[child], "a child");
 	puts("ok");
 	return 0;
 }

@@ -23,8 +23,21 @@ fn area(file: &Path, priority: u32) -> String {
     format!("file:{},size=256M,prio={priority}", file.display())
 }
 
-fn uswap<const N: usize>(arguments: [&str; N]) -> Output {
+fn uswap(arguments: &[&str]) -> Output {
     tool(Command::new(uswap_binary()).args(arguments))
+}
+
+#[track_caller]
+fn succeeds(arguments: &[&str]) {
+    let output = uswap(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+}
+
+/// Starts the program and waits until it has written all of its memory.
+fn ready(launch: &Launch, budget: &Budget) -> Running {
+    let mut running = launch.under(budget);
+    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+    running
 }
 
 fn stderr(output: &Output) -> String {
@@ -53,8 +66,7 @@ fn what_is_on_an_area_goes_to_another_while_the_program_works() {
     let (first, second) = (test.join("first"), test.join("second"));
     let budget = budget().flag("--swap").flag(area(&first, 5)).flag("--swap").flag(area(&second, 1));
     for _ in 0..repeat() {
-        let mut running = launch.under(&budget);
-        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        let running = ready(&launch, &budget);
         if bare_only() {
             stop(&launch, running);
             continue;
@@ -62,8 +74,7 @@ fn what_is_on_an_area_goes_to_another_while_the_program_works() {
         assert!(allocated(&first) > 30 << 20, "{} on the first area", allocated(&first));
         assert!(allocated(&second) < 4 << 20, "{} on the second area", allocated(&second));
         let pid = running.id().to_string();
-        let output = uswap(["swapoff", "--pid", &pid, first.to_str().expect("a plain path")]);
-        assert!(output.status.success(), "{}", stderr(&output));
+        succeeds(&["swapoff", "--pid", &pid, first.to_str().expect("a plain path")]);
         assert!(allocated(&first) < 1 << 20, "{} are left on the first area", allocated(&first));
         assert!(allocated(&second) > 30 << 20, "{} on the second area", allocated(&second));
         let finished = stop(&launch, running);
@@ -79,17 +90,14 @@ fn comes_back(who: &str, budget_mib: u64) {
     let test = TempDir::new(&format!("swapoff-{who}"));
     let launch = launch(&test, who);
     for _ in 0..repeat() {
-        let mut running = launch.under(&budget());
-        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        let running = ready(&launch, &budget());
         if bare_only() {
             stop(&launch, running);
             continue;
         }
         let pid = running.id().to_string();
-        let output = uswap(["set", "--pid", &pid, "--memory", &format!("{budget_mib}M")]);
-        assert!(output.status.success(), "{}", stderr(&output));
-        let output = uswap(["swapoff", "-p", &pid]);
-        assert!(output.status.success(), "{}", stderr(&output));
+        succeeds(&["set", "--pid", &pid, "--memory", &format!("{budget_mib}M")]);
+        succeeds(&["swapoff", "-p", &pid]);
         // It stays off.
         let finished = stop(&launch, running);
         let stats = finished.stats.as_ref().expect("the program has ended by itself");
@@ -114,14 +122,11 @@ fn all_comes_back_from_a_store_that_fails_now_and_then() {
     let test = TempDir::new("swapoff-faults");
     let launch = launch(&test, "alone");
     for plan in ["eio-read:every=50", "flip-bit:every=40", "short-read:every=30"] {
-        let mut running = launch.under(&budget().flag("--fault-injection").flag(plan));
-        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        let running = ready(&launch, &budget().flag("--fault-injection").flag(plan));
         if !bare_only() {
             let pid = running.id().to_string();
-            let output = uswap(["set", "-p", &pid, "-m", "256M"]);
-            assert!(output.status.success(), "{}", stderr(&output));
-            let output = uswap(["swapoff", "-p", &pid]);
-            assert!(output.status.success(), "{plan}: {}", stderr(&output));
+            succeeds(&["set", "-p", &pid, "-m", "256M"]);
+            succeeds(&["swapoff", "-p", &pid]);
         }
         stop(&launch, running);
     }
@@ -131,8 +136,7 @@ fn all_comes_back_from_a_store_that_fails_now_and_then() {
 fn an_area_stays_where_there_is_no_room() {
     let test = TempDir::new("swapoff-no-room");
     let launch = launch(&test, "alone");
-    let mut running = launch.under(&budget());
-    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+    let running = ready(&launch, &budget());
     if bare_only() {
         stop(&launch, running);
         return;
@@ -141,7 +145,7 @@ fn an_area_stays_where_there_is_no_room() {
     File::create(launch.work().join("sleep")).expect("a file in an own directory");
     let pid = running.id().to_string();
     let begun = Instant::now();
-    let output = uswap(["swapoff", "--pid", &pid, "0"]);
+    let output = uswap(&["swapoff", "--pid", &pid, "0"]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     let said = stderr(&output);
     assert!(said.contains("stays in use") && said.contains("uswap set -m") && said.lines().count() == 1, "{said}");
@@ -157,8 +161,7 @@ fn an_area_stays_where_there_is_no_room() {
 fn an_interrupted_swapoff_loses_nothing() {
     let test = TempDir::new("swapoff-interrupted");
     let launch = launch(&test, "alone");
-    let mut running = launch.under(&budget());
-    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+    let running = ready(&launch, &budget());
     if !bare_only() {
         let pid = running.id().to_string();
         for _ in 0..5 {
@@ -182,8 +185,7 @@ fn wrong_input_is_one_line() {
     }
     let test = TempDir::new("swapoff-wrong");
     let launch = launch(&test, "alone");
-    let mut running = launch.under(&budget());
-    running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+    let running = ready(&launch, &budget());
     let pid = running.id().to_string();
     let own = std::process::id().to_string();
     for (arguments, says) in [
@@ -194,7 +196,7 @@ fn wrong_input_is_one_line() {
         (vec!["set", "--pid", &pid, "-m", "1M"], "below the minimum of 16 MiB"),
         (vec!["set", "--pid", &own, "-m", "1G"], "is no 'uswap run'"),
     ] {
-        let output = tool(Command::new(uswap_binary()).args(&arguments));
+        let output = uswap(&arguments);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(125), "{arguments:?}: {said}");
         assert!(said.contains(says) && said.lines().count() == 1, "{arguments:?}: {said}");

@@ -511,12 +511,17 @@ impl Hierarchy {
         }
     }
 
+    /// The file of a cgroup that has its limit.
+    fn limit_name(&self) -> &'static str {
+        match self {
+            Hierarchy::V1(_) => "memory.limit_in_bytes",
+            Hierarchy::V2(_) => "memory.max",
+        }
+    }
+
     /// Makes an empty cgroup that may use `limit_bytes`, to be removed at the take-down.
     pub fn create(&self, limit_bytes: u64, down: &mut TakeDown<'_>) -> Result<Cgroup, Unavailable> {
-        let (mount, limit) = match self {
-            Hierarchy::V1(mount) => (mount, "memory.limit_in_bytes"),
-            Hierarchy::V2(mount) => (mount, "memory.max"),
-        };
+        let (Hierarchy::V1(mount) | Hierarchy::V2(mount)) = self;
         if let Hierarchy::V2(_) = self {
             let control = mount.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&control).unwrap_or_default();
@@ -530,7 +535,7 @@ impl Hierarchy {
         fs::create_dir(&path)
             .map_err(|error| unavailable(format!("cannot make cgroup '{}'", path.display()), error))?;
         down.push(Undo::RemoveCgroup(path.clone()));
-        fs::write(path.join(limit), limit_bytes.to_string())
+        fs::write(path.join(self.limit_name()), limit_bytes.to_string())
             .map_err(|error| unavailable("cannot set the memory limit of a cgroup", error))?;
         Ok(Cgroup { path, hierarchy: self.clone() })
     }
@@ -553,11 +558,11 @@ impl Cgroup {
 
     /// What a shell does to end the limit.
     pub fn lift_limit(&self) -> String {
-        let (unlimited, limit) = match self.hierarchy {
-            Hierarchy::V1(_) => ("-1", "memory.limit_in_bytes"),
-            Hierarchy::V2(_) => ("max", "memory.max"),
+        let unlimited = match self.hierarchy {
+            Hierarchy::V1(_) => "-1",
+            Hierarchy::V2(_) => "max",
         };
-        format!("echo {unlimited} >{}", quoted(&self.path.join(limit)))
+        format!("echo {unlimited} >{}", quoted(&self.path.join(self.hierarchy.limit_name())))
     }
 
     /// Bytes charged at this moment.

@@ -84,6 +84,15 @@ pub struct RunOptions {
     pub command: Vec<OsString>,
 }
 
+/// A budget of whole pages, if what was asked for is enough.
+pub fn checked_budget(bytes: u64) -> Result<u64, Failure> {
+    if bytes < MEMORY_BYTES_MIN {
+        let (asked, minimum) = (size::chosen(bytes), size::chosen(MEMORY_BYTES_MIN));
+        return Err(Failure::ours(format!("a memory budget of {asked} is below the minimum of {minimum}")));
+    }
+    Ok(bytes / 4096 * 4096)
+}
+
 impl RunOptions {
     /// 0 quiet, 1 as usual, 2 everything.
     pub fn verbosity(&self) -> u8 {
@@ -98,11 +107,7 @@ impl RunOptions {
     pub fn budget_bytes(&self) -> Result<u64, Failure> {
         let minimum = size::chosen(MEMORY_BYTES_MIN);
         match self.memory_bytes {
-            Some(bytes) if bytes < MEMORY_BYTES_MIN => {
-                let asked = size::chosen(bytes);
-                Err(Failure::ours(format!("a memory budget of {asked} is below the minimum of {minimum}")))
-            }
-            Some(bytes) => Ok(bytes / 4096 * 4096),
+            Some(bytes) => checked_budget(bytes),
             None => match memory_limit::find() {
                 Some(limit) if limit.bytes / 2 >= MEMORY_BYTES_MIN => Ok(limit.bytes / 2 / 4096 * 4096),
                 Some(limit) => {

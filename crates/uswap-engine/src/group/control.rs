@@ -31,7 +31,7 @@ impl Group {
 
     /// Changes the budget. Carried out at once where it grows; a smaller one takes as long as reclaim.
     pub fn set_limit_bytes(&self, bytes: u64) {
-        self.header().limit_bytes.store(bytes / PAGE_BYTES * PAGE_BYTES, Relaxed);
+        self.header().limit_bytes.store(bytes, Relaxed);
         self.announce();
     }
 

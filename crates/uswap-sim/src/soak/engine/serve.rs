@@ -367,18 +367,13 @@ impl Serve {
         let mut index = index;
         for load in plan.pages[index..index + progress.pages].iter().copied() {
             let wanted = plan.faulting == Some(index);
-            let half_full = match load.location {
-                Location::Slot { area, .. } => {
-                    let area = &world.group.areas[area.0 as usize];
-                    area.leaving.is_some() || area.clusters_taken() * 512 * 2 > area.slots
-                }
-                Location::Pool { .. } => true,
+            let area = match load.location {
+                Location::Slot { area, .. } => Some(&world.group.areas[area.0 as usize]),
+                Location::Pool { .. } => None,
             };
-            let may_keep = match load.location {
-                Location::Slot { area, .. } => world.group.areas[area.0 as usize].leaving.is_none(),
-                Location::Pool { .. } => false,
-            };
-            let keep_clean = !half_full || world.chance.happens(1, 2) && may_keep;
+            let frees = area.is_none_or(|area| area.leaving.is_some() || area.clusters_taken() * 512 * 2 > area.slots);
+            let may_keep = area.is_some_and(|area| area.leaving.is_none());
+            let keep_clean = !frees || world.chance.happens(1, 2) && may_keep;
             let op = plan.op;
             let entry = if world.sabotage == Some(Sabotage::ForgetEntry) { None } else { load.entry };
             let load = LoadPage { entry, ..load };
