@@ -87,6 +87,12 @@ impl LoadPlan {
         PageRange { start: first, pages: last.0 - first.0 + 1 }
     }
 
+    /// Whether any of them is on an area.
+    pub fn reads_area(&self) -> bool {
+        let on_area = |load: &LoadPage| load.entry.is_some() && matches!(load.location, Location::Slot { .. });
+        self.pages().iter().any(on_area)
+    }
+
     /// Which of them go to the program; the others rest in the swap cache.
     pub fn mapped(&self) -> core::ops::Range<usize> {
         self.mapped.0..self.mapped.1

@@ -125,7 +125,7 @@ impl Engine {
             let mut core = self.core();
             while loads.len() < STRETCHES {
                 let Some(plan) = core.plan_ahead() else { break };
-                loads.push(Load::new(plan, loads.len()));
+                loads.push(Load::after(loads, plan));
             }
         }
         if loads.is_empty() {

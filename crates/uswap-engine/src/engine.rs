@@ -41,6 +41,7 @@ use crate::member::Member;
 use crate::monitor::Post;
 use crate::page_io::{PageBatch, SlotPage};
 use crate::patience::{Gate, Lock};
+use crate::swapin::Load;
 use crate::swapoff::Swapoff;
 use crate::swapout::PendingStore;
 use crate::userfault::Userfault;
@@ -213,6 +214,10 @@ pub(crate) struct Worker {
     pub leaves_stores: u32,
     /// Faults that have been read and not yet served.
     pub pending: VecDeque<PendingFault>,
+    /// Those whose content is to be read from areas together, and what is to be read for each.
+    pub reading: Vec<PendingFault>,
+    /// See `reading`.
+    pub loads: Vec<Load>,
     /// Whether the pool had to shrink when this thread looked.
     pub pool_gate: uswap_core::zswap::PoolGate,
 }
@@ -235,6 +240,8 @@ impl Worker {
             writes: true,
             leaves_stores: 0,
             pending: VecDeque::with_capacity(4096),
+            reading: Vec::with_capacity(io_pages),
+            loads: Vec::with_capacity(io_pages),
             pool_gate: Default::default(),
         })
     }

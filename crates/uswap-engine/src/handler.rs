@@ -6,14 +6,14 @@ use uswap_sys::report::Reason;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::futex::Timespec;
-use uswap_core::fault::MOVE_PAGES_MIN;
-use uswap_core::fault::Vanished;
-use uswap_core::{FaultPlan, FrameId, FrameLeft, PageNumber, PageRange};
+use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
+use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
 use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
 use uswap_sys::{private_memory, thread};
 
 use crate::engine::{BATCH, Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};
+use crate::swapin::Load;
 use crate::{guard_regions, page_references};
 
 /// Messages read at a time.
@@ -26,6 +26,15 @@ pub(crate) enum Served {
     Done,
     /// An unread event stands in the way.
     AfterEvents,
+}
+
+/// What the books say to a fault.
+#[expect(clippy::large_enum_variant, reason = "as for FaultPlan")]
+enum Answer {
+    /// What it came to.
+    Served(Served),
+    /// This must be had first.
+    Load(LoadPlan),
 }
 
 /// What became of a page that the books call resident.
@@ -94,10 +103,7 @@ impl Engine {
     /// Reads what is there and serves it.
     pub(crate) fn serve_waiting(&self, worker: &mut Worker) {
         self.receive(worker);
-        while let Some(fault) = worker.pending.pop_front() {
-            if self.serve_pending(&fault, worker) == Served::Done {
-                continue;
-            }
+        while let Some(fault) = self.serve_pending(worker) {
             // The event must be read, and then its task must run. Other faults may come along: they are served in turn,
             // for the task of the event may be waiting for one of them.
             self.count(Counter::UffdTryAgain, 1);
@@ -107,6 +113,86 @@ impl Engine {
                 pause();
             }
         }
+    }
+
+    /// Serves the faults that have been read. Stops at one that has to wait until an event has been read, and returns it.
+    fn serve_pending(&self, worker: &mut Worker) -> Option<PendingFault> {
+        while !worker.pending.is_empty() {
+            let after_events = match self.enter() {
+                Entry::Running(_guard) => self.serve_together(worker),
+                Entry::Frozen => {
+                    let fault = worker.pending.pop_front()?;
+                    (self.serve_frozen(&fault, worker) == Served::AfterEvents).then_some(fault)
+                }
+            };
+            if after_events.is_some() {
+                return after_events;
+            }
+        }
+        None
+    }
+
+    /// Serves pending faults, one that has to wait for an event excepted. What must be read from areas is read for all of
+    /// them at a time, and after what can be had at once: a disk is fastest with several requests.
+    fn serve_together(&self, worker: &mut Worker) -> Option<PendingFault> {
+        let mut after_events = None;
+        while let Some(fault) = worker.pending.pop_front() {
+            if !worker.loads.is_empty() && self.is_over_limit() {
+                // Nobody who waits for a read has to wait for memory.
+                worker.pending.push_front(fault);
+                break;
+            }
+            self.count(Counter::Pgfault, 1);
+            self.wait_for_room(worker);
+            let served = match self.answer(&fault) {
+                Answer::Served(served) => served,
+                Answer::Load(plan) if plan.reads_area() => {
+                    worker.loads.push(Load::after(&worker.loads, plan));
+                    worker.reading.push(fault);
+                    if Load::buffer_pages(&worker.loads) + MAX_WINDOW > BATCH {
+                        break;
+                    }
+                    continue;
+                }
+                Answer::Load(plan) => self.swap_in(plan, fault.since, worker),
+            };
+            if served == Served::AfterEvents {
+                after_events = Some(fault);
+                break;
+            }
+            self.after_fault(worker);
+        }
+        self.read_together(worker, after_events)
+    }
+
+    /// Reads what the faults of `worker.reading` wait for, and ends them; returns one that has to wait for an event, if that
+    /// is not `after_events` already.
+    fn read_together(&self, worker: &mut Worker, mut after_events: Option<PendingFault>) -> Option<PendingFault> {
+        let mut loads = std::mem::take(&mut worker.loads);
+        self.load(&mut loads, worker);
+        for (index, load) in loads.iter().enumerate() {
+            let fault = worker.reading[index];
+            if self.end_fault(load, fault.since, worker) == Served::AfterEvents
+                && let Some(another) = after_events.replace(fault)
+            {
+                worker.pending.push_back(another);
+            }
+        }
+        // Reclaim may use the buffer, so all of it comes last.
+        for _ in loads.drain(..) {
+            self.after_fault(worker);
+        }
+        worker.reading.clear();
+        worker.loads = loads;
+        after_events
+    }
+
+    /// After a fault has been served. Its thread goes on meanwhile, and another handler serves its next fault.
+    fn after_fault(&self, worker: &mut Worker) {
+        if !self.is_over_limit() {
+            self.ahead.call_if_wanted(self.member.slot());
+        }
+        self.keep_room(worker);
     }
 
     /// Reads messages: applies the events among them, and adds the faults to those that the worker has to serve. Returns
@@ -162,25 +248,16 @@ impl Engine {
         count
     }
 
-    fn serve_pending(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
-        match self.enter() {
-            Entry::Running(_guard) => {
-                self.count(Counter::Pgfault, 1);
-                self.wait_for_room(worker);
-                let served = self.serve(fault, worker);
-                // The thread goes on meanwhile, and another handler serves its next fault.
-                if !self.is_over_limit() {
-                    self.ahead.call_if_wanted(self.member.slot());
-                }
-                self.keep_room(worker);
-                served
-            }
-            Entry::Frozen => self.serve_frozen(fault, worker),
+    /// Serves a fault by the books.
+    pub(crate) fn serve(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
+        match self.answer(fault) {
+            Answer::Served(served) => served,
+            Answer::Load(plan) => self.swap_in(plan, fault.since, worker),
         }
     }
 
-    /// Serves a fault by the books.
-    pub(crate) fn serve(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
+    /// Serves a fault by the books, unless content must be had first.
+    fn answer(&self, fault: &PendingFault) -> Answer {
         let PendingFault { page, write, since, nothing_unread } = *fault;
         let gate = self.gate.pass();
         let plan = self.plan(page, write);
@@ -222,16 +299,13 @@ impl Engine {
                 self.count(Counter::SwapCacheHit, u64::from(moved));
                 (served, Some(LatencyKind::SwapCache))
             }
-            FaultPlan::Load(plan) => {
-                drop(gate);
-                return self.swap_in(plan, since, worker);
-            }
+            FaultPlan::Load(plan) => return Answer::Load(plan),
             FaultPlan::Wait => (Served::Done, None),
             FaultPlan::Present => match self.check_present(page) {
                 Presence::Changing => (Served::AfterEvents, None),
                 Presence::Vanished(Vanished::Discarded) => {
                     drop(gate);
-                    return self.serve(fault, worker);
+                    return self.answer(fault);
                 }
                 Presence::There | Presence::Vanished(Vanished::Lost) => {
                     self.wake(page, 1);
@@ -247,7 +321,7 @@ impl Engine {
         if let (Served::Done, Some(kind)) = (&served, kind) {
             self.record_latency(kind, since);
         }
-        served
+        Answer::Served(served)
     }
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {

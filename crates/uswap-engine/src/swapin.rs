@@ -40,9 +40,14 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// The `number`th of those that a worker carries out together.
-    pub fn new(plan: LoadPlan, number: usize) -> Load {
-        Load { plan, contents: [Content::Wanted; MAX_WINDOW], buffer: number * MAX_WINDOW }
+    /// The next of those that a worker carries out together.
+    pub fn after(others: &[Load], plan: LoadPlan) -> Load {
+        Load { plan, contents: [Content::Wanted; MAX_WINDOW], buffer: Load::buffer_pages(others) }
+    }
+
+    /// Pages of the worker's buffer that these need.
+    pub fn buffer_pages(loads: &[Load]) -> usize {
+        loads.last().map_or(0, |last| last.buffer + last.plan.count)
     }
 
     /// Where the content of page `index` is put.
@@ -68,10 +73,14 @@ impl Load {
 impl Engine {
     /// Carries `plan` out.
     pub(crate) fn swap_in(&self, plan: LoadPlan, since: Instant, worker: &mut Worker) -> Served {
-        let mut load = [Load::new(plan, 0)];
-        let from_area = self.load(&mut load, worker);
-        let [load] = load;
-        let served = self.install(&load, worker);
+        let mut load = [Load::after(&[], plan)];
+        self.load(&mut load, worker);
+        self.end_fault(&load[0], since, worker)
+    }
+
+    /// Installs what was loaded for a fault, and counts it.
+    pub(crate) fn end_fault(&self, load: &Load, since: Instant, worker: &mut Worker) -> Served {
+        let served = self.install(load, worker);
         let plan = &load.plan;
         let others = plan.pages().len() - usize::from(plan.faulting.is_some());
         self.count(Counter::Pgmajfault, 1);
@@ -85,7 +94,7 @@ impl Engine {
                 (_, Location::Slot { .. }) => LatencyKind::Area,
             };
             self.record_latency(kind, since);
-            self.note_cost(from_area, since);
+            self.note_cost(plan.reads_area(), since);
         }
         served
     }
@@ -99,9 +108,8 @@ impl Engine {
         cost.store(mean - mean / 64 + taken / 64, Relaxed);
     }
 
-    /// Gets the content of all pages of some plans, as far as it can be had. Whether any came from an area.
-    pub(crate) fn load(&self, loads: &mut [Load], worker: &mut Worker) -> bool {
-        let mut from_area = false;
+    /// Gets the content of all pages of some plans, as far as it can be had.
+    pub(crate) fn load(&self, loads: &mut [Load], worker: &mut Worker) {
         for load in loads.iter_mut() {
             for index in 0..load.plan.count {
                 let page = load.plan.pages()[index];
@@ -111,14 +119,13 @@ impl Engine {
                     (Some(_), Location::Pool { handle, len }) => {
                         load.contents[index] = self.load_object(&page, handle, len, target, worker);
                     }
-                    (Some(_), Location::Slot { .. }) => from_area = true,
+                    (Some(_), Location::Slot { .. }) => {}
                 }
             }
         }
-        if from_area {
+        if loads.iter().any(|load| load.plan.reads_area()) {
             self.load_slots(loads, worker);
         }
-        from_area
     }
 
     fn load_zero(&self, target: &mut [u8; PAGE_SIZE]) -> Content {

@@ -76,7 +76,7 @@ impl Engine {
             while loads.len() < worker.buffer.len() / PAGE_SIZE / MAX_WINDOW {
                 let emptying = self.core().empty_area(survey);
                 match emptying {
-                    Emptying::Load(plan) => loads.push(Load::new(plan, loads.len())),
+                    Emptying::Load(plan) => loads.push(Load::after(loads, plan)),
                     // Let others at the books meanwhile.
                     Emptying::Ask => break,
                     Emptying::Later => {
