@@ -1,16 +1,19 @@
-//! A wrapper of mremap: whether the program leaves old ranges mapped.
+//! A wrapper of mremap: whether the program leaves old ranges mapped, and what is refused because of us.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 
-use uswap_engine::left_mapped;
+use uswap_engine::{left_mapped, whole_mappings};
 
 use crate::real::Real;
 
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
 
 static REAL: Real = Real::new(c"mremap");
+
+/// How often a refused mremap is tried again.
+const TRIES: u32 = 3;
 
 /// Looks up libc's function. Not done on the first call: allocators call it while they hold their locks, and the loader,
 /// which looks things up, allocates while it holds its own.
@@ -42,6 +45,15 @@ pub unsafe extern "C" fn mremap(
     }
     // SAFETY: the symbol is libc's function of this signature.
     let real = unsafe { std::mem::transmute::<*mut c_void, Mremap>(real) };
+    for _ in 0..TRIES {
+        // SAFETY: the caller's promise.
+        let moved = unsafe { real(address, old_len, new_len, flags, place) };
+        // SAFETY: libc gives each thread a number of its own.
+        let is_fault = moved == libc::MAP_FAILED && unsafe { *libc::__errno_location() } == libc::EFAULT;
+        if !is_fault || !whole_mappings::wait(&crate::start::POST) {
+            return moved;
+        }
+    }
     // SAFETY: the caller's promise.
     unsafe { real(address, old_len, new_len, flags, place) }
 }

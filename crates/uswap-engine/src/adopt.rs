@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::iter::Peekable;
 
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::maps::{self, MapQuery, MapsOf, Vma};
@@ -28,10 +29,18 @@ const RANGES: usize = 256;
 const CHASE_STEPS: u32 = 16;
 /// Mappings that are adopted at a time, at most: a quarter of vm.max_map_count, 65530 by default.
 const ADOPTED_MAX: usize = 16_000;
+/// Mappings that one walk adopts: what is populated must be looked up, and pages leave, before it goes on.
+const FRESH_MAX: usize = 1024;
+/// How often what was adopted is verified, when it turns out to be larger.
+const VERIFY_ROUNDS: u32 = 4;
+/// How often a mapping that changes meanwhile is verified.
+const VERIFY_TRIES: u32 = 8;
 
 /// Walks over the program's memory and adopts it.
 pub(crate) struct Adopter {
     maps: Vec<u8>,
+    /// The mappings that may be adopted, in a walk.
+    candidates: Vec<(usize, usize)>,
     present: Box<[PresentRange; RANGES]>,
     /// Ranges that were adopted and are to be checked against the maps again.
     fresh: Vec<(usize, usize)>,
@@ -43,6 +52,8 @@ pub(crate) struct Adopter {
     pub kept: Kept,
     /// What the kernel said about it when this walk first asked.
     mappings: Option<Vec<Mapping>>,
+    /// Asks for single mappings in this walk, if it has asked for one.
+    query: Option<Option<MapQuery>>,
 }
 
 /// Whether a walk also looks at memory that is adopted already.
@@ -52,6 +63,8 @@ pub(crate) enum Look {
     New,
     /// At everything: pages that were discarded lazily and used again are unknown to the books.
     All,
+    /// At what is new, and at what lies beside adopted memory even if nothing of it has been touched: both may be one mapping.
+    Beside,
 }
 
 fn is_adoptable(vma: &Vma<'_>) -> bool {
@@ -62,53 +75,62 @@ impl Adopter {
     pub fn new() -> Adopter {
         Adopter {
             maps: Vec::with_capacity(64 << 10),
+            candidates: Vec::with_capacity(1024),
             present: Box::new([PresentRange::default(); RANGES]),
             fresh: Vec::with_capacity(1024),
             unlooked: VecDeque::with_capacity(1024),
             adopted: 0,
             kept: Kept::default(),
             mappings: None,
+            query: None,
         }
     }
 
     /// Adopts every mapping in which the program has touched something; with `chase`, also what has grown at its end
     /// meanwhile. Returns how many pages are new, touched or not.
     pub fn adopt_more(&mut self, engine: &Engine, look: Look, chase: bool) -> io::Result<u64> {
-        let mut maps = std::mem::take(&mut self.maps);
-        maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
+        maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
         self.mappings = None;
         self.adopted = 0;
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.extend(maps::vmas(&self.maps).filter(is_adoptable).map(|vma| (vma.start, vma.end)));
+        if candidates.len() > FRESH_MAX {
+            // Not all of them can be had, or not at once: the largest first.
+            candidates.sort_unstable_by_key(|&(start, end)| std::cmp::Reverse(end - start));
+        }
         let mut found = 0;
-        for vma in maps::vmas(&maps).filter(is_adoptable) {
-            let mut at = vma.start;
-            while let Some((start, end)) = (at < vma.end).then(|| private_memory::next_gap(at, vma.end)).flatten() {
+        for (mut at, end_of_mapping) in candidates.drain(..) {
+            if self.fresh.len() >= FRESH_MAX {
+                break;
+            }
+            while let Some((start, end)) =
+                (at < end_of_mapping).then(|| private_memory::next_gap(at, end_of_mapping)).flatten()
+            {
                 found += self.adopt_mapping(engine, start, end, look)?;
                 at = end;
             }
         }
-        self.maps = maps;
+        self.candidates = candidates;
         if chase {
             found += self.chase(engine)?;
         }
         self.note_lazily_freed(engine)?;
         self.verify_fresh(engine)?;
+        self.query = None;
         Ok(found)
     }
 
     /// A heap grows by pieces that a fast program fills in less time than it takes to read the maps: the new ends of what
     /// was just adopted are followed until the program works in memory that is registered, where it waits for room.
     fn chase(&mut self, engine: &Engine) -> io::Result<u64> {
-        if self.fresh.is_empty() {
-            return Ok(0);
-        }
-        // One descriptor more may be one too many.
-        let Ok(mut query) = MapQuery::open_self() else { return Ok(0) };
         let mut found = 0;
         for index in 0..self.fresh.len() {
             let mut at = self.fresh[index].1;
             for _ in 0..CHASE_STEPS {
-                let Some(vma) = query.at(at).filter(is_adoptable) else { break };
-                let Some((start, end)) = private_memory::next_gap(at, vma.end).filter(|gap| gap.0 == at) else { break };
+                let Some((start, end)) = self.query().and_then(|query| adoptable_part(query, at)) else { break };
+                if start != at {
+                    break;
+                }
                 let new = self.adopt_mapping(engine, start, end, Look::New)?;
                 if new == 0 {
                     break;
@@ -141,20 +163,68 @@ impl Adopter {
             return if look == Look::All { self.note_present(engine, start, end) } else { Ok(0) };
         }
         let is_known = new < range.pages;
-        if !is_known && !engine.pagemap.has_present(start, end)? {
+        let may_be_cut = look == Look::Beside && is_beside_adopted(engine, range);
+        if !is_known && !may_be_cut && !engine.pagemap.has_present(start, end)? {
             return Ok(0);
         }
         if self.adopted >= ADOPTED_MAX {
             return Ok(0);
         }
-        self.learn_what_is_kept(engine, range)?;
-        if !engine.register(start, end) {
+        let Some((start, end)) = self.as_it_is_now(start, end) else { return Ok(0) };
+        self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
+        if !self.register_whole(engine, start, end) {
             return Ok(0);
         }
         self.adopted += 1;
+        Ok(new)
+    }
+
+    /// Adopts a mapping. `false` when the kernel refuses.
+    fn register_whole(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
+        let before = self.neighbours(start, end);
+        if !engine.register(start, end) {
+            return false;
+        }
         self.fresh.push((start, end));
         self.unlooked.push_back((start, end));
-        Ok(new)
+        for (before, after) in before.into_iter().zip(self.neighbours(start, end)) {
+            // A mapping that was made meanwhile has been cut. What is still untouched grows together again, later it may
+            // not.
+            if let Some((start, end)) = after.filter(|_| after != before)
+                && engine.register(start, end)
+            {
+                self.fresh.push((start, end));
+                self.unlooked.push_back((start, end));
+            }
+        }
+        true
+    }
+
+    /// What may be adopted and lies right before and right after `start..end`.
+    fn neighbours(&mut self, start: usize, end: usize) -> [Option<(usize, usize)>; 2] {
+        let Some(query) = self.query() else { return [None; 2] };
+        [
+            adoptable_part(query, start.saturating_sub(PAGE_SIZE)).filter(|part| part.1 == start),
+            adoptable_part(query, end).filter(|part| part.0 == end),
+        ]
+    }
+
+    /// The maps were read a while ago: another mapping, and a longer one, may be there by now.
+    fn as_it_is_now(&mut self, start: usize, end: usize) -> Option<(usize, usize)> {
+        match self.query() {
+            Some(query) => adoptable_part(query, start),
+            None => Some((start, end)),
+        }
+    }
+
+    /// To ask for single mappings in this walk; `None` before Linux 6.11, and where one descriptor more is one too many.
+    fn query(&mut self) -> Option<&mut MapQuery> {
+        let known = self.present.as_ptr().addr();
+        let open = || {
+            let mut query = MapQuery::open_self().ok()?;
+            query.at(known).is_some().then_some(query)
+        };
+        self.query.get_or_insert_with(open).as_mut()
     }
 
     /// Memory that is not adopted carries the program's own advice: it is asked for before it is covered by the
@@ -233,48 +303,99 @@ impl Adopter {
     /// Between the reading of the maps and the registration a mapping may have been replaced by one that is none of our
     /// business. It is let go again.
     fn verify_fresh(&mut self, engine: &Engine) -> io::Result<()> {
-        if self.fresh.is_empty() {
-            return Ok(());
+        // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
+        for round in 0..VERIFY_ROUNDS {
+            if !self.fresh.is_empty() {
+                self.verify(engine, round + 1 < VERIFY_ROUNDS)?;
+            }
         }
-        let mut maps = std::mem::take(&mut self.maps);
-        maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
-        for (start, end) in self.fresh.drain(..) {
-            let mut at = start;
-            for vma in maps::vmas(&maps).filter(|vma| vma.start < end && vma.end > start) {
-                let (from, to) = (vma.start.max(at), vma.end.min(end));
+        Ok(())
+    }
+
+    /// `may_extend`: mappings of which only a part was adopted are adopted as a whole, and are to be verified after this.
+    fn verify(&mut self, engine: &Engine, may_extend: bool) -> io::Result<()> {
+        let mut listed = Vec::new();
+        if self.query().is_none() {
+            maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
+            listed.extend(maps::vmas(&self.maps).map(|vma| Piece::of(&vma)));
+        }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.sort_unstable();
+        let mut verified = 0;
+        for (start, end) in fresh.drain(..) {
+            let mut at = start.max(verified);
+            verified = end.max(verified);
+            let mut tries = 0;
+            while at < end {
+                let piece = match self.query() {
+                    Some(query) => query.at_or_after(at).map(|vma| Piece::of(&vma)),
+                    None => listed.get(listed.partition_point(|piece| piece.end <= at)).copied(),
+                };
+                let Some(piece) = piece.filter(|piece| piece.start < end) else { break };
+                let (from, to) = (piece.start.max(at), piece.end.min(end));
                 if from > at {
                     // A hole: the books must not know what the kernel does not report. What has content there has been
                     // moved or unmapped a moment ago, and the event is unread.
                     engine.core().let_go_untouched(PageRange::of_bytes(at, from));
                 }
                 let range = PageRange::of_bytes(from, to);
-                if !vma.is_anonymous_private() {
+                if !piece.is_anonymous_private {
                     let _ = engine.uffd.unregister(from, to - from);
                     engine.core().let_go_untouched(range);
-                } else if engine.uffd.register(from, to - from).is_err() {
-                    // Memory that was mapped into a hole after the registration is not registered by it: a page moved
-                    // out of it would read as zeros. Registering again what is registered changes nothing.
+                } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from) {
+                    at = adopted.min(to);
+                    continue;
+                } else if !engine.register_again(from, to) {
                     engine.forget_unless_swapped(range);
+                } else if !self.has_stayed(engine, from, to) {
+                    tries += 1;
+                    if tries < VERIFY_TRIES {
+                        crate::handler::pause();
+                        continue;
+                    }
+                    // Not now. Where the kernel has it registered, faults bring it back to the books.
+                    engine.core().let_go_untouched(range);
                 }
+                tries = 0;
                 at = to;
             }
             if at < end {
                 engine.core().let_go_untouched(PageRange::of_bytes(at, end));
             }
         }
-        self.maps = maps;
+        if self.fresh.is_empty() {
+            self.fresh = fresh;
+        }
         Ok(())
+    }
+
+    /// Whether what was registered a moment ago must have been one mapping at that time, as it is now. Where there was a
+    /// hole, what is mapped there by now is not registered, and its end would not be told.
+    fn has_stayed(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
+        let Some(query) = self.query() else { return true };
+        let is_one = query.at(start).is_some_and(|vma| vma.end >= end && vma.is_anonymous_private());
+        // In this order: what had been registered and went before the look is still counted, or gone from the books.
+        let range = PageRange::of_bytes(start, end);
+        is_one && !engine.uffd.is_changing() && engine.core().pages().adopted_in(range) == range.pages
+    }
+
+    /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
+    fn adopt_rest(&mut self, engine: &Engine, address: usize) -> Option<usize> {
+        let (start, end) = self.query().and_then(|query| adoptable_part(query, address))?;
+        let whole = PageRange::of_bytes(start, end);
+        let adopted = engine.core().pages().adopted_in(whole);
+        (adopted < whole.pages && self.register_whole(engine, start, end)).then_some(end)
     }
 
     /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped
     /// any more is forgotten.
     pub fn take_over(&mut self, engine: &Engine) -> io::Result<()> {
-        let mut maps = std::mem::take(&mut self.maps);
-        maps::read_maps(MapsOf::SelfProcess, &mut maps)?;
+        maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
         let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
+        let mut vmas = maps::vmas(&self.maps).filter(Vma::is_anonymous_private).peekable();
         for range in ranges {
             let (mut at, end) = (range.start.address(), range.end().address());
-            for vma in maps::vmas(&maps).filter(Vma::is_anonymous_private) {
+            while let Some(vma) = next_in(&mut vmas, at, end) {
                 // What the program kept from this child may have made room for memory of this engine. Otherwise nothing
                 // is clipped: memory that was noted as private after it had been adopted may have content in the books.
                 let part = |from: usize, to: usize| match fork_advice::is_used() {
@@ -290,14 +411,58 @@ impl Adopter {
                     }
                     at = to;
                 }
+                if vma.end >= end {
+                    // The next range may begin in it.
+                    break;
+                }
+                vmas.next();
             }
             if at < end {
                 engine.core().unmapped(PageRange::of_bytes(at, end));
             }
         }
-        self.maps = maps;
         Ok(())
     }
+}
+
+/// A mapping, as far as it matters whether it is adopted by mistake.
+#[derive(Clone, Copy)]
+struct Piece {
+    start: usize,
+    end: usize,
+    is_anonymous_private: bool,
+}
+
+impl Piece {
+    fn of(vma: &Vma<'_>) -> Piece {
+        Piece { start: vma.start, end: vma.end, is_anonymous_private: vma.is_anonymous_private() }
+    }
+}
+
+/// What there is at `address`, as far as it may be adopted: the whole mapping, but for memory of the engine.
+fn adoptable_part(query: &mut MapQuery, address: usize) -> Option<(usize, usize)> {
+    let vma = query.at(address).filter(is_adoptable)?;
+    let mut at = vma.start;
+    loop {
+        let (start, end) = private_memory::next_gap(at, vma.end)?;
+        if end > address {
+            return (start <= address).then_some((start, end));
+        }
+        at = end;
+    }
+}
+
+/// Whether the page before or after `range` is adopted.
+fn is_beside_adopted(engine: &Engine, range: PageRange) -> bool {
+    let core = engine.core();
+    let is_adopted = |page: u64| core.pages().adopted_in(PageRange { start: PageNumber(page), pages: 1 }) > 0;
+    range.start.0.checked_sub(1).is_some_and(is_adopted) || is_adopted(range.end().0)
+}
+
+/// The first mapping that has something of `at..end`, of those that are left: what lies before is passed over for ever.
+fn next_in<'a>(vmas: &mut Peekable<impl Iterator<Item = Vma<'a>>>, at: usize, end: usize) -> Option<Vma<'a>> {
+    while vmas.next_if(|vma| vma.end <= at).is_some() {}
+    vmas.peek().filter(|vma| vma.start < end).copied()
 }
 
 impl Engine {
@@ -317,6 +482,17 @@ impl Engine {
         }
         let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
         true
+    }
+
+    /// Registers what the books have. Memory that was mapped into a hole after the registration is not registered by it: a
+    /// page moved out of it would read as zeros. Registering again what is registered changes nothing. `false` when the
+    /// kernel refuses.
+    fn register_again(&self, start: usize, end: usize) -> bool {
+        let registered = self.uffd.register(start, end - start).is_ok();
+        if registered {
+            let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
+        }
+        registered
     }
 
     /// What is mapped there may have been moved there, and its event be unread: adopted now, it would pass for what was

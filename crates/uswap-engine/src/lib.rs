@@ -5,8 +5,8 @@
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
-//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`guard_regions`],
-//!   [`page_references`], [`left_mapped`] and [`control_blocks`]: what is done with its memory that needs care;
+//! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`whole_mappings`]: no
+//!   mapping is adopted in part; [`guard_regions`], [`page_references`], [`left_mapped`] and [`control_blocks`]: what is done with its memory that needs care;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget, and `writer`, which waits for disks in its
 //!   stead;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
@@ -46,5 +46,6 @@ pub mod swapin;
 mod swapoff;
 pub mod swapout;
 mod userfault;
+pub mod whole_mappings;
 mod writer;
 pub mod zpool;

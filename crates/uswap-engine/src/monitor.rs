@@ -13,6 +13,7 @@ use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{PAGE_SIZE, PageRange};
 use uswap_sys::futex::{Waited, Word};
+use uswap_sys::last_thread;
 use uswap_sys::rss::{StatM, own_rss};
 use uswap_sys::rusage::peak_rss_bytes;
 use uswap_sys::thread::{self, FileTable};
@@ -27,6 +28,7 @@ use crate::group::ProcessSlot;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
 use crate::protocol::Kind;
+use crate::whole_mappings;
 use crate::writer::{self, Progress};
 
 /// Stack of an engine thread.
@@ -238,6 +240,8 @@ pub(crate) struct Monitor {
     compaction: Compaction,
     /// When a child was last promised memory.
     promised: Option<Instant>,
+    /// The engine's other threads.
+    threads: Vec<u32>,
     said_cannot_swap: bool,
     said_cannot_look: bool,
 }
@@ -263,6 +267,7 @@ impl Monitor {
             pool_share: PoolShare::new(),
             compaction: Compaction::new(),
             promised: None,
+            threads: Vec::new(),
             said_cannot_swap: false,
             said_cannot_look: false,
         })
@@ -365,6 +370,7 @@ impl Monitor {
 
     /// Looks, reclaims if needed, and says how long to sleep, and whether forks may go on meanwhile.
     fn tick(&mut self) -> (Duration, bool) {
+        self.make_mappings_whole();
         let usage = self.usage();
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
@@ -439,6 +445,17 @@ impl Monitor {
         self.last_adoption = Adoption { ended, took: ended - start, found: found > 0 };
     }
 
+    /// For a thread whose mremap was refused.
+    fn make_mappings_whole(&mut self) {
+        let Some(asked) = whole_mappings::asked() else { return };
+        if let Some(engine) = self.engine()
+            && let Err(error) = self.adopter.adopt_more(engine, Look::Beside, false)
+        {
+            self.cannot_look(engine, &error);
+        }
+        whole_mappings::done(asked);
+    }
+
     /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
     fn look_up(&mut self, steps: u32) -> u64 {
         let Some(engine) = self.engine() else { return 0 };
@@ -488,6 +505,7 @@ impl Monitor {
                 return self.set_meter(&usage, &usage.watermarks());
             };
             let posted = self.post.wake.load();
+            self.make_mappings_whole();
             self.judge_pool();
             self.set_meter(&usage, &marks);
             self.look_after_the_rest();
@@ -606,9 +624,18 @@ impl Monitor {
         self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
-        start_handlers(engine);
+        self.threads = start_handlers(engine);
         self.worker().writes = !engine.writer.is_present();
         Ok(engine)
+    }
+
+    /// Ends the process when only threads of the engine are left.
+    fn end_with_the_program(&self) {
+        let mut ours = self.threads.clone();
+        ours.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        if last_thread::is_program_over(&ours).unwrap_or(false) {
+            last_thread::end_process();
+        }
     }
 
     fn look_after_the_rest(&mut self) {
@@ -616,6 +643,9 @@ impl Monitor {
             self.supervisor_looked = Instant::now();
             if self.member().supervisor_is_gone() {
                 crate::engine::kill_self();
+            }
+            if self.scale.statm.main_has_ended() {
+                self.end_with_the_program();
             }
         }
         let Some(engine) = self.engine() else {
@@ -726,23 +756,24 @@ extern "C" fn handler_main(start: *mut u8) {
     engine.handler(cpu)
 }
 
-fn start_handlers(engine: &'static Engine) {
-    let mut started = 0;
+/// Returns the ids of the threads.
+fn start_handlers(engine: &'static Engine) -> Vec<u32> {
+    let mut started = Vec::new();
     let cpus: Vec<usize> = thread::allowed_cpus().map(Iterator::collect).unwrap_or_default();
     for cpu in cpus {
         let start = Box::into_raw(Box::new(HandlerStart { engine, cpu }));
         match thread::spawn(c"uswap-fault", STACK_BYTES, FileTable::Share, handler_main, start.cast()) {
-            Ok(_thread) => started += 1,
+            Ok(thread) => started.push(thread.tid()),
             Err(error) => engine.member.alarm(format_args!("uswap: cannot start a fault handler: {}", Reason(&error))),
         }
     }
-    if started == 0 {
+    if started.is_empty() {
         engine.fatal(format_args!("uswap: no fault handler could be started"));
     }
     for _ in 0..ahead::threads() {
         let start = std::ptr::from_ref(engine).cast_mut().cast();
         match thread::spawn(c"uswap-ahead", STACK_BYTES, FileTable::Share, ahead_main, start) {
-            Ok(_thread) => started += 1,
+            Ok(thread) => started.push(thread.tid()),
             // Every page waits for its fault then.
             Err(error) => engine.member.say(format_args!("uswap: less is read ahead: {}", Reason(&error))),
         }
@@ -750,16 +781,17 @@ fn start_handlers(engine: &'static Engine) {
     if writer::is_affordable() {
         let start = std::ptr::from_ref(engine).cast_mut().cast();
         match thread::spawn(c"uswap-write", STACK_BYTES, FileTable::Share, writer_main, start) {
-            Ok(_thread) => started += 1,
+            Ok(thread) => started.push(thread.tid()),
             // The monitor writes then.
             Err(error) => engine.member.say(format_args!("uswap: writes are not made beside: {}", Reason(&error))),
         }
     }
     // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
     // wait for that lock for ever.
-    while engine.handlers_ready.load(Acquire) < started {
+    while (engine.handlers_ready.load(Acquire) as usize) < started.len() {
         crate::handler::pause();
     }
+    started
 }
 
 /// One line for a start that failed.

@@ -10,7 +10,8 @@
 //! - [`uffd`]: userfaultfd, the substrate of everything;
 //! - [`private_memory`]: what belongs to the agent and must never be swapped;
 //! - [`placement`]: where that lies, so that no program maps over it;
-//! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc;
+//! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc; [`last_thread`]: when only those
+//!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`ring`], [`report`]: I/O;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
@@ -27,6 +28,7 @@ pub mod futex;
 pub mod heap;
 #[cfg(feature = "launch")]
 pub mod interrupt;
+pub mod last_thread;
 #[cfg(feature = "launch")]
 pub mod launch;
 pub mod maps;

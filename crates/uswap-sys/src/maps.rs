@@ -127,6 +127,8 @@ const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
 const SHARED: u64 = 8;
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`.
+const COVERING_OR_NEXT: u64 = 0x10;
 /// Room for the names that memory without a file has: `[heap]`, `[anon:...]` with 80 characters.
 const NAME_ROOM: usize = 128;
 
@@ -164,17 +166,33 @@ impl MapQuery {
         Ok(MapQuery { maps: crate::proc::open(c"/proc/thread-self/maps")?, name: [0; NAME_ROOM] })
     }
 
-    /// The mapping at `address`. `None` when there is none, when it has a long name as files have, and before Linux 6.11.
+    /// The mapping at `address`. `None` when there is none, and before Linux 6.11. A long name, as files have, is left out.
     pub fn at(&mut self, address: usize) -> Option<Vma<'_>> {
+        self.ask(address, 0)
+    }
+
+    /// The mapping at `address`, or the first behind it.
+    pub fn at_or_after(&mut self, address: usize) -> Option<Vma<'_>> {
+        self.ask(address, COVERING_OR_NEXT)
+    }
+
+    fn ask(&mut self, address: usize, flags: u64) -> Option<Vma<'_>> {
         let mut request = QueryRequest {
             size: size_of::<QueryRequest>() as u64,
+            flags,
             address: address as u64,
             name_size: NAME_ROOM as u32,
             name: self.name.as_mut_ptr().expose_provenance() as u64,
             ..QueryRequest::default()
         };
         // SAFETY: the request's name points to an array of that size, which nobody else uses during the call.
-        unsafe { rustix::ioctl::ioctl(&self.maps, QueryCall(&mut request)).ok()? };
+        let mut answer = unsafe { rustix::ioctl::ioctl(&self.maps, QueryCall(&mut request)) };
+        if answer == Err(rustix::io::Errno::NAMETOOLONG) {
+            (request.name, request.name_size) = (0, 0);
+            // SAFETY: without a name nothing but the request is written.
+            answer = unsafe { rustix::ioctl::ioctl(&self.maps, QueryCall(&mut request)) };
+        }
+        answer.ok()?;
         let has = |flag| request.vma_flags & flag != 0;
         // The size that comes back includes the null byte; without a name it is 0.
         let name = &self.name[..(request.name_size as usize).saturating_sub(1).min(NAME_ROOM)];
@@ -282,5 +300,11 @@ mod tests {
         }
         assert!(same >= 5 && named >= 3, "{same} {named}");
         assert_eq!(query.at(0), None);
+        assert!(query.at_or_after(0).is_some_and(|first| first.start > 0));
+        let text = vmas(&buffer).find(|vma| vma.exec && vma.inode != 0).unwrap();
+        assert_eq!(
+            query.at(text.start).map(|found| (found.start, found.end, found.inode)),
+            Some((text.start, text.end, text.inode))
+        );
     }
 }

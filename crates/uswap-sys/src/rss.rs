@@ -87,18 +87,25 @@ fn parse_status(text: &[u8]) -> Option<Rss> {
 #[derive(Debug)]
 pub struct StatM {
     fd: OwnedFd,
+    main_has_ended: bool,
 }
 
 impl StatM {
     /// Opens the calling process's.
     pub fn open_self() -> io::Result<StatM> {
-        Ok(StatM { fd: crate::proc::open(c"/proc/self/statm")? })
+        Ok(StatM { fd: crate::proc::open(c"/proc/self/statm")?, main_has_ended: false })
+    }
+
+    /// Whether the main thread had ended when this was last read.
+    pub fn main_has_ended(&self) -> bool {
+        self.main_has_ended
     }
 
     /// Pages resident, and those of them that are of files or shared memory.
     pub fn read(&mut self) -> io::Result<(u64, u64)> {
         match self.look()? {
             (0, _) => {
+                self.main_has_ended = true;
                 self.fd = crate::proc::open(c"/proc/thread-self/statm")?;
                 self.look()
             }

@@ -308,6 +308,69 @@ static void remap_over(void)
 	}
 }
 
+/* Threads that make, enlarge and unmap mappings of their own, while others do so beside them and the budget is scarce. The
+ * kernel refuses a mapping that was adopted in part. One in some ten thousand may meet that moment. */
+static struct { unsigned refused; } enlargers[2];
+
+static void *enlarge(void *argument)
+{
+	size_t me = (size_t)argument;
+	for (unsigned round = 0; round < 3000; round++) {
+		size_t size = (1 + mix(me * 10000 + round) % 40) * 16 * PAGE;
+		char *p = map(size), byte = (char)(round | 1);
+		memset(p, byte, size);
+		if (round % 2) {
+			MUST(munmap(p, size) == 0);
+			continue;
+		}
+		char *q = mremap(p, size, 2 * size, MREMAP_MAYMOVE);
+		int reason = errno;
+		if (q == MAP_FAILED) {
+			MUST(reason == EFAULT);
+			enlargers[me].refused++;
+			MUST(munmap(p, size) == 0);
+			continue;
+		}
+		for (size_t at = 0; at < size; at += PAGE)
+			MUST(q[at] == byte && q[at + PAGE - 1] == byte && !q[size + at]);
+		MUST(munmap(q, 2 * size) == 0);
+	}
+	return NULL;
+}
+
+static void remap_own(void)
+{
+	pthread_t threads[2];
+	char *p = map(SIZE);
+	fill(p, SIZE, 90);
+	for (size_t k = 0; k < 2; k++)
+		MUST(pthread_create(&threads[k], NULL, enlarge, (void *)k) == 0);
+	for (size_t k = 0; k < 2; k++)
+		MUST(pthread_join(threads[k], NULL) == 0);
+	MUST(enlargers[0].refused + enlargers[1].refused <= 2);
+	check(p, SIZE, 90, "beside");
+}
+
+/* Many mappings that cannot become one, and a large one behind them. */
+static void many_mappings(void)
+{
+	enum { PAIRS = 8000 };
+	static char *pairs[PAIRS];
+	for (size_t k = 0; k < PAIRS; k++) {
+		pairs[k] = map(2 * PAGE);
+		MUST(mprotect(pairs[k] + PAGE, PAGE, PROT_READ) == 0);
+		fill(pairs[k], PAGE, 1000 + k);
+	}
+	char *p = swapped(SIZE, 91, "large");
+	pid_t child = forked();
+	for (size_t k = 0; k < PAIRS; k++)
+		check(pairs[k], PAGE, 1000 + k, "small");
+	check(p, SIZE, 91, "large");
+	if (!child)
+		_exit(0);
+	must_succeed(child, "child");
+}
+
 /* Two threads: one moves its memory away or unmaps it, the other moves its own into the hole as soon as there is one, while
  * the first is still in its system call. As the kernel does it for any two that call mremap at the same time. */
 static struct { char *from, *to; size_t bytes; } leaver;
@@ -934,6 +997,7 @@ int main(int argc, char **argv)
 			  { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-holes", remap_into_holes }, { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
+		{ "mremap-own", remap_own },	  { "many-mappings", many_mappings },
 		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },

@@ -649,6 +649,15 @@ static void *outlives_main(void *unused)
 	return unused;
 }
 
+/* Nobody ends the process as a whole: with its last thread it is over. */
+static void *ends_alone(void *unused)
+{
+	outlives_main(unused);
+	fflush(stdout);
+	syscall(SYS_exit, 7);
+	return unused;
+}
+
 static void end(const char *how)
 {
 	pthread_t thread;
@@ -681,6 +690,10 @@ static void end(const char *how)
 		MUST(pthread_create(&thread, NULL, outlives_main, NULL) == 0);
 		pthread_exit(NULL);
 	}
+	if (!strcmp(how, "alone")) {
+		MUST(pthread_create(&thread, NULL, ends_alone, NULL) == 0);
+		syscall(SYS_exit, 7);
+	}
 }
 
 #define END(function, how) static void function(void) { end(how); }
@@ -696,6 +709,7 @@ END(end_exit_group, "exit_group")
 END(end_exit, "exit")
 END(end_thread, "thread")
 END(end_pthread_exit, "pthread_exit")
+END(end_alone, "alone")
 END(end_return, "return")
 
 /* What the parent does with its memory right after a fork counts, although the fork is hardly over. */
@@ -740,7 +754,7 @@ int main(int argc, char **argv)
 		{ "end-fault", end_fault },	    { "end-abort", end_abort },
 		{ "end-_exit", end__exit },	    { "end-exit_group", end_exit_group },
 		{ "end-exit", end_exit },	    { "end-thread", end_thread },
-		{ "end-pthread_exit", end_pthread_exit }, { "end-return", end_return },
+		{ "end-pthread_exit", end_pthread_exit }, { "end-alone", end_alone }, { "end-return", end_return },
 	};
 	arguments = argv;
 	return RUN_CASE(argc, argv, cases);

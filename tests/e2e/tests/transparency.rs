@@ -58,6 +58,8 @@ cases! { "memory":
     mremap_into_the_hole_that_another_thread_leaves = "mremap-holes",
     mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",
     mremap_between_signals = "mremap-signals",
+    mremap_of_mappings_that_are_just_being_adopted = "mremap-own",
+    many_small_mappings_and_a_large_one = "many-mappings",
     memory_given_up_before_it_was_adopted = "free-early",
     nothing_appears_in_a_hole_of_the_program = "hole",
     mremap_dontunmap = "mremap-dontunmap",
@@ -108,6 +110,7 @@ cases! { "processes":
     end_by_exit_with_handlers = "end-exit",
     end_by_exit_in_a_thread = "end-thread",
     end_of_main_by_pthread_exit = "end-pthread_exit",
+    end_of_each_thread_alone = "end-alone",
     end_by_return = "end-return",
 }
 

@@ -1,0 +1,99 @@
+//! The end of a process whose own threads have all ended, each by exit(2) alone.
+//!
+//! Such a process is over for its program, but not for Linux, as long as a thread of an agent lives on. Programs end so where
+//! seccomp's strict mode refuses exit_group(2).
+
+#![allow(unsafe_code)]
+
+use std::arch::asm;
+use std::ffi::CString;
+use std::io;
+
+/// `PF_IO_WORKER` of linux/sched.h: a thread that io_uring made.
+const PF_IO_WORKER: u64 = 0x10;
+
+/// What /proc/PID/task/TID/stat says of a thread.
+#[derive(Debug, PartialEq, Eq)]
+struct ThreadStat {
+    state: u8,
+    flags: u64,
+    exit_code: i32,
+}
+
+/// Asked when the main thread has ended: whether no thread is left but `mine`.
+pub fn is_program_over(mine: &[u32]) -> io::Result<bool> {
+    let tasks = rustix::fs::Dir::new(crate::proc::open(c"/proc/self/task")?)?;
+    for task in tasks {
+        let Some(tid) = task?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if mine.contains(&tid) {
+            continue;
+        }
+        match look_at(tid) {
+            Ok(stat) if matches!(stat.state, b'Z' | b'X') || stat.flags & PF_IO_WORKER != 0 => {}
+            // It has ended since it was listed.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            Ok(_) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Ends the process as the end of its last thread would have: with the status of its main thread.
+pub fn end_process() -> ! {
+    let status = look_at(std::process::id()).map_or(0, |stat| stat.exit_code >> 8 & 0xff);
+    // SAFETY: the call does not return, and no thread of the program is left to mind it.
+    unsafe {
+        asm!("syscall", "ud2", in("rax") libc::SYS_exit_group, in("rdi") status, options(noreturn));
+    }
+}
+
+fn look_at(tid: u32) -> io::Result<ThreadStat> {
+    let path = CString::new(format!("/proc/self/task/{tid}/stat")).expect("a number has no null byte");
+    let file = crate::proc::open(&path)?;
+    let mut text = [0; 1024];
+    let len = rustix::io::read(&file, &mut text)?;
+    parse(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// `1 (name) S ...`; a name may have spaces and brackets of its own. See proc_pid_stat(5) for the order.
+fn parse(text: &[u8]) -> Option<ThreadStat> {
+    let name_end = text.iter().rposition(|&byte| byte == b')')?;
+    let fields: Vec<&str> = str::from_utf8(&text[name_end + 1..]).ok()?.split_ascii_whitespace().collect();
+    // The third is the first after the name.
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(ThreadStat {
+        state: *field(3)?.as_bytes().first()?,
+        flags: field(9)?.parse().ok()?,
+        exit_code: field(52)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let mut line = String::from("7 (a) b) Z 1 7 7 0 -1 4194316");
+        for number in 10..52 {
+            line += &format!(" {number}");
+        }
+        line += " 1792\n";
+        assert_eq!(parse(line.as_bytes()), Some(ThreadStat { state: b'Z', flags: 4_194_316, exit_code: 7 << 8 }));
+        assert_eq!(parse(b"7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn our_own_threads_are_seen() {
+        let me = std::process::id();
+        assert!(look_at(me).unwrap().flags & PF_IO_WORKER == 0);
+        assert!(!is_program_over(&[]).unwrap());
+        let all: Vec<u32> = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().ok())
+            .collect();
+        assert!(!is_program_over(&all[..all.len() - 1]).unwrap() || all.len() > 2, "a thread was overlooked");
+    }
+}
