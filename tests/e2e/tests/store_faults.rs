@@ -110,7 +110,9 @@ fn without_faults_nothing_is_lost() {
 /// Faults of several threads are read from the area together; one that fails is read again, and none of the others suffers.
 #[test]
 fn threads_whose_reads_fail_now_and_then() {
-    for (plan, counter) in [("eio-read:every=97,after=30", "read_errors"), ("flip-bit:every=97,after=30", "checksum_failures")] {
+    for (plan, counter) in
+        [("eio-read:every=97,after=30", "read_errors"), ("flip-bit:every=97,after=30", "checksum_failures")]
+    {
         let test = TempDir::new("threads-faults");
         let launch = Launch::new(&test, c_program("threads")).arg("threads").time_limit(Duration::from_secs(180));
         let finished = launch.under(&budget().flag("--fault-injection").flag(plan)).finish();
