@@ -45,15 +45,15 @@ pub unsafe extern "C" fn mremap(
     }
     // SAFETY: the symbol is libc's function of this signature.
     let real = unsafe { std::mem::transmute::<*mut c_void, Mremap>(real) };
-    for _ in 0..TRIES {
+    let mut tries = 0;
+    loop {
         // SAFETY: the caller's promise.
         let moved = unsafe { real(address, old_len, new_len, flags, place) };
         // SAFETY: libc gives each thread a number of its own.
         let is_fault = moved == libc::MAP_FAILED && unsafe { *libc::__errno_location() } == libc::EFAULT;
-        if !is_fault || !whole_mappings::wait(&crate::start::POST) {
+        if !is_fault || tries == TRIES || !whole_mappings::wait(&crate::start::POST) {
             return moved;
         }
+        tries += 1;
     }
-    // SAFETY: the caller's promise.
-    unsafe { real(address, old_len, new_len, flags, place) }
 }

@@ -182,22 +182,27 @@ impl Adopter {
     /// Adopts a mapping. `false` when the kernel refuses.
     fn register_whole(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
         let before = self.neighbours(start, end);
-        if !engine.register(start, end) {
+        if !self.register(engine, start, end) {
             return false;
         }
-        self.fresh.push((start, end));
-        self.unlooked.push_back((start, end));
         for (before, after) in before.into_iter().zip(self.neighbours(start, end)) {
             // A mapping that was made meanwhile has been cut. What is still untouched grows together again, later it may
             // not.
-            if let Some((start, end)) = after.filter(|_| after != before)
-                && engine.register(start, end)
-            {
-                self.fresh.push((start, end));
-                self.unlooked.push_back((start, end));
+            if let Some((start, end)) = after.filter(|_| after != before) {
+                self.register(engine, start, end);
             }
         }
         true
+    }
+
+    /// Adopts `start..end`, to be verified and looked up. `false` when the kernel refuses.
+    fn register(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
+        let registered = engine.register(start, end);
+        if registered {
+            self.fresh.push((start, end));
+            self.unlooked.push_back((start, end));
+        }
+        registered
     }
 
     /// What may be adopted and lies right before and right after `start..end`.
@@ -404,9 +409,7 @@ impl Adopter {
                 };
                 while let Some((from, to)) = part(vma.start.max(at), vma.end.min(end)) {
                     engine.core().unmapped(PageRange::of_bytes(at, from));
-                    if engine.uffd.register(from, to - from).is_ok() {
-                        let _ = advise(from, to - from, rustix::mm::Advice::LinuxDontFork);
-                    } else {
+                    if !engine.register_again(from, to) {
                         engine.forget_unless_swapped(PageRange::of_bytes(from, to));
                     }
                     at = to;
