@@ -15,6 +15,12 @@ pub enum Note {
     Read(Event),
     /// Everything had been read, and nothing was being changed.
     Settled,
+    /// After that: what had arrived there, and was undecided, is there still, or is not.
+    Decided(PageRange, bool),
+    /// After that: what was in doubt has been unmapped.
+    Gone(PageRange),
+    /// After that: whatever else was in doubt is there.
+    Certain,
 }
 
 /// What a page is, beside the books.
@@ -62,11 +68,16 @@ impl ForkWindow {
                     self.done.push(Done::Event(event));
                 }
             }
-            Note::Settled => {
+            Note::Settled | Note::Decided(..) => {
+                if let Note::Decided(place, is_there) = note {
+                    self.order.decide(place, is_there);
+                }
                 while let Some(event) = self.order.next_of_all(|range| any_adopted(range, &self.done, books)) {
                     self.done.push(Done::Event(event));
                 }
             }
+            Note::Gone(range) => self.done.push(Done::Event(Event::Unmapped(range))),
+            Note::Certain => self.order.end_doubts(),
         }
     }
 

@@ -75,6 +75,12 @@ impl PageRange {
         self.intersection(other).pages > 0
     }
 
+    /// Both halves.
+    pub fn halves(self) -> [Self; 2] {
+        let first = Self { pages: self.pages / 2, ..self };
+        [first, Self { start: first.end(), pages: self.pages - first.pages }]
+    }
+
     /// As many pages, from `start` on.
     pub fn moved_to(self, start: PageNumber) -> Self {
         Self { start, ..self }

@@ -350,12 +350,12 @@ impl Adopter {
                 } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from) {
                     at = adopted.min(to);
                     continue;
-                } else if !engine.register_again(from, to) {
+                } else if engine.register_again(from, to) == Some(false) {
                     engine.forget_unless_swapped(range);
-                } else if !self.has_stayed(engine, from, to) {
+                } else if !engine.is_registered(range) {
                     tries += 1;
                     if tries < VERIFY_TRIES {
-                        crate::handler::pause();
+                        engine.pause_and_settle();
                         continue;
                     }
                     // Not now. Where the kernel has it registered, faults bring it back to the books.
@@ -372,16 +372,6 @@ impl Adopter {
             self.fresh = fresh;
         }
         Ok(())
-    }
-
-    /// Whether what was registered a moment ago must have been one mapping at that time, as it is now. Where there was a
-    /// hole, what is mapped there by now is not registered, and its end would not be told.
-    fn has_stayed(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
-        let Some(query) = self.query() else { return true };
-        let is_one = query.at(start).is_some_and(|vma| vma.end >= end && vma.is_anonymous_private());
-        // In this order: what had been registered and went before the look is still counted, or gone from the books.
-        let range = PageRange::of_bytes(start, end);
-        is_one && !engine.uffd.is_changing() && engine.core().pages().adopted_in(range) == range.pages
     }
 
     /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
@@ -409,7 +399,7 @@ impl Adopter {
                 };
                 while let Some((from, to)) = part(vma.start.max(at), vma.end.min(end)) {
                     engine.core().unmapped(PageRange::of_bytes(at, from));
-                    if !engine.register_again(from, to) {
+                    if engine.register_again(from, to) == Some(false) {
                         engine.forget_unless_swapped(PageRange::of_bytes(from, to));
                     }
                     at = to;
@@ -469,13 +459,16 @@ fn next_in<'a>(vmas: &mut Peekable<impl Iterator<Item = Vma<'a>>>, at: usize, en
 }
 
 impl Engine {
-    /// Adopts `start..end`: books first. `false` when the kernel refuses.
+    /// Adopts `start..end`: books first. `false` when the kernel refuses, or the program does not rest.
     fn register(&self, start: usize, end: usize) -> bool {
         let range = PageRange::of_bytes(start, end);
-        self.adopt_when_still(range);
-        if self.uffd.register(start, end - start).is_err() {
-            self.forget_unless_swapped(range);
-            return false;
+        match self.register_when_still(range) {
+            Some(true) => {}
+            Some(false) => {
+                self.forget_unless_swapped(range);
+                return false;
+            }
+            None => return false,
         }
         // Memory of the engine may have been mapped where the maps still showed the program's.
         if private_memory::overlaps(start, end) {
@@ -488,26 +481,54 @@ impl Engine {
     }
 
     /// Registers what the books have. Memory that was mapped into a hole after the registration is not registered by it: a
-    /// page moved out of it would read as zeros. Registering again what is registered changes nothing. `false` when the
-    /// kernel refuses.
-    fn register_again(&self, start: usize, end: usize) -> bool {
+    /// page moved out of it would read as zeros. Registering again what is registered changes nothing. `Some(false)` when
+    /// the kernel refuses, `None` when events are held back.
+    fn register_again(&self, start: usize, end: usize) -> Option<bool> {
+        let gate = self.gate.pass();
+        if self.uffd.holds_events() {
+            return None;
+        }
         let registered = self.uffd.register(start, end - start).is_ok();
+        drop(gate);
         if registered {
             let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
         }
-        registered
+        Some(registered)
     }
 
     /// What is mapped there may have been moved there, and its event be unread: adopted now, it would pass for what was
-    /// there before. A program that never rests has its memory adopted all the same.
-    fn adopt_when_still(&self, range: PageRange) {
-        for looks in 1.. {
-            let gate = self.gate.pass();
-            if looks == LOOKS_MAX || !self.uffd.is_changing() {
-                return self.core().adopt(range);
+    /// there before. A program that never rests has its memory adopted all the same. Not while events are held back, when
+    /// they are about to be told apart by what is registered. Returns what the kernel says; `None` if it was not asked.
+    fn register_when_still(&self, range: PageRange) -> Option<bool> {
+        for looks in 0..2 * LOOKS_MAX {
+            if looks > 0 {
+                self.pause_and_settle();
             }
-            drop(gate);
-            crate::handler::pause();
+            // Until it is registered: no event is read in between.
+            let _gate = self.gate.pass();
+            if !self.uffd.holds_events() && (looks + 1 >= LOOKS_MAX || !self.uffd.is_changing()) {
+                self.core().adopt(range);
+                return Some(self.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok());
+            }
+        }
+        None
+    }
+
+    /// Whether all of `range` is adopted and registered. Where there was a hole when it was registered, what is mapped there
+    /// by now is not, and its end would not be told.
+    fn is_registered(&self, range: PageRange) -> bool {
+        // In this order: what had been registered and went before the look is still counted, or gone from the books.
+        self.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE) == Some(true)
+            && !self.uffd.is_changing()
+            && self.core().pages().adopted_in(range) == range.pages
+    }
+
+    /// Lets the program go on, and applies what is held back if it rests.
+    fn pause_and_settle(&self) {
+        crate::handler::pause();
+        let _gate = self.gate.shut();
+        if !self.is_frozen() {
+            self.settle_events(false);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Events: what the program does to adopted memory, put in order and written into the books, or beside them while a fork
 //! needs them still.
 
-use uswap_core::event_order::Event;
+use uswap_core::event_order::{Doubt, Event};
 use uswap_core::fork_window::Note;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
+use uswap_sys::maps::MapQuery;
 use uswap_sys::uffd::Message;
 
 use crate::engine::Engine;
@@ -42,10 +43,67 @@ impl Engine {
             return;
         }
         if frozen {
-            self.note_aside(Note::Settled);
+            self.settle_aside();
         } else {
-            self.apply_all();
+            self.settle();
         }
+    }
+
+    fn settle(&self) {
+        self.apply_all();
+        let undecided = || self.order.lock().undecided();
+        while let Some(place) = undecided() {
+            let Some(is_there) = self.is_there(place) else { return };
+            self.decide(place, is_there);
+        }
+        let doubts = self.order.lock().doubts().to_vec();
+        let Some(gone) = self.gone(&doubts) else { return };
+        gone.into_iter().for_each(|part| self.apply(Event::Unmapped(part)));
+        self.end_doubts();
+    }
+
+    /// As [`settle`](Self::settle), as far as the journal has room. The rest is settled when the window has been closed.
+    fn settle_aside(&self) {
+        self.note_aside(Note::Settled);
+        let undecided = || self.window.order(|order| order.undecided());
+        while let Some(place) = undecided().filter(|_| self.window.has_room_for(1)) {
+            let Some(is_there) = self.is_there(place) else { return };
+            self.note_aside(Note::Decided(place, is_there));
+        }
+        let doubts = self.window.order(|order| order.doubts().to_vec());
+        let Some(gone) = self.gone(&doubts) else { return };
+        if !doubts.is_empty() && self.window.has_room_for(gone.len() + 1) {
+            gone.into_iter().for_each(|part| self.note_aside(Note::Gone(part)));
+            self.note_aside(Note::Certain);
+        }
+    }
+
+    /// Whether what a mremap has moved to `place` is there still; `None` when the program is changing its memory.
+    fn is_there(&self, place: PageRange) -> Option<bool> {
+        let begins_here = begins_at(place.start.address());
+        let is_there = begins_here && self.uffd.is_registered(place.start.address(), PAGE_SIZE)?;
+        // In this order: what an unread event tells of is counted still.
+        (!self.uffd.kernel_is_changing()).then_some(is_there)
+    }
+
+    /// What of `doubts` has been unmapped; `None` when the program is changing its memory.
+    fn gone(&self, doubts: &[Doubt]) -> Option<Vec<PageRange>> {
+        let mut gone = Vec::new();
+        for doubt in doubts {
+            if doubt.from_its_start && !self.is_there(doubt.place)? {
+                gone.push(doubt.range);
+                continue;
+            }
+            let mut parts = vec![doubt.range];
+            while let Some(part) = parts.pop() {
+                match self.uffd.is_registered(part.start.address(), part.pages as usize * PAGE_SIZE)? {
+                    true => {}
+                    false if part.pages == 1 => gone.push(part),
+                    false => parts.extend(part.halves()),
+                }
+            }
+        }
+        (doubts.is_empty() || !self.uffd.kernel_is_changing()).then_some(gone)
     }
 
     /// Applies the events that may be applied, now that `event` has been read.
@@ -67,10 +125,33 @@ impl Engine {
         while let Some(event) = order.next_of_all(|range| self.core().pages().has_adopted(range)) {
             self.apply(event);
         }
-        self.uffd.hold_events(false);
+        self.uffd.hold_events(order.holds());
     }
 
-    fn apply(&self, event: Event) {
+    /// Applies everything, in a child that cannot ask any more what was there.
+    pub(crate) fn end_events(&self) {
+        self.apply_all();
+        let undecided = || self.order.lock().undecided();
+        while let Some(place) = undecided() {
+            self.decide(place, false);
+        }
+        self.end_doubts();
+    }
+
+    /// What was undecided is decided.
+    pub(crate) fn decide(&self, place: PageRange, is_there: bool) {
+        self.order.lock().decide(place, is_there);
+        self.apply_all();
+    }
+
+    /// What was in doubt is certain.
+    pub(crate) fn end_doubts(&self) {
+        let mut order = self.order.lock();
+        order.end_doubts();
+        self.uffd.hold_events(order.holds());
+    }
+
+    pub(crate) fn apply(&self, event: Event) {
         self.core().apply(event);
         if let Event::Remapped { from, to } = event {
             fork_advice::moved(from.start, to, from.pages);
@@ -79,4 +160,10 @@ impl Engine {
         let range = event.range();
         self.wake(range.start, range.pages);
     }
+}
+
+/// Whether a mapping begins at `address`; before Linux 6.11, whether one may.
+fn begins_at(address: usize) -> bool {
+    let found = MapQuery::open_self().ok().map(|mut query| query.at(address).is_some_and(|vma| vma.start == address));
+    found.unwrap_or(true)
 }

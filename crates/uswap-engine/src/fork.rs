@@ -27,6 +27,7 @@ use uswap_sys::report::Reason;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::fork_window::{Beside, ForkWindow, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::futex::{RawLock, Word};
@@ -254,6 +255,11 @@ impl Window {
     pub fn is_settled(&self) -> bool {
         self.seen.lock().order().is_empty()
     }
+
+    /// Looks at the events that were read.
+    pub fn order<T>(&self, look: impl FnOnce(&EventOrder) -> T) -> T {
+        look(self.seen.lock().order())
+    }
 }
 
 impl Engine {
@@ -374,6 +380,9 @@ impl Engine {
             }
             Note::Read(event) => self.put_in_order(event),
             Note::Settled => self.apply_all(),
+            Note::Decided(place, is_there) => self.decide(place, is_there),
+            Note::Gone(range) => self.apply(Event::Unmapped(range)),
+            Note::Certain => self.end_doubts(),
         }
     }
 
@@ -579,7 +588,7 @@ impl Monitor {
         for note in window.notes() {
             engine.apply_note(*note);
         }
-        engine.apply_all();
+        engine.end_events();
         std::mem::forget(window.seen);
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));

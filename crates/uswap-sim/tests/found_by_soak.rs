@@ -53,3 +53,11 @@ fn memory_moved_into_a_hole_is_not_dropped_by_the_event_that_made_the_hole() {
 fn a_scan_does_not_take_what_came_for_what_has_gone() {
     some_seed_fails_with(Remedies { scans_when_still: false, ..Remedies::ALL });
 }
+
+/// A mremap waits in the books for the late event of what was at its place. Its thread has returned, and unmaps what it has
+/// moved: that event was taken for the late one. The mremap was applied after it, and its content stayed in the books for
+/// ever, where another mapping came to be.
+#[test]
+fn what_was_moved_and_unmapped_at_once_does_not_stay() {
+    some_seed_fails_with(Remedies { doubts_are_asked: false, ..Remedies::ALL });
+}

@@ -61,7 +61,7 @@ struct TransferRequest {
     done: i64,
 }
 
-/// `uffdio_zeropage` and `uffdio_poison` share this layout; `done` is `zeropage` or `updated`.
+/// `uffdio_zeropage`, `uffdio_continue` and `uffdio_poison` share this layout; `done` is `zeropage`, `mapped` or `updated`.
 #[repr(C)]
 struct FillRequest {
     range: RangeRequest,
@@ -77,6 +77,7 @@ const IOC_WAKE: Opcode = opcode::read::<RangeRequest>(GROUP, 0x02);
 const IOC_COPY: Opcode = opcode::read_write::<TransferRequest>(GROUP, 0x03);
 const IOC_ZEROPAGE: Opcode = opcode::read_write::<FillRequest>(GROUP, 0x04);
 const IOC_MOVE: Opcode = opcode::read_write::<TransferRequest>(GROUP, 0x05);
+const IOC_CONTINUE: Opcode = opcode::read_write::<FillRequest>(GROUP, 0x07);
 const IOC_POISON: Opcode = opcode::read_write::<FillRequest>(GROUP, 0x08);
 
 /// A set of userfaultfd features.
@@ -576,6 +577,19 @@ impl Uffd {
         // SAFETY: the layout is uffdio_zeropage's. An empty range is not a range, so nothing is changed.
         let result = unsafe { self.ioctl::<IOC_ZEROPAGE, _>(&mut request) };
         result.is_err_and(|errno| errno == Errno::AGAIN)
+    }
+
+    /// Whether all of a range is one anonymous mapping and registered, here or elsewhere; `None` while the program is
+    /// changing its memory. `false` tells what was when the kernel looked: an unread event may tell why. Fault path.
+    pub fn is_registered(&self, addr: usize, len: usize) -> Option<bool> {
+        let mut request = FillRequest { range: RangeRequest { start: addr as u64, len: len as u64 }, mode: 0, done: 0 };
+        // SAFETY: the layout is uffdio_continue's. It is for shared memory: of other memory the kernel looks at nothing but
+        // the mapping, and says that the request is invalid.
+        match unsafe { self.ioctl::<IOC_CONTINUE, _>(&mut request) } {
+            Err(Errno::AGAIN) => None,
+            Err(Errno::INVAL) => Some(true),
+            _ => Some(false),
+        }
     }
 
     /// Waits until there is a message; false when the time is over or a signal came. `None` waits for

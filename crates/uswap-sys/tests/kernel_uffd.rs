@@ -168,6 +168,32 @@ fn t11e_nothing_is_filled_while_a_remove_event_is_unread() {
     assert_eq!(uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake), complete(P));
 }
 
+#[test]
+fn t11m_what_is_registered_can_be_asked() {
+    let uffd = uffd_or_skip!(Features::EVENT_UNMAP);
+    let start = registered(&uffd, 4);
+    assert_eq!(uffd.is_registered(start, 4 * P), Some(true));
+    assert_eq!(uffd.is_registered(start + 3 * P, P), Some(true));
+    // Whatever its pages are, and nothing of them is changed.
+    assert!(uffd.copy(start + P, DATA.as_ptr(), P, Wake::Wake).is_complete());
+    assert_eq!(uffd.is_registered(start, 2 * P), Some(true));
+    // SAFETY: our own page, populated.
+    assert_eq!(unsafe { *((start + P) as *const u8) }, DATA[0]);
+    uffd.unregister(start + 2 * P, P).unwrap();
+    assert_eq!(uffd.is_registered(start + 2 * P, P), Some(false));
+    assert_eq!(uffd.is_registered(start, 4 * P), Some(false));
+    assert_eq!(uffd.is_registered(start, 2 * P), Some(true));
+    std::thread::scope(|scope| {
+        // SAFETY: our own mapping, not used any more.
+        scope.spawn(move || unsafe { rustix::mm::munmap(at(start + 3 * P), P).unwrap() });
+        assert!(uffd.wait_readable(Some(10_000)).unwrap());
+        assert_eq!(uffd.is_registered(start, P), None);
+        assert_eq!(next(&uffd), Message::Unmap { start: start + 3 * P, end: start + 4 * P });
+    });
+    assert_eq!(uffd.is_registered(start + 3 * P, P), Some(false));
+    assert_eq!(uffd.is_registered(start, P), Some(true));
+}
+
 /// The supervisor holds descriptors of other processes: a child puts its own in place of one of ours.
 #[test]
 fn t11f_a_process_that_has_ended_is_told_apart() {

@@ -41,6 +41,8 @@ happenings! {
     Unmap = "unmappings",
     Remap = "movings of memory",
     EventHeld = "events held back for an older one that was due",
+    Decided = "movings that might have been older than what they left",
+    DoubtIsGone = "pages that had arrived, and been unmapped unnoticed",
     Grow = "growings of memory",
     Adopt = "adoptions",
     LazilyDropped = "pages that the kernel dropped after MADV_FREE",

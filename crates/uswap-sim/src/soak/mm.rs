@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use uswap_core::event_order::Event;
+use uswap_core::event_order::{Doubt, Event};
 use uswap_core::{FrameId, PageNumber, PageRange};
 
 use crate::chance::Chance;
@@ -311,6 +311,21 @@ impl Mm {
                 None
             }
         }
+    }
+
+    /// Whether what has been moved to `place` is there still, by the mappings of now.
+    pub fn is_there(&self, place: PageRange) -> bool {
+        self.at(place.start).registered && self.mapping_around(place.start).start == place.start
+    }
+
+    /// What of `doubts` has been unmapped, by the mappings of now.
+    pub fn gone(&self, doubts: &[Doubt]) -> Vec<PageRange> {
+        let mut gone = Vec::new();
+        for doubt in doubts {
+            let all = doubt.from_its_start && !self.is_there(doubt.place);
+            gone.extend(pages_of(doubt.range).filter(|&page| all || !self.at(page).registered));
+        }
+        gone.into_iter().map(|page| PageRange { start: page, pages: 1 }).collect()
     }
 
     /// UFFDIO_POISON.

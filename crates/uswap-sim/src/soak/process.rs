@@ -25,6 +25,8 @@ pub(super) struct Process {
     pub threads: Vec<Doing>,
     /// The page that a stream of accesses touched last.
     pub cursor: PageNumber,
+    /// What the last mremap to return has moved, until its thread does something.
+    pub arrived: Option<(usize, PageRange)>,
     pub books: Books,
     pub order: EventOrder,
     pub actors: Vec<Actor>,
@@ -73,6 +75,7 @@ impl Process {
             truth: Truth::new(scenario.span),
             threads: vec![Doing::Ready; scenario.threads],
             cursor: PageNumber(BASE),
+            arrived: None,
             books: Books::new(config, scenario.forks > 0),
             order: EventOrder::default(),
             actors: (0..=scenario.handlers).map(Actor::new).collect(),
@@ -122,6 +125,11 @@ impl Process {
     fn choose(&mut self, thread: usize, world: &mut World) -> Checked {
         if world.chance.happens(world.scenario.calls, 1000) {
             return self.call(thread, world);
+        }
+        if let Some((_, place)) = self.arrived.take_if(|arrived| arrived.0 == thread)
+            && world.chance.happens(1, 3)
+        {
+            return self.go_on_with(thread, place, world);
         }
         if let Some(hole) = self.fresh_hole()
             && world.chance.happens(1, 4)
@@ -338,8 +346,22 @@ impl Process {
             }
             // The old range is reported next; the kernel counted it as changing all the time.
             Call::Remap { from, .. } => self.change(thread, Call::Unmap { range: from, arrived: call.arriving() }),
-            Call::Unmap { .. } => {}
+            Call::Unmap { arrived, .. } => self.arrived = arrived.map(|place| (thread, place)),
         }
+    }
+
+    /// A mremap has returned to `thread`: what it has moved is unmapped, or moved on, at once.
+    fn go_on_with(&mut self, thread: usize, place: PageRange, world: &mut World) -> Checked {
+        let is_there = pages_of(place).all(|page| self.mm.at(page).mapping != 0);
+        if !is_there || self.is_another_calls(place) {
+            return Ok(());
+        }
+        if world.chance.happens(2, 3) {
+            return self.unmap(thread, place, world);
+        }
+        let to = PageNumber(BASE + world.chance.below(world.scenario.span));
+        self.remap(thread, place, to, world);
+        Ok(())
     }
 
     /// The kernel drops a page that was given up with MADV_FREE.
@@ -371,14 +393,40 @@ impl Process {
     }
 
     /// Nothing is being changed, and everything was read: no event is due.
-    pub fn settle_events(&mut self, world: &World) {
+    pub fn settle_events(&mut self, world: &mut World) {
+        self.apply_all(world);
+        while let Some(place) = self.order.undecided() {
+            let is_there = self.mm.is_there(place);
+            world.coverage.note(Happening::Decided);
+            self.decide(place, is_there, world);
+        }
+    }
+
+    /// What was undecided is decided.
+    pub fn decide(&mut self, place: PageRange, is_there: bool, world: &World) {
+        self.order.decide(place, is_there);
+        self.apply_all(world);
+    }
+
+    pub fn apply_all(&mut self, world: &World) {
         while let Some(event) = self.order.next_of_all(|range| self.books.look().pages().has_adopted(range)) {
             self.apply(event, world);
         }
-        self.mm.held = false;
+        self.mm.held = self.order.holds();
     }
 
-    fn apply(&mut self, event: Event, world: &World) {
+    /// When nothing is being changed: what was in doubt is certain.
+    pub fn end_doubts(&mut self, world: &mut World) {
+        let gone = if world.remedies.doubts_are_asked { self.mm.gone(self.order.doubts()) } else { Vec::new() };
+        for part in gone {
+            world.coverage.note(Happening::DoubtIsGone);
+            self.apply(Event::Unmapped(part), world);
+        }
+        self.order.end_doubts();
+        self.mm.held = self.order.holds();
+    }
+
+    pub fn apply(&mut self, event: Event, world: &World) {
         self.books.tell(move |core| core.apply(event));
         if world.remedies.events_wake {
             self.wake(event.range(), world);

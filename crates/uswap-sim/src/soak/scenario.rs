@@ -87,7 +87,16 @@ impl Scenario {
             trashes: chance.below(6),
             swapoffs: (span / 16).is_multiple_of(3),
         };
-        if chance.happens(1, 8) { scenario.with_random_faults() } else { scenario }
+        match chance.below(16) {
+            0 | 1 => scenario.with_random_faults(),
+            2 | 3 => scenario.with_many_calls(),
+            _ => scenario,
+        }
+    }
+
+    /// Threads that move and unmap memory all the time, and look at little of it.
+    fn with_many_calls(self) -> Scenario {
+        Scenario { threads: 3 + self.threads % 2, calls: 400, forks: self.forks / 16, faults: FaultRates::NONE, ..self }
     }
 
     /// A program that works at random on what it has written to an area: what cluster readahead is for.

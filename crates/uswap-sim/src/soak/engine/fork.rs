@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use uswap_core::event_order::EventOrder;
+use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::fork_window::{Beside, ForkWindow, Note};
 use uswap_core::{EntryId, Location, PageNumber, PageRange, PageState};
 
@@ -172,6 +172,13 @@ impl Window {
         }
         if process.mm.changing == 0 && !self.seen.order().is_empty() {
             self.note(Note::Settled, process);
+            while let Some(place) = self.seen.order().undecided() {
+                self.note(Note::Decided(place, process.mm.is_there(place)), process);
+            }
+            for part in process.mm.gone(self.seen.order().doubts()) {
+                self.note(Note::Gone(part), process);
+            }
+            self.note(Note::Certain, process);
         }
         process.mm.held = self.seen.order().holds();
         Ok(())
@@ -238,7 +245,13 @@ fn apply(note: Note, process: &mut Process, world: &mut World) {
             });
         }
         Note::Read(event) => process.read_event(event, world),
-        Note::Settled => process.settle_events(world),
+        Note::Settled => process.apply_all(world),
+        Note::Decided(place, is_there) => process.decide(place, is_there, world),
+        Note::Gone(range) => process.apply(Event::Unmapped(range), world),
+        Note::Certain => {
+            process.order.end_doubts();
+            process.mm.held = process.order.holds();
+        }
     }
 }
 
@@ -262,6 +275,7 @@ fn make_child(parent: &mut Process, id: usize, ledger: usize, window: &Window, w
         truth: parent.truth.forked(),
         threads: vec![Doing::Ready; 1 + world.chance.index(2)],
         cursor: parent.cursor,
+        arrived: None,
         books,
         order: EventOrder::default(),
         actors: (0..=world.scenario.handlers).map(Actor::new).collect(),
@@ -278,7 +292,12 @@ fn make_child(parent: &mut Process, id: usize, ledger: usize, window: &Window, w
     for note in &window.notes {
         apply(*note, &mut child, world);
     }
-    child.settle_events(world);
+    child.apply_all(world);
+    while let Some(place) = child.order.undecided() {
+        child.decide(place, false, world);
+    }
+    child.order.end_doubts();
+    child.mm.held = false;
     // What is not mapped any more is forgotten; the rest is registered with the child's own userfaultfd.
     let all = child.mm.all();
     let adopted = adopted_part(&child, PageRange { start: PageNumber(0), pages: 1 << 40 });

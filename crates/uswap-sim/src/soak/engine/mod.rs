@@ -202,6 +202,7 @@ impl Actor {
         }
         if process.mm.changing == 0 {
             process.settle_events(world);
+            process.end_doubts(world);
         }
         Ok(messages.len())
     }
