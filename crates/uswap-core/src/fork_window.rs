@@ -174,10 +174,13 @@ mod tests {
         assert_eq!(window.look_up(PageNumber(100), &books), Beside::Discarded);
         window.note(Note::Installed(PageNumber(300)), &books);
         assert_eq!(window.look_up(PageNumber(300), &books), Beside::Installed);
-        window.note(moved(range(300, 10), 100), &books);
-        // The old place of the first has not been reported as unmapped, so this one waits.
-        assert!(window.order().holds());
         window.note(Note::Read(Event::Unmapped(range(100, 10))), &books);
+        window.note(moved(range(300, 10), 100), &books);
+        // It may be older than the first, and leave it alone.
+        assert!(window.order().holds());
+        window.note(Note::Settled, &books);
+        assert_eq!(window.order().undecided(), Some(range(300, 10)));
+        window.note(Note::Decided(range(300, 10), false), &books);
         assert_eq!(window.look_up(PageNumber(100), &books), Beside::Installed);
         window.note(Note::Read(Event::Removed(range(100, 1))), &books);
         assert_eq!(window.look_up(PageNumber(100), &books), Beside::Discarded);
@@ -192,10 +195,17 @@ mod tests {
         window.note(Note::Read(Event::Unmapped(range(200, 5))), &books);
         assert!(window.order().holds());
         window.note(Note::Read(Event::Unmapped(range(100, 10))), &books);
-        assert!(!window.order().holds());
+        // By the events alone, what was moved to page 100 may have gone as well.
+        assert!(window.order().holds());
         let known = |page| Beside::Known(PageNumber(page), Some(PageState::SwappedZero));
         assert_eq!(window.look_up(PageNumber(100), &books), known(200));
         assert_eq!(window.look_up(PageNumber(300), &books), known(100));
+        window.note(Note::Settled, &books);
+        window.note(Note::Gone(range(103, 2)), &books);
+        window.note(Note::Certain, &books);
+        assert!(!window.order().holds());
+        assert_eq!(window.look_up(PageNumber(100), &books), known(200));
+        assert_eq!(window.look_up(PageNumber(103), &books), Beside::Discarded);
     }
 
     /// Against a plain set of pages.
