@@ -90,7 +90,9 @@ impl Engine {
     fn gone(&self, doubts: &[Doubt]) -> Option<Vec<PageRange>> {
         let mut gone = Vec::new();
         for doubt in doubts {
-            if doubt.from_its_start && !self.is_there(doubt.place)? {
+            let start = doubt.place.start.address();
+            if doubt.from_its_start && self.uffd.is_registered(start, PAGE_SIZE)? && !begins_at(start) {
+                // Something has grown over it.
                 gone.push(doubt.range);
                 continue;
             }

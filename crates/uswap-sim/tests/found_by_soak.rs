@@ -61,3 +61,9 @@ fn a_scan_does_not_take_what_came_for_what_has_gone() {
 fn what_was_moved_and_unmapped_at_once_does_not_stay() {
     some_seed_fails_with(Remedies { doubts_are_asked: false, ..Remedies::ALL });
 }
+
+/// The head of such a place was moved on and its tail lives: what begins there no more is not all gone.
+#[test]
+fn what_was_moved_on_in_part_stays_for_the_rest() {
+    assert!(run_with(139_100, Remedies::ALL).violation.is_none());
+}

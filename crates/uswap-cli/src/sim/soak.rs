@@ -113,7 +113,9 @@ fn replay(seed: u64, what: &str) -> String {
 /// Keeps how far the soak has come; whole or not at all.
 fn note(plan: Plan, done: u64, progress: Option<&PathBuf>) -> Result<(), Failure> {
     let Some(path) = progress else { return Ok(()) };
-    let beside = path.with_extension("new");
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
     super::write_file(&beside, plan.record(done).as_bytes())?;
     std::fs::rename(&beside, path).map_err(|error| {
         Failure::ours(format!("cannot write '{}': {}", path.display(), crate::failure::reason(&error)))

@@ -322,7 +322,9 @@ impl Mm {
     pub fn gone(&self, doubts: &[Doubt]) -> Vec<PageRange> {
         let mut gone = Vec::new();
         for doubt in doubts {
-            let all = doubt.from_its_start && !self.is_there(doubt.place);
+            let start = doubt.place.start;
+            let is_overgrown = self.at(start).registered && self.mapping_around(start).start != start;
+            let all = doubt.from_its_start && is_overgrown;
             gone.extend(pages_of(doubt.range).filter(|&page| all || !self.at(page).registered));
         }
         gone.into_iter().map(|page| PageRange { start: page, pages: 1 }).collect()
