@@ -171,8 +171,7 @@ impl Adopter {
             return Ok(0);
         }
         let Some((start, end)) = self.as_it_is_now(start, end) else { return Ok(0) };
-        self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
-        if !self.register_whole(engine, start, end) {
+        if !self.register_whole(engine, start, end)? {
             return Ok(0);
         }
         self.adopted += 1;
@@ -180,29 +179,30 @@ impl Adopter {
     }
 
     /// Adopts a mapping. `false` when the kernel refuses.
-    fn register_whole(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
+    fn register_whole(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<bool> {
         let before = self.neighbours(start, end);
-        if !self.register(engine, start, end) {
-            return false;
+        if !self.register(engine, start, end)? {
+            return Ok(false);
         }
         for (before, after) in before.into_iter().zip(self.neighbours(start, end)) {
             // A mapping that was made meanwhile has been cut. What is still untouched grows together again, later it may
             // not.
             if let Some((start, end)) = after.filter(|_| after != before) {
-                self.register(engine, start, end);
+                self.register(engine, start, end)?;
             }
         }
-        true
+        Ok(true)
     }
 
     /// Adopts `start..end`, to be verified and looked up. `false` when the kernel refuses.
-    fn register(&mut self, engine: &Engine, start: usize, end: usize) -> bool {
+    fn register(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<bool> {
+        self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
         let registered = engine.register(start, end);
         if registered {
             self.fresh.push((start, end));
             self.unlooked.push_back((start, end));
         }
-        registered
+        Ok(registered)
     }
 
     /// What may be adopted and lies right before and right after `start..end`.
@@ -347,7 +347,7 @@ impl Adopter {
                 if !piece.is_anonymous_private {
                     let _ = engine.uffd.unregister(from, to - from);
                     engine.core().let_go_untouched(range);
-                } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from) {
+                } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
                     at = adopted.min(to);
                     continue;
                 } else if engine.register_again(from, to) == Some(false) {
@@ -375,11 +375,12 @@ impl Adopter {
     }
 
     /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
-    fn adopt_rest(&mut self, engine: &Engine, address: usize) -> Option<usize> {
-        let (start, end) = self.query().and_then(|query| adoptable_part(query, address))?;
+    fn adopt_rest(&mut self, engine: &Engine, address: usize) -> io::Result<Option<usize>> {
+        let part = self.query().and_then(|query| adoptable_part(query, address));
+        let Some((start, end)) = part else { return Ok(None) };
         let whole = PageRange::of_bytes(start, end);
-        let adopted = engine.core().pages().adopted_in(whole);
-        (adopted < whole.pages && self.register_whole(engine, start, end)).then_some(end)
+        let is_whole = engine.core().pages().adopted_in(whole) == whole.pages;
+        Ok((!is_whole && self.register_whole(engine, start, end)?).then_some(end))
     }
 
     /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped

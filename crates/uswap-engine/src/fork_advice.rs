@@ -203,12 +203,15 @@ impl Kept {
         }
     }
 
-    /// The kernel's flags of `range`, which is not adopted, are the program's.
+    /// The kernel's flags of `range`, which is not adopted, are the program's; but not where mremap has enlarged a mapping
+    /// that is: what has grown has the engine's flags, and the program's advice is that of the memory before it.
     pub fn learn(&mut self, range: PageRange, mappings: &[Mapping]) {
         self.pages.remove(range);
         for mapping in mappings.iter().filter(|mapping| mapping.kept) {
             let both = mapping.range.intersection(range);
-            if both.pages > 0 {
+            let has_grown = mapping.managed;
+            let is_kept_before = mapping.range.start < both.start && self.pages.contains(PageNumber(both.start.0 - 1));
+            if both.pages > 0 && (!has_grown || is_kept_before) {
                 self.pages.insert(both);
             }
         }
@@ -292,6 +295,18 @@ mod tests {
         ];
         kept.learn(range(0, 26), &mappings);
         assert_eq!(all(&kept), [range(5, 5), range(24, 16)]);
+    }
+
+    #[test]
+    fn flags_of_what_has_grown_are_the_engines() {
+        let mut kept = kept(&[range(10, 10)]);
+        let grown =
+            |start, pages| Mapping { range: range(start, pages), kept: true, managed: true, ..Mapping::default() };
+        let mappings = [grown(10, 15), grown(30, 10), grown(50, 5)];
+        kept.learn(range(20, 10), &mappings);
+        kept.learn(range(35, 5), &mappings);
+        kept.learn(range(50, 5), &mappings);
+        assert_eq!(all(&kept), [range(10, 15)]);
     }
 
     #[test]

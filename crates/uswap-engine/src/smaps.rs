@@ -8,8 +8,10 @@ use uswap_core::PageRange;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub range: PageRange,
-    /// MADV_DONTFORK.
+    /// MADV_DONTFORK: the program's, or the engine's where it is managed.
     pub kept: bool,
+    /// Registered with a userfaultfd.
+    pub managed: bool,
     /// MADV_WIPEONFORK.
     pub wiped: bool,
     /// Pages of it were given up with MADV_FREE, not written since, and are still there.
@@ -34,7 +36,12 @@ fn parse(smaps: &[u8]) -> Vec<Mapping> {
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
             // The last line of a mapping.
             let has = |flag: &[u8]| flags.split(|&byte| byte == b' ').any(|word| word == flag);
-            found.extend(mapping.take().map(|mapping| Mapping { kept: has(b"dc"), wiped: has(b"wf"), ..mapping }));
+            found.extend(mapping.take().map(|mapping| Mapping {
+                kept: has(b"dc"),
+                managed: has(b"um"),
+                wiped: has(b"wf"),
+                ..mapping
+            }));
         } else if line.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
             mapping = addresses(line).map(|range| Mapping { range, ..Mapping::default() });
         }
@@ -61,6 +68,7 @@ mod tests {
         let smaps = b"7f0000000000-7f0000003000 rw-p 00000000 00:00 0 \nSize: 12 kB\nVmFlags: rd wr mr mw me dc ac \n\
             7f0000003000-7f0000004000 rw-p 00000000 00:00 0 [heap]\nLazyFree:              0 kB\nVmFlags: rd wr mr sd \n\
             7f0000005000-7f0000006000 rw-p 00000000 00:00 0\nVmFlags: rd wr wf\n\
+            7f0000006000-7f0000007000 rw-p 00000000 00:00 0\nVmFlags: rd wr dc um\n\
             7f0000007000-7f0000009000 rw-p 00000000 00:00 0\nLazyFree:              4 kB\nVmFlags: rd wr\n";
         let range = |start, pages| PageRange { start: PageNumber(start), pages };
         assert_eq!(
@@ -68,6 +76,7 @@ mod tests {
             [
                 Mapping { range: range(0x7f0000000, 3), kept: true, ..Mapping::default() },
                 Mapping { range: range(0x7f0000005, 1), wiped: true, ..Mapping::default() },
+                Mapping { range: range(0x7f0000006, 1), kept: true, managed: true, ..Mapping::default() },
                 Mapping { range: range(0x7f0000007, 2), lazily_freed: true, ..Mapping::default() },
             ]
         );

@@ -672,6 +672,39 @@ static void advise_fork(void)
 	must_succeed(child, "child after DOFORK");
 }
 
+/* A mapping grows in place when a part of it is managed already, in a program that keeps some memory from its children: what
+ * has grown is not among it, but where the mapping was. */
+static void advise_grown(void)
+{
+	size_t half = 48 * MiB, step = 4 * MiB;
+	char *p = map(2 * half), *kept = map(2 * half);
+	MUST(munmap(p + half, half) == 0);
+	MUST(munmap(kept + half, half) == 0);
+	MUST(madvise(kept, half, MADV_DONTFORK) == 0);
+	fill(p, half, 25);
+	fill(kept, half, 26);
+	push_out(p, half, "before it grows");
+	push_out(kept, half, "before it grows");
+	for (size_t size = half; size < 2 * half; size += step) {
+		MUST(mremap(p, size, size + step, 0) == p);
+		MUST(mremap(kept, size, size + step, 0) == kept);
+		fill(p, size + step, 25);
+		fill(kept, size + step, 26);
+	}
+	push_out(p, 2 * half, "grown");
+	pid_t child = forked();
+	if (!child) {
+		check(p, 2 * half, 25, "grown, in the child");
+		for (size_t at = 0; at < 2 * half; at += step)
+			if (trap_of((uint64_t *)(kept + at), 0) != SIGSEGV)
+				bad("MADV_DONTFORK memory that has grown can be read in the child");
+		_exit(0);
+	}
+	must_succeed(child, "child");
+	check(p, 2 * half, 25, "grown");
+	check(kept, 2 * half, 26, "grown and kept");
+}
+
 /* --- where memory can lie --- */
 
 static unsigned char bss[96 * 1024 * 1024] __attribute__((aligned(4096)));
@@ -1002,7 +1035,8 @@ int main(int argc, char **argv)
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
 		{ "mremap-own", remap_own },	  { "many-mappings", many_mappings },
 		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
-		{ "madvise-fork", advise_fork },  { "bss", bss_and_data },
+		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
+		{ "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },
 		{ "shared", shared },		  { "io", io },
 		{ "direct", direct },		  { "limits", limits },

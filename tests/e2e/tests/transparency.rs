@@ -66,6 +66,7 @@ cases! { "memory":
     munmap_and_brk = "munmap",
     madvise_dontneed_and_free = "madvise",
     madvise_dontfork_and_wipeonfork = "madvise-fork",
+    madvise_dontfork_and_a_mapping_that_grows = "madvise-fork-grown",
     large_bss_and_data = "bss",
     thread_stacks = "stacks",
     the_main_stack_grows = "main-stack",
