@@ -233,6 +233,11 @@ impl PageTable {
         self.adopted.next(from)
     }
 
+    /// The parts of `range` that are not adopted.
+    pub fn not_adopted(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        self.adopted.outside(range)
+    }
+
     /// Number of adopted pages with content, or on their way: all but untouched ones.
     pub fn known_pages(&self) -> u64 {
         self.known_pages

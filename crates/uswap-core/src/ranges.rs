@@ -68,6 +68,22 @@ impl RangeSet {
             Some(PageRange { start: next.start, pages: end.0 - next.start.0 })
         })
     }
+
+    /// The parts of `range` that are not in the set, in order.
+    pub fn outside(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        let mut from = range.start;
+        core::iter::from_fn(move || {
+            while from < range.end() {
+                let next = self.next(from).filter(|next| next.start < range.end());
+                let (start, end) = (from, next.map_or(range.end(), |next| next.start));
+                from = next.map_or(range.end(), |next| next.end());
+                if start < end {
+                    return Some(PageRange { start, pages: end.0 - start.0 });
+                }
+            }
+            None
+        })
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +114,8 @@ mod tests {
             }
             plain[start as usize..(start + pages) as usize].fill(insert);
             let all: u64 = set.within(range(0, 96)).map(|part| part.pages).sum();
+            let others: Vec<u64> = set.outside(range(3, 90)).flat_map(|part| part.start.0..part.end().0).collect();
+            assert_eq!(others, (3..93).filter(|&page| !plain[page as usize]).collect::<Vec<_>>());
             assert_eq!(all, plain.iter().filter(|&&there| there).count() as u64);
             for (page, &there) in plain.iter().enumerate() {
                 assert_eq!(set.contains(PageNumber(page as u64)), there);

@@ -38,7 +38,8 @@ const VERIFY_TRIES: u32 = 8;
 
 /// Walks over the program's memory and adopts it.
 pub(crate) struct Adopter {
-    maps: Vec<u8>,
+    /// The text of /proc/self/maps, whenever it is read.
+    pub maps: Vec<u8>,
     /// The mappings that may be adopted, in a walk.
     candidates: Vec<(usize, usize)>,
     present: Box<[PresentRange; RANGES]>,
@@ -243,15 +244,9 @@ impl Adopter {
             self.kept.catch_up();
             self.mappings = Some(smaps::mappings()?);
         }
-        let mut at = range.start;
-        while at < range.end() {
-            let next = engine.core().pages().next_adopted_range(at).filter(|adopted| adopted.start < range.end());
-            let gap_end = next.map_or(range.end(), |adopted| adopted.start);
-            if at < gap_end {
-                let gap = PageRange { start: at, pages: gap_end.0 - at.0 };
-                self.kept.learn(gap, self.mappings.as_deref().unwrap_or_default());
-            }
-            at = next.map_or(range.end(), PageRange::end);
+        let new: Vec<PageRange> = engine.core().pages().not_adopted(range).collect();
+        for part in new {
+            self.kept.learn(part, self.mappings.as_deref().unwrap_or_default());
         }
         Ok(())
     }

@@ -424,6 +424,8 @@ impl Monitor {
         while engine.uffd.is_changing() && (engine.uffd.holds_events() || begun.elapsed() < READ_PATIENCE) {
             engine.read_before_fork(self.worker());
         }
+        self.adopter.kept.catch_up();
+        self.adopt_grown(engine, begun);
         engine.empty_swap_cache(self.worker());
         engine.take_and_release(self.worker());
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
@@ -431,7 +433,6 @@ impl Monitor {
             // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
-        self.adopter.kept.catch_up();
         engine.let_adopted_fork(&self.adopter.kept);
         engine.phase.store_and_wake(FROZEN);
         let forked = self.answer_fork();
@@ -449,6 +450,23 @@ impl Monitor {
         }
         engine.take_and_release(self.worker());
         self.post.fork.state.store_and_wake(IDLE);
+    }
+
+    /// A child must have what its parent's mappings have grown by, too.
+    fn adopt_grown(&mut self, engine: &Engine, begun: Instant) {
+        loop {
+            match self.adopter.adopt_grown(engine) {
+                Ok(false) if begun.elapsed() < READ_PATIENCE => engine.read_before_fork(self.worker()),
+                // What is growing right now, another thread makes grow.
+                Ok(_) => return,
+                Err(error) => {
+                    let why = Reason(&error);
+                    return engine.member.alarm(format_args!(
+                        "uswap: cannot look for memory that has grown, and a child may miss some: {why}"
+                    ));
+                }
+            }
+        }
     }
 
     /// Lets the thread fork and waits until it has. Returns whether there is a child.

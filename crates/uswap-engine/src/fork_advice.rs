@@ -204,33 +204,29 @@ impl Kept {
     }
 
     /// The kernel's flags of `range`, which is not adopted, are the program's; but not where mremap has enlarged a mapping
-    /// that is: what has grown has the engine's flags, and the program's advice is that of the memory before it.
+    /// that is.
     pub fn learn(&mut self, range: PageRange, mappings: &[Mapping]) {
         self.pages.remove(range);
         for mapping in mappings.iter().filter(|mapping| mapping.kept) {
             let both = mapping.range.intersection(range);
-            let has_grown = mapping.managed;
-            let is_kept_before = mapping.range.start < both.start && self.pages.contains(PageNumber(both.start.0 - 1));
-            if both.pages > 0 && (!has_grown || is_kept_before) {
-                self.pages.insert(both);
+            match mapping.managed {
+                true => self.has_grown(both, mapping.range),
+                false => self.pages.insert(both),
             }
         }
     }
 
+    /// mremap has added `grown` to `mapping`: its flags are the engine's, and the program's advice is that of the memory
+    /// before it.
+    pub fn has_grown(&mut self, grown: PageRange, mapping: PageRange) {
+        if mapping.start < grown.start && self.pages.contains(PageNumber(grown.start.0 - 1)) {
+            self.pages.insert(grown);
+        }
+    }
+
     /// The parts of `range` that are not kept.
-    pub fn outside(&self, range: PageRange) -> Vec<PageRange> {
-        let mut left = Vec::new();
-        let mut at = range.start;
-        for kept in self.pages.within(range) {
-            if at < kept.start {
-                left.push(PageRange { start: at, pages: kept.start.0 - at.0 });
-            }
-            at = kept.end();
-        }
-        if at < range.end() {
-            left.push(PageRange { start: at, pages: range.end().0 - at.0 });
-        }
-        left
+    pub fn outside(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        self.pages.outside(range)
     }
 }
 
@@ -280,9 +276,10 @@ mod tests {
     #[test]
     fn what_is_not_kept_is_what_lies_between() {
         let kept = kept(&[range(10, 5), range(20, 20)]);
-        assert_eq!(kept.outside(range(12, 40)), [range(15, 5), range(40, 12)]);
-        assert_eq!(kept.outside(range(0, 20)), [range(0, 10), range(15, 5)]);
-        assert_eq!(kept.outside(range(20, 20)), []);
+        let outside = |range| kept.outside(range).collect::<Vec<_>>();
+        assert_eq!(outside(range(12, 40)), [range(15, 5), range(40, 12)]);
+        assert_eq!(outside(range(0, 20)), [range(0, 10), range(15, 5)]);
+        assert_eq!(outside(range(20, 20)), []);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod events;
 pub mod fork;
 pub mod fork_advice;
 pub mod group;
+mod grown;
 pub mod guard_regions;
 pub mod handler;
 pub mod lazy_free;

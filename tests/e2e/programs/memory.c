@@ -705,6 +705,41 @@ static void advise_grown(void)
 	check(kept, 2 * half, 26, "grown and kept");
 }
 
+/* The same before it is touched: a child writes there first. */
+static void fork_grown(void)
+{
+	size_t size = 48 * MiB, step = 4 * MiB;
+	char *p = map(3 * size);
+	MUST(munmap(p + size, 2 * size) == 0);
+	fill(p, size, 27);
+	push_out(p, size, "before it grows");
+	for (int k = 0; k < 8; k++) {
+		char *grown = mremap(p, size, size + step, k < 4 ? 0 : MREMAP_MAYMOVE);
+		MUST(grown != MAP_FAILED);
+		p = grown;
+		if (k == 2)
+			MUST(mprotect(p + size + step / 2, step / 2, PROT_NONE) == 0);
+		pid_t child = forked();
+		if (!child) {
+			if (k == 2)
+				MUST(mprotect(p + size + step / 2, step / 2, PROT_READ | PROT_WRITE) == 0);
+			check_zero(p + size, step / 4, "grown, in the child");
+			fill(p, size + step, 28);
+			check(p, size + step, 28, "filled by the child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+		if (k == 2)
+			MUST(mprotect(p + size + step / 2, step / 2, PROT_READ | PROT_WRITE) == 0);
+		size += step;
+		/* Its first half alone: the rest is still untouched in the next round. */
+		fill(p, size - step / 2, 27);
+	}
+	push_out(p, size, "grown");
+	fill(p, size, 27);
+	check(p, size, 27, "grown");
+}
+
 /* --- where memory can lie --- */
 
 static unsigned char bss[96 * 1024 * 1024] __attribute__((aligned(4096)));
@@ -1036,6 +1071,7 @@ int main(int argc, char **argv)
 		{ "mremap-own", remap_own },	  { "many-mappings", many_mappings },
 		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
+		{ "fork-grown", fork_grown },
 		{ "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },
 		{ "shared", shared },		  { "io", io },

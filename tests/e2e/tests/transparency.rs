@@ -67,6 +67,7 @@ cases! { "memory":
     madvise_dontneed_and_free = "madvise",
     madvise_dontfork_and_wipeonfork = "madvise-fork",
     madvise_dontfork_and_a_mapping_that_grows = "madvise-fork-grown",
+    a_child_has_what_a_mapping_grew_by = "fork-grown",
     large_bss_and_data = "bss",
     thread_stacks = "stacks",
     the_main_stack_grows = "main-stack",

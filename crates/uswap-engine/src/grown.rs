@@ -1,0 +1,45 @@
+//! Memory that mremap has added to a managed mapping.
+//!
+//! A mapping that grows hands on what it has: the kernel's registration, and the engine's MADV_DONTFORK. No event tells of
+//! it, and the books learn of such a page when it is touched. A child must have all of it, touched or not, so it is adopted
+//! before a fork at the latest.
+
+use std::io;
+
+use uswap_core::{PAGE_SIZE, PageRange};
+use uswap_sys::maps::{self, MapsOf, Vma};
+use uswap_sys::private_memory;
+
+use crate::adopt::Adopter;
+use crate::engine::Engine;
+
+impl Adopter {
+    /// Adopts what the kernel has registered and the books do not know. While no event is read or applied. `false` when the
+    /// program is changing its memory: not all of it was found.
+    pub fn adopt_grown(&mut self, engine: &Engine) -> io::Result<bool> {
+        maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
+        for vma in maps::vmas(&self.maps).filter(Vma::is_anonymous_private) {
+            let mut at = vma.start;
+            while let Some((start, end)) = (at < vma.end).then(|| private_memory::next_gap(at, vma.end)).flatten() {
+                at = end;
+                let new: Vec<PageRange> = engine.core().pages().not_adopted(PageRange::of_bytes(start, end)).collect();
+                for part in new {
+                    if engine.uffd.holds_events() {
+                        return Ok(false);
+                    }
+                    let (start, len) = (part.start.address(), part.pages as usize * PAGE_SIZE);
+                    match engine.uffd.is_registered(start, len) {
+                        None => return Ok(false),
+                        // Unless it is the program's own userfaultfd that it is registered with.
+                        Some(true) if engine.uffd.register(start, len).is_ok() => {
+                            self.kept.has_grown(part, PageRange::of_bytes(vma.start, vma.end));
+                            engine.core().adopt(part);
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+}
