@@ -143,6 +143,11 @@ impl Adopter {
         Ok(found)
     }
 
+    /// Whether the populated pages of all memory that was adopted have been looked up.
+    pub fn has_looked_everywhere(&self) -> bool {
+        self.unlooked.is_empty()
+    }
+
     /// Looks up the populated pages of some memory that was adopted; `None` when there is no such memory. Registered
     /// first, looked at second: while this takes its time, what the program fills next is held back already.
     pub fn look_up(&mut self, engine: &Engine) -> io::Result<Option<u64>> {

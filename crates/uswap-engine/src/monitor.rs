@@ -50,6 +50,10 @@ const LOOK_UP_STEPS: u32 = 8;
 /// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
 /// this time is much less than what is adopted ahead.
 const ADOPT_EVERY: Duration = Duration::from_millis(4);
+/// Not while so few pages more are resident than the books know of, in pages: reading the maps costs a process 0.1 to 0.2 ms.
+const ADOPT_PAGES: u64 = 128;
+/// But so often at least: pages that leave memory which is not adopted hide others that come.
+const ADOPT_EVERY_MAX: Duration = Duration::from_millis(20);
 /// How often all adopted memory is looked at anew, when nothing else is left to reclaim.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// Looking in vain takes at most one part in this many of the monitor's time.
@@ -188,6 +192,8 @@ struct Adoption {
     took: Duration,
     /// There was something new: a program that fills memory at this moment will soon have more.
     found: bool,
+    /// Resident pages that the books do not know: the fewest since then.
+    unmanaged: u64,
 }
 
 impl Adoption {
@@ -197,6 +203,15 @@ impl Adoption {
             return self.took;
         }
         (self.took * if self.found { 1 } else { ADOPT_COST }).max(ADOPT_EVERY)
+    }
+
+    /// Whether it is time for the next one, now that `unmanaged` resident pages are unknown to the books. `is_known`: they are
+    /// those of memory that is not adopted.
+    fn is_over(&mut self, urgent: bool, unmanaged: u64, is_known: bool) -> bool {
+        self.unmanaged = self.unmanaged.min(unmanaged);
+        let since = self.ended.elapsed();
+        let is_likely = !is_known || unmanaged > self.unmanaged + ADOPT_PAGES;
+        since >= self.pause(urgent) && (is_likely || since > ADOPT_EVERY_MAX)
     }
 }
 
@@ -258,7 +273,7 @@ impl Monitor {
             adopter: Adopter::new(),
             supervisor_looked: Instant::now(),
             published: Instant::now(),
-            last_adoption: Adoption { ended: Instant::now(), took: Duration::ZERO, found: true },
+            last_adoption: Adoption { ended: Instant::now(), took: Duration::ZERO, found: true, unmanaged: 0 },
             looked_at_all: Instant::now(),
             fruitless: false,
             claim: Claim::default(),
@@ -434,7 +449,10 @@ impl Monitor {
     /// memory that is not adopted yet, and waits for room only once it is.
     fn adopt(&mut self, look: Look, urgent: bool) {
         let Some(engine) = self.engine() else { return };
-        if look == Look::New && self.last_adoption.ended.elapsed() < self.last_adoption.pause(urgent) {
+        let unmanaged = engine.unmanaged_pages();
+        // Until then what is adopted and not looked up hides what comes.
+        let is_known = self.adopter.has_looked_everywhere();
+        if look == Look::New && !self.last_adoption.is_over(urgent, unmanaged, is_known) {
             return;
         }
         let start = Instant::now();
@@ -442,7 +460,7 @@ impl Monitor {
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
         let ended = Instant::now();
         self.growth.found(found, ended - self.last_adoption.ended);
-        self.last_adoption = Adoption { ended, took: ended - start, found: found > 0 };
+        self.last_adoption = Adoption { ended, took: ended - start, found: found > 0, unmanaged };
     }
 
     /// For a thread whose mremap was refused.
@@ -686,15 +704,22 @@ impl Engine {
         slot.swapped_pages.store(core.swapped_pages(), Relaxed);
         let cached = u64::from(core.swap_cache().populated_frames());
         slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
-        let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
         self.areas.publish(&core, &self.member);
         drop(core);
-        let anon = slot.anon_pages.load(Relaxed);
-        slot.unmanaged_pages.store(anon.saturating_sub(resident + cached), Relaxed);
+        slot.unmanaged_pages.store(self.unmanaged_pages(), Relaxed);
         slot.overhead_pages.store(cached, Relaxed);
         let pool = self.pool.lock();
         slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
         slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
+    }
+
+    /// Resident anonymous pages that the books do not know, as of the last look at the size of the process.
+    fn unmanaged_pages(&self) -> u64 {
+        let core = self.core();
+        // A page in the swap cache is one that the books know: its frame must not count again.
+        let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
+        let free = u64::from(core.swap_cache().free_frames());
+        self.member.slot().anon_pages.load(Relaxed).saturating_sub(resident + free)
     }
 
     /// Frees what was kept for children that need it no more.
