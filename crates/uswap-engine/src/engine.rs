@@ -165,6 +165,8 @@ pub(crate) struct Meter {
     pub called: AtomicBool,
     /// The monitor found nothing to reclaim the last time: waiting for it is in vain.
     pub fruitless: AtomicBool,
+    /// A handler has served a page that an mremap has added to a managed mapping: the rest is to be adopted.
+    pub grown: AtomicBool,
     /// Pool bytes from which the oldest objects are written back.
     pub pool_limit: AtomicU64,
     /// Frames without content that are kept ready.

@@ -454,9 +454,13 @@ impl Monitor {
 
     /// A child must have what its parent's mappings have grown by, too.
     fn adopt_grown(&mut self, engine: &Engine, begun: Instant) {
+        let mut from = 0;
         loop {
-            match self.adopter.adopt_grown(engine) {
-                Ok(false) if begun.elapsed() < READ_PATIENCE => engine.read_before_fork(self.worker()),
+            match self.adopter.adopt_grown(engine, from) {
+                Ok(Some(stopped)) if begun.elapsed() < READ_PATIENCE => {
+                    from = stopped;
+                    engine.read_before_fork(self.worker());
+                }
                 // What is growing right now, another thread makes grow.
                 Ok(_) => return,
                 Err(error) => {

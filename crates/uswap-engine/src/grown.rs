@@ -14,22 +14,22 @@ use crate::adopt::Adopter;
 use crate::engine::Engine;
 
 impl Adopter {
-    /// Adopts what the kernel has registered and the books do not know. While no event is read or applied. `false` when the
-    /// program is changing its memory: not all of it was found.
-    pub fn adopt_grown(&mut self, engine: &Engine) -> io::Result<bool> {
+    /// Adopts what the kernel has registered at or after `from` and the books do not know. While no event is read or applied.
+    /// Where the program is changing its memory it stops, and returns the address.
+    pub fn adopt_grown(&mut self, engine: &Engine, from: usize) -> io::Result<Option<usize>> {
         maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
         for vma in maps::vmas(&self.maps).filter(Vma::is_anonymous_private) {
-            let mut at = vma.start;
+            let mut at = vma.start.max(from);
             while let Some((start, end)) = (at < vma.end).then(|| private_memory::next_gap(at, vma.end)).flatten() {
                 at = end;
                 let new: Vec<PageRange> = engine.core().pages().not_adopted(PageRange::of_bytes(start, end)).collect();
                 for part in new {
-                    if engine.uffd.holds_events() {
-                        return Ok(false);
-                    }
                     let (start, len) = (part.start.address(), part.pages as usize * PAGE_SIZE);
+                    if engine.uffd.holds_events() {
+                        return Ok(Some(start));
+                    }
                     match engine.uffd.is_registered(start, len) {
-                        None => return Ok(false),
+                        None => return Ok(Some(start)),
                         // Unless it is the program's own userfaultfd that it is registered with.
                         Some(true) if engine.uffd.register(start, len).is_ok() => {
                             self.kept.has_grown(part, PageRange::of_bytes(vma.start, vma.end));
@@ -40,6 +40,6 @@ impl Adopter {
                 }
             }
         }
-        Ok(true)
+        Ok(None)
     }
 }

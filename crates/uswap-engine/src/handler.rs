@@ -1,6 +1,7 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
 use std::sync::RwLockWriteGuard;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::Instant;
 use uswap_sys::report::Reason;
 
@@ -74,7 +75,7 @@ impl Engine {
             Ok(worker) => worker,
             Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
         };
-        self.handlers_ready.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        self.handlers_ready.fetch_add(1, AcqRel);
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
@@ -278,6 +279,7 @@ impl Engine {
                     let mut core = self.core();
                     core.adopt(alone);
                     core.found_present(alone);
+                    self.meter.grown.store(true, Relaxed);
                 }
                 self.wake(page, 1);
                 self.count(Counter::SwpinZero, 0);
@@ -351,7 +353,7 @@ impl Engine {
             let pages = (range.pages - done).min(uswap_core::BLOCK_PAGES as u64) as usize;
             let len = pages * uswap_core::PAGE_SIZE;
             let progress = if write {
-                self.meter.added.fetch_add(pages as u64, std::sync::atomic::Ordering::Relaxed);
+                self.meter.added.fetch_add(pages as u64, Relaxed);
                 self.uffd.copy(address, self.zeros.as_ptr(), len, Wake::Wake)
             } else {
                 self.uffd.zeropage(address, len, Wake::Wake)
@@ -433,7 +435,7 @@ impl Engine {
             }
         }
         let copies = if pages >= MOVE_PAGES_MIN { 1 } else { pages };
-        self.meter.added.fetch_add(copies as u64, std::sync::atomic::Ordering::Relaxed);
+        self.meter.added.fetch_add(copies as u64, Relaxed);
         let copied = self.uffd.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
         (copied, if copied.bytes > 0 { FrameLeft::Populated } else { FrameLeft::Empty })
     }

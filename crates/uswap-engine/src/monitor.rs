@@ -197,7 +197,7 @@ struct Adoption {
 }
 
 impl Adoption {
-    /// Until the next one.
+    /// Until the next one, at least.
     fn pause(&self, urgent: bool) -> Duration {
         if urgent {
             return self.took;
@@ -205,12 +205,12 @@ impl Adoption {
         (self.took * if self.found { 1 } else { ADOPT_COST }).max(ADOPT_EVERY)
     }
 
-    /// Whether it is time for the next one, now that `unmanaged` resident pages are unknown to the books. `is_known`: they are
-    /// those of memory that is not adopted.
-    fn is_over(&mut self, urgent: bool, unmanaged: u64, is_known: bool) -> bool {
+    /// Whether it is time for the next one, now that `unmanaged` resident pages are unknown to the books. `is_likely`: there is
+    /// something new, whatever their number.
+    fn is_over(&mut self, urgent: bool, is_likely: bool, unmanaged: u64) -> bool {
         self.unmanaged = self.unmanaged.min(unmanaged);
         let since = self.ended.elapsed();
-        let is_likely = !is_known || unmanaged > self.unmanaged + ADOPT_PAGES;
+        let is_likely = is_likely || unmanaged > self.unmanaged + ADOPT_PAGES;
         since >= self.pause(urgent) && (is_likely || since > ADOPT_EVERY_MAX)
     }
 }
@@ -450,11 +450,12 @@ impl Monitor {
     fn adopt(&mut self, look: Look, urgent: bool) {
         let Some(engine) = self.engine() else { return };
         let unmanaged = engine.unmanaged_pages();
-        // Until then what is adopted and not looked up hides what comes.
-        let is_known = self.adopter.has_looked_everywhere();
-        if look == Look::New && !self.last_adoption.is_over(urgent, unmanaged, is_known) {
+        // What is adopted and not looked up hides what comes.
+        let is_likely = !self.adopter.has_looked_everywhere() || engine.meter.grown.load(Relaxed);
+        if look == Look::New && !self.last_adoption.is_over(urgent, is_likely, unmanaged) {
             return;
         }
+        engine.meter.grown.store(false, Relaxed);
         let start = Instant::now();
         let found = self.adopter.adopt_more(engine, look, urgent);
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
