@@ -5,8 +5,10 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
+use uswap_engine::engine_threads::STACK_BYTES;
 use uswap_engine::member::Rendezvous;
-use uswap_engine::monitor::{self, Post, STACK_BYTES};
+use uswap_engine::monitor;
+use uswap_engine::post::Post;
 use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
 use uswap_sys::thread::{self, FileTable};
 use uswap_sys::{private_memory, report, valgrind};

@@ -41,9 +41,10 @@ use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
 use crate::left_mapped;
-use crate::monitor::{ENGINE, Monitor, Post};
+use crate::monitor::{ENGINE, Monitor};
 use crate::page_io::SlotPage;
 use crate::patience::Lock;
+use crate::post::Post;
 use crate::store::IoOutcome;
 
 const IDLE: u32 = 0;

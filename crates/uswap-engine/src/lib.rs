@@ -7,8 +7,9 @@
 //! - [`swapin`], [`swapout`]: the two ways of a page;
 //! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`whole_mappings`]: no
 //!   mapping is adopted in part; [`guard_regions`], [`page_references`], [`left_mapped`] and [`control_blocks`]: what is done with its memory that needs care;
-//! - [`monitor`]: the reclaim thread, which keeps the process inside its budget, and `writer`, which waits for disks in its
-//!   stead;
+//! - [`monitor`]: the reclaim thread, which keeps the process inside its budget; `scale`: what the process has of it;
+//!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
+//!   for disks in its stead; [`engine_threads`]: how all threads start;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children;
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
@@ -17,6 +18,7 @@
 #![deny(unsafe_code)]
 
 pub mod adopt;
+mod adoption_pace;
 mod ahead;
 pub mod areas;
 pub mod assist;
@@ -25,6 +27,7 @@ pub mod compaction;
 pub mod compress;
 pub mod control_blocks;
 pub mod engine;
+pub mod engine_threads;
 mod events;
 pub mod fork;
 pub mod fork_advice;
@@ -40,7 +43,9 @@ pub mod monitor;
 pub mod page_io;
 pub mod page_references;
 mod patience;
+pub mod post;
 pub mod protocol;
+mod scale;
 mod smaps;
 pub mod store;
 pub mod swapin;

@@ -4,7 +4,7 @@
 //! fills memory at full speed is met in time. It also follows forks, because it knows when the books are still.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 use uswap_sys::uffd::UffdUnavailable;
@@ -12,27 +12,22 @@ use uswap_sys::uffd::UffdUnavailable;
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{PAGE_SIZE, PageRange};
-use uswap_sys::futex::{Waited, Word};
 use uswap_sys::last_thread;
-use uswap_sys::rss::{StatM, own_rss};
-use uswap_sys::rusage::peak_rss_bytes;
-use uswap_sys::thread::{self, FileTable};
+use uswap_sys::thread;
 
 use crate::adopt::{Adopter, Look};
-use crate::ahead;
-use crate::common_pages::CommonPages;
+use crate::adoption_pace::AdoptionPace;
 use crate::compaction::Compaction;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
-use crate::fork::ForkPost;
-use crate::group::ProcessSlot;
+use crate::engine_threads;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
+use crate::post::Post;
 use crate::protocol::Kind;
+use crate::scale::{Growth, Scale};
 use crate::whole_mappings;
-use crate::writer::{self, Progress};
+use crate::writer::Progress;
 
-/// Stack of an engine thread.
-pub const STACK_BYTES: usize = 256 << 10;
 /// Pages that a fast program fills in a millisecond: 4 GiB/s, to be there in time even when the machine is busy.
 const PAGES_PER_MS: u64 = 1024;
 const SLEEP_MAX_MS: u64 = 100;
@@ -47,133 +42,17 @@ const AWAIT_WRITER: Duration = Duration::from_micros(200);
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
 const LOOK_UP_STEPS: u32 = 8;
-/// While it reclaims, the monitor looks this often at what the program has mapped and filled: what it fills at 1 GiB/s in
-/// this time is much less than what is adopted ahead.
-const ADOPT_EVERY: Duration = Duration::from_millis(4);
-/// Not while so few pages more are resident than the books know of, in pages: reading the maps costs a process 0.1 to 0.2 ms.
-const ADOPT_PAGES: u64 = 128;
-/// But so often at least: pages that leave memory which is not adopted hide others that come.
-const ADOPT_EVERY_MAX: Duration = Duration::from_millis(20);
 /// How often all adopted memory is looked at anew, when nothing else is left to reclaim.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
-/// Looking in vain takes at most one part in this many of the monitor's time.
-const ADOPT_COST: u32 = 8;
 /// A child that has said hello counts its own memory after this time.
 const PROMISE_KEPT: Duration = Duration::from_millis(50);
 /// A child that has not said hello by then never will.
 const PROMISE_ENDS: Duration = Duration::from_secs(2);
 /// What a fault costs beside its handler's work: two threads change places twice, and another page leaves in its stead.
 const FAULT_OVERHEAD_NS: u64 = 30_000;
-/// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
-/// ones fill 8 MiB.
-const JOIN_AFTER: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
-/// Who has had so much, files included, joins at the first look.
-const JOIN_ABOVE: u64 = 12 << 20;
-/// The monitor may come so much too late, on a machine that is busy.
-const UNSEEN_MS: u64 = 8;
-/// How often slow figures are taken anew.
-const SLOW_LOOK: Duration = Duration::from_millis(100);
 
 /// The engine of this process; null before it is needed.
 pub static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
-
-/// What threads of the program and the monitor say to each other.
-pub struct Post {
-    /// Counts what was posted; the monitor sleeps on it.
-    pub wake: Word,
-    /// The monitor has ended, or never ran: nobody answers.
-    pub inert: AtomicBool,
-    /// This process's slot and its generation, for its children.
-    pub index: AtomicU32,
-    /// See `index`.
-    pub generation: AtomicU32,
-    /// Forks.
-    pub fork: ForkPost,
-}
-
-impl Post {
-    /// Nothing posted.
-    pub const fn new() -> Post {
-        Post {
-            wake: Word::new(0),
-            inert: AtomicBool::new(false),
-            index: AtomicU32::new(u32::MAX),
-            generation: AtomicU32::new(0),
-            fork: ForkPost::new(),
-        }
-    }
-
-    /// Wakes the monitor.
-    pub fn ring(&self) {
-        self.wake.atomic().fetch_add(1, AcqRel);
-        self.wake.wake_all();
-    }
-
-    /// Monitor, before it joins: most programs that a script runs have ended by then.
-    fn linger(&self) {
-        for pause in JOIN_AFTER {
-            let posted = self.wake.load();
-            if self.fork.is_requested() || self.wake.wait(posted, Some(pause)) != Waited::TimedOut {
-                return;
-            }
-            if peak_rss_bytes() > JOIN_ABOVE {
-                return;
-            }
-        }
-    }
-}
-
-impl Default for Post {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Measures this process.
-struct Scale {
-    statm: StatM,
-    file_pages: u64,
-    looked: Instant,
-    common: CommonPages,
-}
-
-impl Scale {
-    fn new() -> io::Result<Scale> {
-        let mut scale =
-            Scale { statm: StatM::open_self()?, file_pages: 0, looked: Instant::now(), common: CommonPages::new() };
-        scale.look_slowly()?;
-        Ok(scale)
-    }
-
-    fn look_slowly(&mut self) -> io::Result<()> {
-        self.file_pages = own_rss()?.file_pages;
-        self.looked = Instant::now();
-        Ok(())
-    }
-
-    /// Pages that count against the budget; published in `slot`.
-    fn weigh(&mut self, slot: &ProcessSlot, engine: Option<&Engine>, processes: u64) -> u64 {
-        if self.looked.elapsed() > SLOW_LOOK {
-            let _ = self.look_slowly();
-        }
-        let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
-        let anon = resident.saturating_sub(shared);
-        let shmem = shared.saturating_sub(self.file_pages);
-        let of_others = match engine {
-            // Most of what it shares are the pools of those from which it was forked: they are uswap's, and count in full.
-            Some(engine) if !engine.ancestors.is_empty() => 0,
-            // As it is at this moment: what the pool has grown since must not pass for the program's.
-            Some(engine) => {
-                self.common.of_others(shmem, (engine.pool.lock().pool_bytes() / PAGE_SIZE) as u64, processes)
-            }
-            None => self.common.of_others(shmem, 0, processes),
-        };
-        let shmem = shmem - of_others;
-        slot.anon_pages.store(anon, Relaxed);
-        slot.shmem_pages.store(shmem, Relaxed);
-        anon + shmem
-    }
-}
 
 /// The member that the monitor looks after, with or without an engine.
 enum Stage {
@@ -186,57 +65,6 @@ enum Stage {
     Changing,
 }
 
-/// What the last look at what the program has mapped came to.
-struct Adoption {
-    ended: Instant,
-    took: Duration,
-    /// There was something new: a program that fills memory at this moment will soon have more.
-    found: bool,
-    /// Resident pages that the books do not know: the fewest since then.
-    unmanaged: u64,
-}
-
-impl Adoption {
-    /// Until the next one, at least.
-    fn pause(&self, urgent: bool) -> Duration {
-        if urgent {
-            return self.took;
-        }
-        (self.took * if self.found { 1 } else { ADOPT_COST }).max(ADOPT_EVERY)
-    }
-
-    /// Whether it is time for the next one, now that `unmanaged` resident pages are unknown to the books. `is_likely`: there is
-    /// something new, whatever their number.
-    fn is_over(&mut self, urgent: bool, is_likely: bool, unmanaged: u64) -> bool {
-        self.unmanaged = self.unmanaged.min(unmanaged);
-        let since = self.ended.elapsed();
-        let is_likely = is_likely || unmanaged > self.unmanaged + ADOPT_PAGES;
-        since >= self.pause(urgent) && (is_likely || since > ADOPT_EVERY_MAX)
-    }
-}
-
-/// How fast the program fills memory that is not adopted yet, where nothing makes it wait.
-#[derive(Default)]
-struct Growth {
-    pages_per_ms: u64,
-}
-
-impl Growth {
-    /// `pages` were found that are new since the last look, some time `ago`.
-    fn found(&mut self, pages: u64, ago: Duration) {
-        let us = ago.as_micros().clamp(1000, 1 << 20) as u64;
-        let now = pages * 1000 / us;
-        // Fast programs pause: what was seen is forgotten little by little.
-        let most = self.pages_per_ms.max(now);
-        self.pages_per_ms = most - (most - now).div_ceil(16);
-    }
-
-    /// What it may fill before it is seen.
-    fn unseen(&self) -> u64 {
-        self.pages_per_ms * UNSEEN_MS
-    }
-}
-
 pub(crate) struct Monitor {
     pub(crate) post: &'static Post,
     stage: Stage,
@@ -244,7 +72,7 @@ pub(crate) struct Monitor {
     pub(crate) adopter: Adopter,
     supervisor_looked: Instant,
     published: Instant,
-    last_adoption: Adoption,
+    adoption_pace: AdoptionPace,
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
@@ -273,7 +101,7 @@ impl Monitor {
             adopter: Adopter::new(),
             supervisor_looked: Instant::now(),
             published: Instant::now(),
-            last_adoption: Adoption { ended: Instant::now(), took: Duration::ZERO, found: true, unmanaged: 0 },
+            adoption_pace: AdoptionPace::new(),
             looked_at_all: Instant::now(),
             fruitless: false,
             claim: Claim::default(),
@@ -452,16 +280,15 @@ impl Monitor {
         let unmanaged = engine.unmanaged_pages();
         // What is adopted and not looked up hides what comes.
         let is_likely = !self.adopter.has_looked_everywhere() || engine.meter.grown.load(Relaxed);
-        if look == Look::New && !self.last_adoption.is_over(urgent, is_likely, unmanaged) {
+        if look == Look::New && !self.adoption_pace.is_due(urgent, is_likely, unmanaged) {
             return;
         }
         engine.meter.grown.store(false, Relaxed);
         let start = Instant::now();
         let found = self.adopter.adopt_more(engine, look, urgent);
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
-        let ended = Instant::now();
-        self.growth.found(found, ended - self.last_adoption.ended);
-        self.last_adoption = Adoption { ended, took: ended - start, found: found > 0, unmanaged };
+        let since = self.adoption_pace.looked(start, found > 0, unmanaged);
+        self.growth.found(found, since);
     }
 
     /// For a thread whose mremap was refused.
@@ -643,7 +470,7 @@ impl Monitor {
         self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
-        self.threads = start_handlers(engine);
+        self.threads = engine_threads::start(engine);
         self.worker().writes = !engine.writer.is_present();
         Ok(engine)
     }
@@ -663,7 +490,7 @@ impl Monitor {
             if self.member().supervisor_is_gone() {
                 crate::engine::kill_self();
             }
-            if self.scale.statm.main_has_ended() {
+            if self.scale.main_has_ended() {
                 self.end_with_the_program();
             }
         }
@@ -749,75 +576,6 @@ impl Engine {
         // A child that ends may let go of very many.
         worker.released.shrink_to(RELEASED_KEPT);
     }
-}
-
-/// What a handler thread is started with.
-struct HandlerStart {
-    engine: &'static Engine,
-    cpu: usize,
-}
-
-/// Its argument is the engine.
-extern "C" fn writer_main(engine: *mut u8) {
-    // SAFETY: `start_handlers` passes an engine that lives as long as the process.
-    #[allow(unsafe_code)]
-    let engine = unsafe { &*engine.cast::<Engine>() };
-    engine.write_when_called()
-}
-
-/// Its argument is the engine.
-extern "C" fn ahead_main(engine: *mut u8) {
-    // SAFETY: `start_handlers` passes an engine that lives as long as the process.
-    #[allow(unsafe_code)]
-    let engine = unsafe { &*engine.cast::<Engine>() };
-    engine.read_ahead()
-}
-
-extern "C" fn handler_main(start: *mut u8) {
-    // SAFETY: `start_handlers` leaked it for this thread.
-    #[allow(unsafe_code)]
-    let start = unsafe { Box::from_raw(start.cast::<HandlerStart>()) };
-    let (engine, cpu) = (start.engine, start.cpu);
-    drop(start);
-    engine.handler(cpu)
-}
-
-/// Returns the ids of the threads.
-fn start_handlers(engine: &'static Engine) -> Vec<u32> {
-    let mut started = Vec::new();
-    let cpus: Vec<usize> = thread::allowed_cpus().map(Iterator::collect).unwrap_or_default();
-    for cpu in cpus {
-        let start = Box::into_raw(Box::new(HandlerStart { engine, cpu }));
-        match thread::spawn(c"uswap-fault", STACK_BYTES, FileTable::Share, handler_main, start.cast()) {
-            Ok(thread) => started.push(thread.tid()),
-            Err(error) => engine.member.alarm(format_args!("uswap: cannot start a fault handler: {}", Reason(&error))),
-        }
-    }
-    if started.is_empty() {
-        engine.fatal(format_args!("uswap: no fault handler could be started"));
-    }
-    for _ in 0..ahead::threads() {
-        let start = std::ptr::from_ref(engine).cast_mut().cast();
-        match thread::spawn(c"uswap-ahead", STACK_BYTES, FileTable::Share, ahead_main, start) {
-            Ok(thread) => started.push(thread.tid()),
-            // Every page waits for its fault then.
-            Err(error) => engine.member.say(format_args!("uswap: less is read ahead: {}", Reason(&error))),
-        }
-    }
-    if writer::is_affordable() {
-        let start = std::ptr::from_ref(engine).cast_mut().cast();
-        match thread::spawn(c"uswap-write", STACK_BYTES, FileTable::Share, writer_main, start) {
-            Ok(thread) => started.push(thread.tid()),
-            // The monitor writes then.
-            Err(error) => engine.member.say(format_args!("uswap: writes are not made beside: {}", Reason(&error))),
-        }
-    }
-    // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
-    // wait for that lock for ever.
-    while (engine.handlers_ready.load(Acquire) as usize) < started.len() {
-        crate::handler::pause();
-    }
-    started
 }
 
 /// One line for a start that failed.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::futex::Word;
 
-use crate::monitor::{ENGINE, Post};
+use crate::monitor::ENGINE;
+use crate::post::Post;
 
 /// A refusal of the program's own making takes so long at most.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -1,0 +1,67 @@
+//! Post: what threads of the program and the monitor say to each other.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::AcqRel};
+use std::time::Duration;
+
+use uswap_sys::futex::{Waited, Word};
+use uswap_sys::rusage::peak_rss_bytes;
+
+use crate::fork::ForkPost;
+
+/// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
+/// ones fill 8 MiB.
+const JOIN_AFTER: [Duration; 3] = [Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
+/// Who has had so much, files included, joins at the first look.
+const JOIN_ABOVE: u64 = 12 << 20;
+
+/// What threads of the program and the monitor say to each other.
+pub struct Post {
+    /// Counts what was posted; the monitor sleeps on it.
+    pub wake: Word,
+    /// The monitor has ended, or never ran: nobody answers.
+    pub inert: AtomicBool,
+    /// This process's slot and its generation, for its children.
+    pub index: AtomicU32,
+    /// See `index`.
+    pub generation: AtomicU32,
+    /// Forks.
+    pub fork: ForkPost,
+}
+
+impl Post {
+    /// Nothing posted.
+    pub const fn new() -> Post {
+        Post {
+            wake: Word::new(0),
+            inert: AtomicBool::new(false),
+            index: AtomicU32::new(u32::MAX),
+            generation: AtomicU32::new(0),
+            fork: ForkPost::new(),
+        }
+    }
+
+    /// Wakes the monitor.
+    pub fn ring(&self) {
+        self.wake.atomic().fetch_add(1, AcqRel);
+        self.wake.wake_all();
+    }
+
+    /// Monitor, before it joins: most programs that a script runs have ended by then.
+    pub(crate) fn linger(&self) {
+        for pause in JOIN_AFTER {
+            let posted = self.wake.load();
+            if self.fork.is_requested() || self.wake.wait(posted, Some(pause)) != Waited::TimedOut {
+                return;
+            }
+            if peak_rss_bytes() > JOIN_ABOVE {
+                return;
+            }
+        }
+    }
+}
+
+impl Default for Post {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,91 @@
+//! Scale: what the process has of the group's memory, and how fast that grows.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use uswap_core::PAGE_SIZE;
+use uswap_sys::rss::{StatM, own_rss};
+
+use crate::common_pages::CommonPages;
+use crate::engine::Engine;
+use crate::group::ProcessSlot;
+
+/// How often slow figures are taken anew.
+const SLOW_LOOK: Duration = Duration::from_millis(100);
+/// The monitor may come so much too late, on a machine that is busy.
+const UNSEEN_MS: u64 = 8;
+
+/// Measures this process.
+pub(crate) struct Scale {
+    statm: StatM,
+    file_pages: u64,
+    looked: Instant,
+    common: CommonPages,
+}
+
+impl Scale {
+    /// Measures for the first time.
+    pub fn new() -> io::Result<Scale> {
+        let mut scale =
+            Scale { statm: StatM::open_self()?, file_pages: 0, looked: Instant::now(), common: CommonPages::new() };
+        scale.look_slowly()?;
+        Ok(scale)
+    }
+
+    fn look_slowly(&mut self) -> io::Result<()> {
+        self.file_pages = own_rss()?.file_pages;
+        self.looked = Instant::now();
+        Ok(())
+    }
+
+    /// The program's first thread has ended.
+    pub fn main_has_ended(&self) -> bool {
+        self.statm.main_has_ended()
+    }
+
+    /// Pages that count against the budget; published in `slot`.
+    pub fn weigh(&mut self, slot: &ProcessSlot, engine: Option<&Engine>, processes: u64) -> u64 {
+        if self.looked.elapsed() > SLOW_LOOK {
+            let _ = self.look_slowly();
+        }
+        let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
+        let anon = resident.saturating_sub(shared);
+        let shmem = shared.saturating_sub(self.file_pages);
+        let of_others = match engine {
+            // Most of what it shares are the pools of those from which it was forked: they are uswap's, and count in full.
+            Some(engine) if !engine.ancestors.is_empty() => 0,
+            // As it is at this moment: what the pool has grown since must not pass for the program's.
+            Some(engine) => {
+                self.common.of_others(shmem, (engine.pool.lock().pool_bytes() / PAGE_SIZE) as u64, processes)
+            }
+            None => self.common.of_others(shmem, 0, processes),
+        };
+        let shmem = shmem - of_others;
+        slot.anon_pages.store(anon, Relaxed);
+        slot.shmem_pages.store(shmem, Relaxed);
+        anon + shmem
+    }
+}
+
+/// How fast the program fills memory that is not adopted yet, where nothing makes it wait.
+#[derive(Default)]
+pub(crate) struct Growth {
+    pages_per_ms: u64,
+}
+
+impl Growth {
+    /// `pages` were found that are new since the last look, some time `ago`.
+    pub fn found(&mut self, pages: u64, ago: Duration) {
+        let us = ago.as_micros().clamp(1000, 1 << 20) as u64;
+        let now = pages * 1000 / us;
+        // Fast programs pause: what was seen is forgotten little by little.
+        let most = self.pages_per_ms.max(now);
+        self.pages_per_ms = most - (most - now).div_ceil(16);
+    }
+
+    /// What it may fill before it is seen.
+    pub fn unseen(&self) -> u64 {
+        self.pages_per_ms * UNSEEN_MS
+    }
+}
