@@ -27,7 +27,7 @@ impl PoolShare {
     /// All of it, as [`share`](Self::share) gives it.
     pub const WHOLE: u64 = 1024;
     /// Faults that make a judgement.
-    pub const ENOUGH: u64 = 1024;
+    pub const ENOUGH: u64 = 512;
     const LEAST: u64 = Self::WHOLE / 8;
 
     /// The whole share.
@@ -44,8 +44,9 @@ impl PoolShare {
     pub fn update(&mut self, refaults: Refaults, cost: FaultCost) {
         let saved = refaults.young_pool * cost.pool_ns + refaults.young_area * cost.area_ns;
         let lost = refaults.old_pool * cost.area_ns.saturating_sub(cost.pool_ns);
-        // Only for a clear case, and by a sixteenth unless it is very clear, so that the pool does not swing.
-        let step = self.share / if saved > 4 * lost || lost > 4 * saved { 8 } else { 16 };
+        // Only for a clear case, and by a sixteenth unless it is very clear, so that the pool does not swing. A very clear one
+        // must not wait: until the share fits, programs that a few mebibytes would save from thrashing thrash.
+        let step = self.share / if saved > 4 * lost || lost > 4 * saved { 4 } else { 16 };
         if saved > lost + lost / 4 {
             self.share = (self.share - step).max(Self::LEAST);
         } else if lost > saved + saved / 4 {
@@ -82,6 +83,18 @@ mod tests {
     #[test]
     fn a_pool_whose_memory_the_program_lacks_shrinks() {
         assert_eq!(after_many(Refaults { young_pool: 100, young_area: 500, old_pool: 400 }, 110), PoolShare::LEAST);
+    }
+
+    #[test]
+    fn a_very_clear_case_takes_a_quarter_and_any_other_a_sixteenth() {
+        let cost = FaultCost { pool_ns: 40, area_ns: 110 };
+        let mut share = PoolShare::new();
+        share.update(Refaults { young_pool: 900, young_area: 0, old_pool: 100 }, cost);
+        assert_eq!(share.share(), PoolShare::WHOLE / 4 * 3);
+        share.update(Refaults { young_pool: 700, young_area: 0, old_pool: 300 }, cost);
+        assert_eq!(share.share(), PoolShare::WHOLE / 4 * 3 / 16 * 15);
+        share.update(Refaults { young_pool: 600, young_area: 0, old_pool: 400 }, cost);
+        assert_eq!(share.share(), PoolShare::WHOLE / 4 * 3 / 16 * 15, "what is not clear changes nothing");
     }
 
     #[test]
