@@ -11,7 +11,7 @@
 //!   `MREMAP_DONTUNMAP`). It returns after the second. So before that, the program cannot have unmapped what is at the new
 //!   place, nor moved it on: an event that says so is an *older* one, and leaves it alone.
 //! - After that, an unmapping of the place may be either, the late one of the memory that was there before, or the end of
-//!   what has arrived. It leaves alone what has arrived, and is a *doubt*: when all has been read, the kernel is asked what
+//!   what has arrived (unless it is the second report of a mremap that is held back). It leaves alone what has arrived, and is a *doubt*: when all has been read, the kernel is asked what
 //!   is there. Something else that arrives there answers it, too. A mremap that leaves the place may be either, too, and is
 //!   *undecided* until the kernel has been asked.
 //! - The kernel counts a change from before it lets go of the lock until its task goes on, and fills nothing meanwhile. When
@@ -150,7 +150,9 @@ pub struct EventOrder {
 impl EventOrder {
     /// Takes in an event that was read.
     pub fn read(&mut self, event: Event) {
-        if let Event::Unmapped(range) = event {
+        if let Event::Unmapped(range) = event
+            && !self.is_own_end(range, self.held.len())
+        {
             for index in 0..self.held.len() {
                 if self.may_have_returned(index, self.held.len())
                     && let Event::Remapped { from, to } = self.held[index]
@@ -173,6 +175,13 @@ impl EventOrder {
         }
     }
 
+    /// Whether an unmapping of `range` that was read before what is held at `later` is the second report of a mremap that is
+    /// held.
+    fn is_own_end(&self, range: PageRange, later: usize) -> bool {
+        let is_from = |&index: &usize| matches!(self.held[index], Event::Remapped { from, .. } if from == range);
+        (0..later).filter(is_from).any(|index| !self.may_have_returned(index, later))
+    }
+
     /// Whether what is held at `index` stays behind what is held at `earlier`.
     fn is_behind(&self, index: usize, earlier: usize) -> bool {
         let event = self.held[index];
@@ -181,7 +190,7 @@ impl EventOrder {
     }
 
     /// Whether what is held at `index` is an unmapping that goes before a mremap to its range, and what is held at `earlier`
-    /// is about what has arrived there.
+    /// is about what has arrived there: it was read when that mremap may have returned.
     fn is_before_arrival(&self, index: usize, earlier: usize) -> bool {
         let Event::Unmapped(range) = self.held[index] else { return false };
         let is_own = matches!(self.held[earlier], Event::Remapped { from, .. } if from == range)
@@ -191,7 +200,7 @@ impl EventOrder {
                 let place = from.moved_to(to);
                 place.overlaps(range)
                     && place.overlaps(self.held[earlier].range())
-                    && self.may_have_returned(arrival, index)
+                    && self.may_have_returned(arrival, earlier)
             }
             _ => false,
         };

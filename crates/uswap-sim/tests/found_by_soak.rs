@@ -67,3 +67,15 @@ fn what_was_moved_and_unmapped_at_once_does_not_stay() {
 fn what_was_moved_on_in_part_stays_for_the_rest() {
     assert!(run_with(139_100, Remedies::ALL).violation.is_none());
 }
+
+/// Two mremaps to one place, and one that leaves it, read between them: its second report says nothing about what arrives.
+#[test]
+fn the_end_of_a_mremap_casts_no_doubt() {
+    assert!(run_with(364_735, Remedies::ALL).violation.is_none());
+}
+
+/// What a mremap moves on that was read before another has returned is older than what that brings there.
+#[test]
+fn what_was_moved_on_before_a_return_had_been_there_before() {
+    assert!(run_with(399_578, Remedies::ALL).violation.is_none());
+}
