@@ -11,9 +11,9 @@
 //!   `MREMAP_DONTUNMAP`). It returns after the second. So before that, the program cannot have unmapped what is at the new
 //!   place, nor moved it on: an event that says so is an *older* one, and leaves it alone.
 //! - After that, an unmapping of the place may be either, the late one of the memory that was there before, or the end of
-//!   what has arrived (unless it is the second report of a mremap that is held back). It leaves alone what has arrived, and is a *doubt*: when all has been read, the kernel is asked what
-//!   is there. Something else that arrives there answers it, too. A mremap that leaves the place may be either, too, and is
-//!   *undecided* until the kernel has been asked.
+//!   what has arrived (unless it is the second report of a mremap that is held back). It leaves alone what has arrived, and is
+//!   a *doubt*: when all has been read, the kernel is asked what is there. Something else that arrives there answers it, too. A
+//!   mremap that leaves the place may be either, too, and is *undecided* until the kernel has been asked.
 //! - The kernel counts a change from before it lets go of the lock until its task goes on, and fills nothing meanwhile. When
 //!   it counts none, everything has been read, and nothing is due any more.
 //!
@@ -151,7 +151,7 @@ impl EventOrder {
     /// Takes in an event that was read.
     pub fn read(&mut self, event: Event) {
         if let Event::Unmapped(range) = event
-            && !self.is_own_end(range, self.held.len())
+            && !(0..self.held.len()).any(|index| self.awaits_end(index, range, self.held.len()))
         {
             for index in 0..self.held.len() {
                 if self.may_have_returned(index, self.held.len())
@@ -175,11 +175,11 @@ impl EventOrder {
         }
     }
 
-    /// Whether an unmapping of `range` that was read before what is held at `later` is the second report of a mremap that is
-    /// held.
-    fn is_own_end(&self, range: PageRange, later: usize) -> bool {
-        let is_from = |&index: &usize| matches!(self.held[index], Event::Remapped { from, .. } if from == range);
-        (0..later).filter(is_from).any(|index| !self.may_have_returned(index, later))
+    /// Whether what is held at `index` is a mremap whose second report is an unmapping of `range`, and was not read before
+    /// what is held at `later`.
+    fn awaits_end(&self, index: usize, range: PageRange, later: usize) -> bool {
+        matches!(self.held[index], Event::Remapped { from, .. } if from == range)
+            && !self.may_have_returned(index, later)
     }
 
     /// Whether what is held at `index` stays behind what is held at `earlier`.
@@ -193,8 +193,6 @@ impl EventOrder {
     /// is about what has arrived there: it was read when that mremap may have returned.
     fn is_before_arrival(&self, index: usize, earlier: usize) -> bool {
         let Event::Unmapped(range) = self.held[index] else { return false };
-        let is_own = matches!(self.held[earlier], Event::Remapped { from, .. } if from == range)
-            && !self.may_have_returned(earlier, index);
         let arrived = |arrival: usize| match self.held[arrival] {
             Event::Remapped { from, to } => {
                 let place = from.moved_to(to);
@@ -204,7 +202,7 @@ impl EventOrder {
             }
             _ => false,
         };
-        !is_own && (0..earlier).any(arrived)
+        !self.awaits_end(earlier, range, index) && (0..earlier).any(arrived)
     }
 
     /// The program uses `MREMAP_DONTUNMAP`: whether a mremap is reported a second time cannot be foreseen.

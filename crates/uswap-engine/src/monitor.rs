@@ -11,7 +11,7 @@ use uswap_sys::uffd::UffdUnavailable;
 
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::pool_share::{FaultCost, PoolShare};
-use uswap_core::{PAGE_SIZE, PageRange};
+use uswap_core::{Core, PAGE_SIZE, PageRange};
 use uswap_sys::last_thread;
 use uswap_sys::thread;
 
@@ -277,7 +277,7 @@ impl Monitor {
     /// memory that is not adopted yet, and waits for room only once it is.
     fn adopt(&mut self, look: Look, urgent: bool) {
         let Some(engine) = self.engine() else { return };
-        let unmanaged = engine.unmanaged_pages();
+        let unmanaged = engine.unmanaged_pages(&engine.core());
         // What is adopted and not looked up hides what comes.
         let is_likely = !self.adopter.has_looked_everywhere() || engine.meter.grown.load(Relaxed);
         if look == Look::New && !self.adoption_pace.is_due(urgent, is_likely, unmanaged) {
@@ -532,9 +532,9 @@ impl Engine {
         slot.swapped_pages.store(core.swapped_pages(), Relaxed);
         let cached = u64::from(core.swap_cache().populated_frames());
         slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
+        slot.unmanaged_pages.store(self.unmanaged_pages(&core), Relaxed);
         self.areas.publish(&core, &self.member);
         drop(core);
-        slot.unmanaged_pages.store(self.unmanaged_pages(), Relaxed);
         slot.overhead_pages.store(cached, Relaxed);
         let pool = self.pool.lock();
         slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
@@ -542,8 +542,7 @@ impl Engine {
     }
 
     /// Resident anonymous pages that the books do not know, as of the last look at the size of the process.
-    fn unmanaged_pages(&self) -> u64 {
-        let core = self.core();
+    fn unmanaged_pages(&self, core: &Core) -> u64 {
         // A page in the swap cache is one that the books know: its frame must not count again.
         let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
         let free = u64::from(core.swap_cache().free_frames());
