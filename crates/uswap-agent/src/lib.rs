@@ -20,6 +20,7 @@ mod locks;
 mod page_references;
 mod real;
 mod remap;
+mod remap_several;
 mod shell;
 mod start;
 mod threads;

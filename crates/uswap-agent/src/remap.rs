@@ -1,4 +1,5 @@
-//! A wrapper of mremap: whether the program leaves old ranges mapped, and what is refused because of us.
+//! A wrapper of mremap: whether the program leaves old ranges mapped, and what is refused because of us: several mappings
+//! at once ([`remap_several`](crate::remap_several)), and one of which a part is adopted.
 
 #![allow(unsafe_code)]
 
@@ -7,6 +8,7 @@ use std::ffi::{c_int, c_void};
 use uswap_engine::{left_mapped, whole_mappings};
 
 use crate::real::Real;
+use crate::remap_several::Move;
 
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
 
@@ -45,15 +47,33 @@ pub unsafe extern "C" fn mremap(
     }
     // SAFETY: the symbol is libc's function of this signature.
     let real = unsafe { std::mem::transmute::<*mut c_void, Mremap>(real) };
-    let mut tries = 0;
-    loop {
-        // SAFETY: the caller's promise.
-        let moved = unsafe { real(address, old_len, new_len, flags, place) };
-        // SAFETY: libc gives each thread a number of its own.
-        let is_fault = moved == libc::MAP_FAILED && unsafe { *libc::__errno_location() } == libc::EFAULT;
-        if !is_fault || tries == TRIES || !whole_mappings::wait(&crate::start::POST) {
+    let one = |address: *mut c_void, old_len: usize, new_len: usize, place: *mut c_void| {
+        let mut tries = 0;
+        loop {
+            // SAFETY: the caller's promise.
+            let moved = unsafe { real(address, old_len, new_len, flags, place) };
+            // SAFETY: libc gives each thread a number of its own.
+            let is_fault = moved == libc::MAP_FAILED && unsafe { *libc::__errno_location() } == libc::EFAULT;
+            if !is_fault || tries == TRIES || !whole_mappings::wait(&crate::start::POST) {
+                return moved;
+            }
+            tries += 1;
+        }
+    };
+    // SAFETY: errno is this thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    let several = Move::new(address as usize, old_len, new_len, flags, place as usize);
+    if let Some(several) = several.filter(|several| !several.is_of_one_mapping()) {
+        let part = |part: Move| one(part.from as *mut c_void, part.len, part.len, part.to as *mut c_void);
+        if let Some(moved) = several.by_mapping(part) {
+            if moved != libc::MAP_FAILED {
+                // SAFETY: as above.
+                unsafe { *libc::__errno_location() = errno };
+            }
             return moved;
         }
-        tries += 1;
     }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    one(address, old_len, new_len, place)
 }

@@ -79,6 +79,12 @@ cases! { "memory":
     the_heap_of_glibc = "heap",
 }
 
+cases! { "remaps":
+    one_mremap_over_several_mappings = "several",
+    one_mremap_over_several_mappings_that_stay = "several-dontunmap",
+    mremaps_over_several_mappings_that_are_refused_or_stay_in_place = "several-in-place",
+}
+
 cases! { "processes":
     fork_and_rewrite = "fork",
     orphan_reads_what_its_parent_swapped_out = "fork-orphan",

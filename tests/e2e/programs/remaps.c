@@ -1,0 +1,142 @@
+/*
+ * One mremap over several mappings, which Linux allows since 6.17: their pages, their holes and their protections arrive
+ * as they were, whether they are swapped out or not. Where the kernel refuses it, the program says so and has nothing to
+ * check.
+ */
+#include "cases.h"
+#include <signal.h>
+
+#define SEED 31
+#define PIECE (4 * MiB)
+
+/* Eight mappings, one of them not writable, and before the last two a hole of half a piece. */
+struct laid_out {
+	char *start;
+	size_t bytes;
+};
+
+static const size_t HOLE_AT = 6 * PIECE, HOLE = PIECE / 2;
+
+static struct laid_out lay_out(void)
+{
+	struct laid_out it = { NULL, 8 * PIECE + HOLE };
+	it.start = map(it.bytes + 2 * PIECE);
+	/* Nothing lies right behind it. */
+	MUST(munmap(it.start + it.bytes, 2 * PIECE) == 0);
+	fill(it.start, it.bytes, SEED);
+	for (size_t k = 1; k < 6; k += 2) {
+		/* A piece of its own: it becomes one mapping with its neighbours neither before nor after a move. */
+		char *piece = it.start + k * PIECE;
+		MUST(madvise(piece, PIECE, k == 1 ? MADV_DONTDUMP : MADV_SEQUENTIAL) == 0);
+	}
+	MUST(mprotect(it.start + 2 * PIECE, PIECE, PROT_READ) == 0);
+	MUST(munmap(it.start + HOLE_AT, HOLE) == 0);
+	MUST(madvise(it.start + it.bytes - PIECE, PIECE, MADV_RANDOM) == 0);
+	return it;
+}
+
+static int is_mapped(const char *page)
+{
+	unsigned char there;
+	return mincore((void *)page, PAGE, &there) == 0;
+}
+
+static void check_all(const char *start, size_t bytes, const char *what)
+{
+	for (size_t at = 0; at < bytes; at += PAGE) {
+		if (at >= HOLE_AT && at < HOLE_AT + HOLE)
+			continue;
+		size_t w = wrong_word((const uint64_t *)(start + at), SEED, at / PAGE);
+		if (w < WORDS)
+			bad("%s: page %zu word %zu is wrong", what, at / PAGE, w);
+	}
+}
+
+/* Whether the kernel moves several mappings at once; this program stands where nothing is swapped. */
+static int kernel_can(int flags)
+{
+	char *from = map(4 * PAGE), *to = map(4 * PAGE);
+	MUST(mprotect(from + 2 * PAGE, 2 * PAGE, PROT_READ) == 0);
+	int can = mremap(from, 4 * PAGE, 4 * PAGE, flags, to) == to;
+	if (!can)
+		printf("this kernel moves one mapping at a time\n");
+	return can;
+}
+
+static void several(void)
+{
+	if (!kernel_can(MREMAP_MAYMOVE | MREMAP_FIXED))
+		return;
+	for (int round = 0; round < 3; round++) {
+		struct laid_out it = lay_out();
+		char *to = map(it.bytes);
+		memset(to, 0xee, it.bytes);
+		if (round)
+			push_out(it.start, HOLE_AT, "source");
+		MUST(mremap(it.start, it.bytes, it.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+		check_all(to, it.bytes, "moved");
+		for (size_t at = HOLE_AT; at < HOLE_AT + HOLE; at++)
+			if (to[at] != (char)0xee)
+				bad("what the target had in the hole has changed");
+		for (size_t at = 0; at < it.bytes; at += PAGE)
+			if (is_mapped(it.start + at))
+				bad("page %zu is still mapped at its old place", at / PAGE);
+		/* Writable where it was, and one process's own. */
+		fill(to, 2 * PIECE, SEED + 1);
+		ballast();
+		check(to, 2 * PIECE, SEED + 1, "moved and written");
+		pid_t child = forked();
+		if (child == 0) {
+			*(volatile char *)(to + 2 * PIECE) = 1;
+			_exit(0);
+		}
+		if (status_of(child) != 128 + SIGSEGV)
+			bad("what was not writable is so after its move");
+		MUST(munmap(to, it.bytes) == 0);
+	}
+}
+
+static void several_left_mapped(void)
+{
+	if (!kernel_can(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP))
+		return;
+	for (int round = 0; round < 3; round++) {
+		struct laid_out it = lay_out();
+		char *to = map(it.bytes);
+		if (round)
+			push_out(it.start, HOLE_AT, "source");
+		MUST(mremap(it.start, it.bytes, it.bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to);
+		check_all(to, it.bytes, "moved");
+		check_zero(it.start, HOLE_AT, "left behind");
+		check_zero(it.start + HOLE_AT + HOLE, it.bytes - HOLE_AT - HOLE, "left behind");
+		MUST(munmap(to, it.bytes) == 0 && munmap(it.start, it.bytes) == 0);
+	}
+}
+
+/* What needs no move, and what is refused, over several mappings. */
+static void several_in_place(void)
+{
+	struct laid_out it = lay_out();
+	push_out(it.start, HOLE_AT, "source");
+	void *grown = mremap(it.start, it.bytes, it.bytes + PIECE, MREMAP_MAYMOVE);
+	printf("grown over several: %s\n", grown == MAP_FAILED ? strerror(errno) : "done");
+	void *overlap = mremap(it.start, it.bytes, it.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, it.start + PAGE);
+	printf("onto itself: %s\n", overlap == MAP_FAILED ? strerror(errno) : "done");
+	void *hole = mremap(it.start + HOLE_AT, HOLE, HOLE, MREMAP_MAYMOVE | MREMAP_FIXED, map(HOLE));
+	printf("out of a hole: %s\n", hole == MAP_FAILED ? strerror(errno) : "done");
+	check_all(it.start, it.bytes, "after what was refused");
+	MUST(mremap(it.start, HOLE_AT, 2 * PIECE, MREMAP_MAYMOVE) == it.start);
+	if (is_mapped(it.start + 2 * PIECE) || !is_mapped(it.start))
+		bad("shrunk over several, and not as it should be");
+	check(it.start, 2 * PIECE, SEED, "shrunk");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "several", several },
+		{ "several-dontunmap", several_left_mapped },
+		{ "several-in-place", several_in_place },
+	};
+	return RUN_CASE(argc, argv, cases);
+}
