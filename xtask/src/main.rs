@@ -4,9 +4,11 @@
 //!     cargo xtask e2e [FILTER]   the end-to-end tests alone
 //!     cargo xtask soak [N]       the end-to-end tests at full length: each program N times (default 10), 200 kills
 //!     cargo xtask fuzz SECONDS    model tests and soak seeds that nobody has tried, for so long
+//!     cargo xtask battery ...    real programs under uswap, and the table docs/battery.md
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
 
+mod battery;
 mod ci;
 mod failures;
 mod fuzz;
@@ -16,7 +18,7 @@ mod summary;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | fuzz SECONDS | overhead";
+const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | fuzz SECONDS | overhead | battery [NAME|GROUP]... [--part PART]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::run(seconds),
             Err(_) => Err(format!("fuzz {seconds}: say for how many seconds, as a whole number")),
         },
+        ["battery", words @ ..] => battery::run(words),
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };
