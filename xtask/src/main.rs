@@ -5,10 +5,13 @@
 //!     cargo xtask soak [N]       the end-to-end tests at full length: each program N times (default 10), 200 kills
 //!     cargo xtask fuzz SECONDS    model tests and soak seeds that nobody has tried, for so long
 //!     cargo xtask battery ...    real programs under uswap, and the table docs/battery.md
+//!     cargo xtask churn [--seeds N] [--seconds S] [--first-seed N] [--swap none,zram,file]
+//!                                threads that churn memory, beside the kernel's own swap and without: 50 seeds of 8 masks
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
 
 mod battery;
+mod churn;
 mod ci;
 mod failures;
 mod fuzz;
@@ -18,7 +21,7 @@ mod summary;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | fuzz SECONDS | overhead | battery [NAME|GROUP]... [--part PART]...";
+const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | fuzz SECONDS | churn [OPTIONS] | overhead | battery [NAME|GROUP]... [--part PART]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
             Err(_) => Err(format!("fuzz {seconds}: say for how many seconds, as a whole number")),
         },
         ["battery", words @ ..] => battery::run(words),
+        ["churn", options @ ..] => churn::run(options),
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use clap::Args;
 use rustix::fs::{FallocateFlags, OFlags};
@@ -13,6 +14,7 @@ use uswap_engine::group::Compressor;
 use uswap_sys::AlignedBuffer;
 use uswap_sys::pagemap::PageMap;
 use uswap_sys::ring::Ring;
+use uswap_sys::swapped_moves::{self, Tried};
 use uswap_sys::uffd::{Features, Holes, Uffd, UffdUnavailable, Wake};
 
 use crate::failure::reason;
@@ -110,7 +112,7 @@ fn examine() -> Vec<Finding> {
     findings.push(io_uring());
     findings.push(preload());
     findings.extend(swap_directory());
-    findings.push(kernel_swap(&release));
+    findings.push(kernel_swap());
     findings.push(seccomp());
     findings.extend(limits());
     findings.push(memory());
@@ -226,7 +228,7 @@ fn pagemap_scan() -> Finding {
         buffer.fill(1);
         let start = buffer.as_mut_ptr().addr();
         let mut ranges = [Default::default(); 4];
-        let (found, _) = PageMap::open_self()?.present(start, start + uswap_sys::PAGE_SIZE, &mut ranges)?;
+        let (found, _) = PageMap::open_self()?.populated(start, start + uswap_sys::PAGE_SIZE, &mut ranges)?;
         Ok::<_, std::io::Error>(found)
     };
     match scan() {
@@ -331,44 +333,36 @@ fn swap_directory() -> Vec<Finding> {
 
 // Kernel swap
 
-/// Whether UFFDIO_MOVE of this kernel, as released by kernel.org, may corrupt memory when kernel swap is on:
-/// CVE-2025-21984 and CVE-2025-38242, fixed in 6.12.37, 6.15.5 and 6.16. None when the release is not understood.
-fn move_races_with_swap(release: &str) -> Option<bool> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().ok());
-    let version = (numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0));
-    Some(match version {
-        (0..6, _, _) => false,
-        (6, 0..8, _) => false,
-        (6, 12, patch) => patch < 37,
-        (6, 15, patch) => patch < 5,
-        (6, 8..16, _) => true,
-        _ => false,
-    })
-}
+/// For how long moves are tried beside kernel swap.
+const TRIED_FOR: Duration = Duration::from_millis(300);
 
-fn kernel_swap(release: &str) -> Finding {
+fn kernel_swap() -> Finding {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let areas: Vec<&str> = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
-    let early = release.starts_with("6.8.");
-    match (areas.is_empty(), move_races_with_swap(release)) {
-        (true, _) if early => Finding::new(
-            "kernel swap",
-            Verdict::Warning,
-            "off; UFFDIO_MOVE of Linux 6.8 had bugs of its own (CVE-2024-27007) unless your distribution fixed them",
-        )
-        .fix("boot Linux 6.12.37, 6.15.5, 6.16 or later"),
-        (true, _) => Finding::ok("kernel swap", "off"),
-        (false, Some(true)) => Finding::new(
-            "kernel swap",
-            Verdict::Warning,
-            format!(
-                "on ({}), and UFFDIO_MOVE of Linux {release} may corrupt memory then (CVE-2025-21984, \
-                 CVE-2025-38242) unless your distribution fixed it",
-                areas.join(", ")
-            ),
-        )
-        .fix("sudo swapoff -a, or boot Linux 6.12.37, 6.15.5, 6.16 or later"),
-        (false, _) => Finding::ok("kernel swap", format!("on ({}), harmless with this kernel", areas.join(", "))),
+    if areas.is_empty() {
+        return Finding::ok("kernel swap", "off");
+    }
+    let device = substrate::open_device().ok();
+    let tried = swapped_moves::try_for(device.as_ref().map(AsFd::as_fd), TRIED_FOR);
+    judge_kernel_swap(&areas.join(", "), tried)
+}
+
+fn judge_kernel_swap(areas: &str, tried: Result<Tried, UffdUnavailable>) -> Finding {
+    let name = "kernel swap";
+    match tried {
+        Ok(Tried { wrong: 0, swapped: 0, .. }) => {
+            Finding::new(name, Verdict::Info, format!("on ({areas}), but does not take pages of this process"))
+        }
+        Ok(Tried { wrong: 0, moved, swapped, uncounted }) => {
+            let detail = format!("on ({areas}): {moved} pages were moved, {swapped} of them swapped out, all right");
+            Finding::ok(name, if uncounted > 0 { format!("{detail}; {uncounted} not counted") } else { detail })
+        }
+        Ok(Tried { wrong, .. }) => {
+            let detail = format!("on ({areas}), and {wrong} moved pages were wrong: this kernel loses pages then");
+            Finding::new(name, Verdict::Warning, detail).fix("sudo swapoff -a, or boot Linux 6.16 or later")
+        }
+        Err(error) => Finding::new(name, Verdict::Warning, format!("on ({areas}), and not tried: {error}"))
+            .fix("what is missing above; or sudo swapoff -a"),
     }
 }
 
@@ -451,26 +445,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_with_known_races_are_known() {
-        for (release, races) in [
-            ("6.7.12", false),
-            ("6.8.0-45-generic", true),
-            ("6.11.3", true),
-            ("6.12.36", true),
-            ("6.12.37", false),
-            ("6.12.117+deb13-amd64", false),
-            ("6.13.9", true),
-            ("6.14.11", true),
-            ("6.15.4", true),
-            ("6.15.5", false),
-            ("6.16.0", false),
-            ("6.18.44", false),
-            ("7.3.0-rc1", false),
-            ("5.15.0", false),
-        ] {
-            assert_eq!(move_races_with_swap(release), Some(races), "{release}");
-        }
-        assert_eq!(move_races_with_swap("mainline"), None);
+    fn kernel_swap_is_judged_by_what_was_seen() {
+        let tried = Tried { moved: 320, swapped: 40, uncounted: 0, wrong: 0 };
+        let judge = |tried| judge_kernel_swap("/dev/zram0", Ok(tried));
+        let finding = judge(tried);
+        assert_eq!(finding.verdict, Verdict::Ok);
+        assert_eq!(finding.detail, "on (/dev/zram0): 320 pages were moved, 40 of them swapped out, all right");
+        assert_eq!(judge(Tried { uncounted: 2, ..tried }).verdict, Verdict::Ok);
+        assert_eq!(judge(Tried { swapped: 0, ..tried }).verdict, Verdict::Info);
+        assert_eq!(judge(Tried { wrong: 1, ..tried }).verdict, Verdict::Warning);
+        assert_eq!(judge_kernel_swap("/swap", Err(UffdUnavailable::NoPermission)).verdict, Verdict::Warning);
     }
 
     #[test]

@@ -522,6 +522,14 @@ impl Core {
         answer
     }
 
+    /// A page that [`vanished`](Self::vanished) called lost is there after all.
+    pub fn not_lost(&mut self, page: PageNumber) {
+        if self.pages.get(page) == Some(PageState::Poisoned) {
+            self.pages.set(page, PageState::Resident { clean: None });
+            self.note_resident(page, false);
+        }
+    }
+
     fn end_load(&mut self, load: &LoadPage) {
         self.loads_in_flight -= 1;
         if let Landing::Frame(frame) = load.landing {

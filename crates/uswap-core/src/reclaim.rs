@@ -256,6 +256,11 @@ impl Core {
         self.cache.take_trash()
     }
 
+    /// The memory of a block from [`take_trash`](Self::take_trash) is gone, but for that of the frames of `mask`.
+    pub fn trash_refused(&mut self, block: FrameBlock, mask: u16) {
+        self.cache.trash_refused(block, mask);
+    }
+
     /// The memory of a block from [`take_trash`](Self::take_trash) is gone.
     pub fn trashed(&mut self, block: FrameBlock) {
         self.cache.trashed(block);

@@ -352,6 +352,24 @@ impl SwapCache {
         self.return_if_empty(block);
     }
 
+    /// Frames of a block from [`take_trash`](Self::take_trash) that the kernel does not take back at this moment: they are
+    /// free again. The others of the block are gone.
+    pub(crate) fn trash_refused(&mut self, block_id: FrameBlock, mask: u16) {
+        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
+            self.frames[block_id.frame(index).0 as usize].state = FrameUse::Free;
+        }
+        self.free_frames += mask.count_ones();
+        self.populated_frames += mask.count_ones();
+        let block = &mut self.blocks[block_id.0 as usize];
+        block.free = mask;
+        block.populated = mask;
+        if mask == 0 {
+            return self.return_if_empty(block_id);
+        }
+        block.listed_partial = true;
+        self.partial.push_front(block_id);
+    }
+
     /// All frames that hold a page's content and are not in use by a thread.
     pub(crate) fn iter_cached(&self) -> impl Iterator<Item = FrameId> + '_ {
         (0..self.frames.len() as u32).map(FrameId).filter(|&frame| self.frame(frame).state == FrameUse::Cached)
@@ -412,5 +430,11 @@ mod tests {
         let other = cache.take_inactive().unwrap();
         cache.release(other);
         assert_eq!(cache.take_trash(), Some((block, 0b11)), "and the free frames are still found");
+        // The kernel takes only one of them.
+        cache.trash_refused(block, 0b10);
+        assert_eq!((cache.free_frames(), cache.populated_frames(), cache.empty_blocks()), (1, 1, 0));
+        assert_eq!(cache.take_trash(), Some((block, 0b10)));
+        cache.trash_refused(block, 0);
+        assert_eq!((cache.free_frames(), cache.empty_blocks()), (0, 1));
     }
 }

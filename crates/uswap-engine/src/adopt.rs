@@ -11,7 +11,7 @@ use std::iter::Peekable;
 
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::maps::{self, MapQuery, MapsOf, Vma};
-use uswap_sys::pagemap::PresentRange;
+use uswap_sys::pagemap::PopulatedRange;
 use uswap_sys::private_memory;
 
 use crate::engine::{Engine, advise};
@@ -42,7 +42,7 @@ pub(crate) struct Adopter {
     pub maps: Vec<u8>,
     /// The mappings that may be adopted, in a walk.
     candidates: Vec<(usize, usize)>,
-    present: Box<[PresentRange; RANGES]>,
+    populated: Box<[PopulatedRange; RANGES]>,
     /// Ranges that were adopted and are to be checked against the maps again.
     fresh: Vec<(usize, usize)>,
     /// Ranges that were adopted and whose populated pages are to be looked up.
@@ -77,7 +77,7 @@ impl Adopter {
         Adopter {
             maps: Vec::with_capacity(64 << 10),
             candidates: Vec::with_capacity(1024),
-            present: Box::new([PresentRange::default(); RANGES]),
+            populated: Box::new([PopulatedRange::default(); RANGES]),
             fresh: Vec::with_capacity(1024),
             unlooked: VecDeque::with_capacity(1024),
             adopted: 0,
@@ -170,7 +170,7 @@ impl Adopter {
         }
         let is_known = new < range.pages;
         let may_be_cut = look == Look::Beside && is_beside_adopted(engine, range);
-        if !is_known && !may_be_cut && !engine.pagemap.has_present(start, end)? {
+        if !is_known && !may_be_cut && !engine.pagemap.has_populated(start, end)? {
             return Ok(0);
         }
         if self.adopted >= ADOPTED_MAX {
@@ -230,7 +230,7 @@ impl Adopter {
 
     /// To ask for single mappings in this walk; `None` before Linux 6.11, and where one descriptor more is one too many.
     fn query(&mut self) -> Option<&mut MapQuery> {
-        let known = self.present.as_ptr().addr();
+        let known = self.populated.as_ptr().addr();
         let open = || {
             let mut query = MapQuery::open_self().ok()?;
             query.at(known).is_some().then_some(query)
@@ -279,7 +279,7 @@ impl Adopter {
             // Pages must not be moved between the look and the note.
             let gate = engine.gate.shut();
             let step = if looks < LOOKS_MAX { STEP >> looks } else { STEP };
-            let (count, next) = engine.pagemap.present(at, end.min(at + step), &mut self.present[..])?;
+            let (count, next) = engine.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
             if engine.uffd.is_changing() {
@@ -296,8 +296,8 @@ impl Adopter {
                 looks /= 2;
             }
             let mut core = engine.core();
-            for present in &self.present[..count] {
-                let range = PageRange::of_bytes(present.start, present.end);
+            for populated in &self.populated[..count] {
+                let range = PageRange::of_bytes(populated.start, populated.end);
                 found += core.found_present(range);
             }
             at = next;

@@ -43,7 +43,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 /// Grows with every change of the layout: a process of another uswap must not join.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Owner of clusters that are nobody's and not free.
 const WITHHELD: u32 = u32::MAX;
 const WORDS: usize = PROCESSES_MAX / 64;
@@ -420,6 +420,8 @@ pub struct ProcessSlot {
     pub claimed_pages: AtomicU64,
     /// Shared pages in RAM (RssShmem), the compressed pool included; of those that others have too, a share.
     pub shmem_pages: AtomicU64,
+    /// Private anonymous pages that the kernel has swapped out by itself (VmSwap), uswap's own included.
+    pub kernel_swapped_pages: AtomicU64,
     /// Resident pages that uswap leaves alone.
     pub unmanaged_pages: AtomicU64,
     /// Pages that were adopted: in RAM or swapped out.
@@ -513,6 +515,7 @@ impl ProcessSlot {
         for word in [
             &self.anon_pages,
             &self.shmem_pages,
+            &self.kernel_swapped_pages,
             &self.unmanaged_pages,
             &self.managed_pages,
             &self.swapped_pages,

@@ -14,6 +14,7 @@ use uswap_sys::{private_memory, thread};
 
 use crate::engine::{BATCH, Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};
+use crate::presence::Presence;
 use crate::swapin::Load;
 use crate::{guard_regions, page_references};
 
@@ -36,16 +37,6 @@ enum Answer {
     Served(Served),
     /// This must be had first.
     Load(LoadPlan),
-}
-
-/// What became of a page that the books call resident.
-enum Presence {
-    /// It is there, or the books have changed.
-    There,
-    /// It is not, and an unread event may tell why.
-    Changing,
-    /// It is not.
-    Vanished(Vanished),
 }
 
 /// A fault that has been read.
@@ -449,44 +440,6 @@ impl Engine {
     pub(crate) fn poison(&self, page: PageNumber) {
         let _ = self.uffd.poison(page.address(), uswap_core::PAGE_SIZE);
         self.wake(page, 1);
-    }
-
-    /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the
-    /// message had been read. If it really is missing, was not discarded, and no unread event tells that it was unmapped
-    /// or moved, its content is lost. The caller keeps events from being applied.
-    fn check_present(&self, page: PageNumber) -> Presence {
-        let mut core = self.core();
-        // Looked at under the lock, for a page is there before the books say so, and leaves after they say so.
-        if !core.is_resident(page) || self.is_present(page) {
-            return Presence::There;
-        }
-        // In this order: an event is counted before the page goes.
-        if self.uffd.is_changing() {
-            return Presence::Changing;
-        }
-        let vanished = core.vanished(page);
-        drop(core);
-        if vanished == Vanished::Lost {
-            self.tell_vanished(page);
-        }
-        Presence::Vanished(vanished)
-    }
-
-    /// The content of `page`, poisoned in the books, is lost, and nobody knows why.
-    pub(crate) fn tell_vanished(&self, page: PageNumber) {
-        self.count(Counter::PoisonedPages, 1);
-        self.member.alarm(format_args!(
-            "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
-            page.address(),
-            rustix::process::getpid().as_raw_nonzero()
-        ));
-        self.poison(page);
-    }
-
-    pub(crate) fn is_present(&self, page: PageNumber) -> bool {
-        let mut found = [Default::default(); 1];
-        let (start, end) = (page.address(), page.address() + uswap_core::PAGE_SIZE);
-        matches!(self.pagemap.present(start, end, &mut found), Ok((1.., _)) | Err(_))
     }
 }
 

@@ -541,12 +541,15 @@ impl Engine {
         slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
     }
 
-    /// Resident anonymous pages that the books do not know, as of the last look at the size of the process.
+    /// Resident anonymous pages that the books do not know, as of the last look at the size of the process. Of what the
+    /// kernel has swapped out nobody says which it is: the pages of the books come first.
     fn unmanaged_pages(&self, core: &Core) -> u64 {
         // A page in the swap cache is one that the books know: its frame must not count again.
         let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
         let free = u64::from(core.swap_cache().free_frames());
-        self.member.slot().anon_pages.load(Relaxed).saturating_sub(resident + free)
+        let slot = self.member.slot();
+        let anon = slot.anon_pages.load(Relaxed);
+        (anon + slot.kernel_swapped_pages.load(Relaxed)).saturating_sub(resident + free).min(anon)
     }
 
     /// Frees what was kept for children that need it no more.

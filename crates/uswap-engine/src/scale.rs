@@ -20,6 +20,8 @@ const UNSEEN_MS: u64 = 8;
 pub(crate) struct Scale {
     statm: StatM,
     file_pages: u64,
+    /// What the kernel has swapped out by itself: not resident, and so not counted against the budget.
+    kernel_swapped: u64,
     looked: Instant,
     common: CommonPages,
 }
@@ -27,14 +29,20 @@ pub(crate) struct Scale {
 impl Scale {
     /// Measures for the first time.
     pub fn new() -> io::Result<Scale> {
-        let mut scale =
-            Scale { statm: StatM::open_self()?, file_pages: 0, looked: Instant::now(), common: CommonPages::new() };
+        let mut scale = Scale {
+            statm: StatM::open_self()?,
+            file_pages: 0,
+            kernel_swapped: 0,
+            looked: Instant::now(),
+            common: CommonPages::new(),
+        };
         scale.look_slowly()?;
         Ok(scale)
     }
 
     fn look_slowly(&mut self) -> io::Result<()> {
-        self.file_pages = own_rss()?.file_pages;
+        let rss = own_rss()?;
+        (self.file_pages, self.kernel_swapped) = (rss.file_pages, rss.swap_pages);
         self.looked = Instant::now();
         Ok(())
     }
@@ -64,6 +72,7 @@ impl Scale {
         let shmem = shmem - of_others;
         slot.anon_pages.store(anon, Relaxed);
         slot.shmem_pages.store(shmem, Relaxed);
+        slot.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
         anon + shmem
     }
 }

@@ -7,20 +7,18 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
-use uswap_sys::report::Reason;
 
 use rustix::mm::MprotectFlags;
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
 };
-use uswap_sys::pagemap::PresentRange;
 use uswap_sys::private_memory;
-use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
+use uswap_sys::uffd::{Holes, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::control_blocks;
-use crate::engine::{BATCH, BLOCK_BYTES, Engine, TRASH_BLOCKS, Worker};
+use crate::engine::{BATCH, BLOCK_BYTES, Engine, Worker};
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
 use crate::page_io::SlotPage;
@@ -36,6 +34,8 @@ const TRASH_STEP: u64 = 64;
 const STOCK: u64 = 4 * BATCH as u64;
 /// Rounds without a store after one in which most pages found no place in memory, of a thread that does not write.
 const ROUNDS_LEFT: u32 = 16;
+/// Blocks that the kernel has swapped out which one search for pages to move out passes over.
+const SWAPPED_BLOCKS_MAX: u32 = 64;
 /// How long faults do not wait for memory after nothing could be stored.
 const HOPELESS_MS: u64 = 50;
 
@@ -57,6 +57,16 @@ pub(crate) struct Round {
     pub stored: u64,
     /// Memory given back to the kernel.
     pub trashed: u64,
+}
+
+/// What became of the oldest block.
+enum Oldest {
+    /// There is none, or no frames for it.
+    None,
+    /// It stays: the kernel has swapped out all of it.
+    KernelSwapped,
+    /// So many of its pages have left, and so many could not.
+    Moved { moved: u64, busy: u64 },
 }
 
 impl Round {
@@ -163,14 +173,28 @@ impl Engine {
         round
     }
 
-    /// Moves the oldest block out of the program; `None` when there is none. Returns moved and busy pages.
+    /// Moves the oldest block that takes memory out of the program; `None` when there is none. Returns moved and busy pages.
     fn move_out(&self, worker: &mut Worker) -> Option<(u64, u64)> {
+        for _ in 0..SWAPPED_BLOCKS_MAX {
+            match self.move_oldest_out(worker) {
+                Oldest::None => return None,
+                Oldest::KernelSwapped => {}
+                Oldest::Moved { moved, busy } => return Some((moved, busy)),
+            }
+        }
+        Some((0, 0))
+    }
+
+    fn move_oldest_out(&self, worker: &mut Worker) -> Oldest {
         let gate = self.gate.pass();
-        let isolation = self.core().isolate()?;
-        let (outcome, busy) = self.move_block(isolation);
+        let isolation = self.core().isolate();
+        let Some(isolation) = isolation else { return Oldest::None };
+        // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.
+        let swapped = self.kernel_swapped(isolation.first);
+        let (outcome, busy) = self.move_block(isolation, swapped);
         let Isolated { wanted, lost } = self.core().isolated(isolation, outcome);
         for index in (0..BLOCK_PAGES).filter(|index| lost >> index & 1 == 1) {
-            self.tell_vanished(isolation.first.plus(index as u64));
+            self.page_is_missing(isolation.first.plus(index as u64));
         }
         drop(gate);
         self.take_and_release(worker);
@@ -184,36 +208,12 @@ impl Engine {
             let refused = (0..BLOCK_PAGES).filter(|index| outcome.refused >> index & 1 == 1);
             worker.busy.extend(refused.map(|index| isolation.first.plus(index as u64)));
         }
-        Some((moved, busy))
-    }
-
-    /// Moves `pages` pages from `source` to `target`, with the gate held.
-    ///
-    /// Linux 6.18 may stop in the middle and report one page less than it has moved, when the next one is shared after a
-    /// fork; going on, it finds the target taken by that very page. As nobody else moves either page, a source that is gone
-    /// tells that it was this call.
-    pub(crate) fn move_run(&self, target: usize, source: usize, pages: usize, wake: Wake) -> Progress {
-        let len = pages * PAGE_SIZE;
-        let mut done = 0;
-        loop {
-            let progress = self.uffd.move_pages(target + done, source + done, len - done, Holes::Refuse, wake);
-            done += progress.bytes;
-            let uncounted = progress.stop == Some(Stop::AlreadyThere)
-                && !self.is_present(PageNumber::containing(source + done))
-                && self.is_present(PageNumber::containing(target + done));
-            if !uncounted {
-                return Progress { bytes: done, ..progress };
-            }
-            done += PAGE_SIZE;
-            if done == len {
-                return Progress { bytes: done, stop: None };
-            }
-        }
+        if isolation.mask & !swapped == 0 { Oldest::KernelSwapped } else { Oldest::Moved { moved, busy } }
     }
 
     /// Moves the pages of an isolation, as many as possible with one call, because each call makes every other CPU that
-    /// runs the process drop its TLB: gaps between resident pages are run across.
-    fn move_block(&self, isolation: Isolation) -> (IsolationOutcome, u64) {
+    /// runs the process drop its TLB: gaps between resident pages are run across. Not those of `kept`.
+    fn move_block(&self, isolation: Isolation, kept: u16) -> (IsolationOutcome, u64) {
         let Isolation { first, mask, gaps, frames } = isolation;
         let mut outcome = IsolationOutcome::default();
         let mut busy = 0;
@@ -222,12 +222,16 @@ impl Engine {
             outcome.refused = mask;
             return (outcome, busy);
         }
-        let kept = control_blocks::kept(first, BLOCK_PAGES);
+        let kept = kept | control_blocks::kept(first, BLOCK_PAGES);
         let (mask, gaps) = (mask & !kept, gaps & !kept);
         // Pages that a call ran over, moved or found missing.
         let mut passed = 0u16;
         let mut index = 0;
-        let mut single = false;
+        let mut moved = 0u16;
+        // Where nobody can tell what has become of the pages of a run, they go one by one.
+        let one_by_one = !self.pagemap.is_exact();
+        let holes = if one_by_one { Holes::Refuse } else { Holes::Allow };
+        let mut single = one_by_one;
         let mut executable = None;
         while index < BLOCK_PAGES {
             if mask >> index & 1 == 0 {
@@ -239,9 +243,13 @@ impl Engine {
             let run = if single { 1 } else { BLOCK_PAGES - ahead.leading_zeros() as usize };
             let target = self.frame_address(frames.frame(index));
             let source = first.plus(index as u64).address();
-            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, Holes::Allow, Wake::DontWake);
+            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, holes, Wake::DontWake);
             let done = progress.bytes / PAGE_SIZE;
-            passed |= (((1u32 << done) - 1) as u16) << index;
+            let counted = (((1u32 << done) - 1) as u16) << index;
+            match holes {
+                Holes::Allow => passed |= counted,
+                Holes::Refuse => moved |= counted,
+            }
             index += done;
             let Some(stop) = progress.stop else { continue };
             match stop {
@@ -254,13 +262,14 @@ impl Engine {
                 // Pages move only between mappings of the same protection. That of the program's may be executable.
                 Stop::Invalid if executable.is_none() => {
                     executable = Some(self.let_frames_execute(frames, true));
-                    single = executable != Some(true);
+                    single = one_by_one || executable != Some(true);
                     continue;
                 }
-                // AlreadyThere: moved by the call before and not counted, see `move_run`; looked at below.
-                Stop::Invalid | Stop::Missing | Stop::AlreadyThere => {}
+                // AlreadyThere: moved by the call before and not counted; looked at below. Fault: a marker without content,
+                // see `presence`.
+                Stop::Invalid | Stop::Missing | Stop::AlreadyThere | Stop::Fault => {}
                 Stop::TryLater | Stop::NoMemory | Stop::ProcessGone => break,
-                Stop::Fault | Stop::Other(_) => self.fatal(format_args!(
+                Stop::Other(_) => self.fatal(format_args!(
                     "uswap: page {:#x} cannot be moved out: {stop:?}",
                     first.plus(index as u64).address()
                 )),
@@ -271,14 +280,14 @@ impl Engine {
             self.fatal(format_args!("uswap: frames cannot be made as they were"));
         }
         // What is in the frames tells what was moved.
-        let there = self.populated(frames);
+        let there = if one_by_one { moved } else { self.populated(frames) };
         if there & !(mask | gaps) != 0 {
             self.fatal(format_args!("uswap: pages beside those at {address:#x} were moved out"));
         }
         outcome.moved = there;
         // Whatever the kernel counted as passed, a page that is where it was has stayed there.
         let left = passed & mask & !there;
-        let gone = |index: &usize| left >> index & 1 == 1 && !self.is_present(first.plus(*index as u64));
+        let gone = |index: &usize| left >> index & 1 == 1 && !self.is_populated(first.plus(*index as u64));
         outcome.missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
         outcome.refused = isolation.mask & !there & !outcome.missing;
         (outcome, busy)
@@ -295,20 +304,6 @@ impl Engine {
         // SAFETY: the frames are the engine's own, `frame_address` has checked that they lie in its mapping, and they stay
         // readable and writable.
         unsafe { rustix::mm::mprotect(start as *mut _, BLOCK_BYTES, protection) }.is_ok()
-    }
-
-    /// Which frames of a block have memory.
-    fn populated(&self, block: FrameBlock) -> u16 {
-        let start = self.frame_address(block.frame(0));
-        let mut ranges = [PresentRange::default(); BLOCK_PAGES];
-        let count = match self.pagemap.present(start, start + BLOCK_BYTES, &mut ranges) {
-            Ok((count, _)) => count,
-            Err(error) => self.fatal(format_args!("uswap: cannot look at the frames: {}", Reason(&error))),
-        };
-        ranges[..count].iter().fold(0, |mask, range| {
-            let (from, to) = ((range.start - start) / PAGE_SIZE, (range.end - start) / PAGE_SIZE);
-            mask | (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
-        })
     }
 
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an
@@ -589,53 +584,6 @@ impl Engine {
         let written = places.iter().flatten().count() as u64;
         self.count(Counter::Zswpwb, written);
         written
-    }
-
-    /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
-    pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
-        let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
-        let trash = self.trash.lock();
-        let mut pages = 0;
-        for (index, place) in blocks.iter_mut().enumerate() {
-            let (block, mask) = {
-                let mut core = self.core();
-                if u64::from(core.swap_cache().free_frames()) <= reserve {
-                    break;
-                }
-                let Some(taken) = core.take_trash() else { break };
-                taken
-            };
-            *place = Some(block);
-            pages += u64::from(mask.count_ones());
-            let target = trash.memory.start() + index * BLOCK_BYTES;
-            let source = self.frame_address(block.frame(0));
-            let mut unlocked = false;
-            loop {
-                let progress = trash.uffd.move_pages(target, source, BLOCK_BYTES, Holes::Allow, Wake::DontWake);
-                match progress.stop {
-                    None => break,
-                    // A device has not let go of a frame that it wrote a moment ago.
-                    Some(Stop::Busy | Stop::TryLater | Stop::NoMemory | Stop::AlreadyThere) => {
-                        trash.empty();
-                        crate::handler::pause();
-                    }
-                    // The program has just locked all that is mapped: one of the two ranges is locked, the other is not.
-                    Some(Stop::Invalid) if !unlocked => {
-                        private_memory::unlock_all();
-                        unlocked = true;
-                    }
-                    Some(stop) => self.fatal(format_args!("uswap: a free frame cannot be given back: {stop:?}")),
-                }
-            }
-        }
-        if pages > 0 {
-            trash.empty();
-            let mut core = self.core();
-            for block in blocks.into_iter().flatten() {
-                core.trashed(block);
-            }
-        }
-        pages
     }
 }
 

@@ -13,6 +13,7 @@
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc; [`last_thread`]: when only those
 //!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
+//! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
 //! - [`ring`], [`report`]: I/O;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
@@ -40,6 +41,7 @@ pub mod report;
 pub mod ring;
 pub mod rss;
 pub mod rusage;
+pub mod swapped_moves;
 pub mod thread;
 pub mod uffd;
 mod unwinder;

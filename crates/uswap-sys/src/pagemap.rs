@@ -1,14 +1,21 @@
 //! PAGEMAP_SCAN: which pages of our own memory exist.
 //!
-//! Only PRESENT is asked for. In ranges with asynchronous write protection the other bits mean other
-//! things than their names say: a page never touched counts as written, a missing protected one as
-//! swapped.
+//! A page exists when its entry in the page table has content: PRESENT, or SWAPPED where the kernel has swapped it out by
+//! itself, or is moving it to other memory at this moment (a migration entry). Neither is missing: a touch is the kernel's to
+//! answer, and no message comes.
+//!
+//! What else the kernel shows as SWAPPED has no content: a guard (told apart by GUARD since Linux 6.15, without a word before),
+//! a poison marker of userfaultfd, and a mark of hardware that failed. A touch of these is no message, either, but a signal.
+//! They cannot be moved (UFFDIO_MOVE: EFAULT); who poisons a page knows it.
+//!
+//! In ranges with asynchronous write protection, which are not used here, protected missing pages show as SWAPPED, too.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
@@ -16,8 +23,14 @@ use crate::PAGE_SIZE;
 
 const CATEGORY_FILE: u64 = 1 << 2;
 const CATEGORY_PRESENT: u64 = 1 << 3;
+const CATEGORY_SWAPPED: u64 = 1 << 4;
 const CATEGORY_ZERO_PAGE: u64 = 1 << 5;
 const CATEGORY_HUGE: u64 = 1 << 6;
+/// Linux 6.15.
+const CATEGORY_GUARD: u64 = 1 << 8;
+
+/// The kernel does not know [`CATEGORY_GUARD`].
+static SHOWS_NO_GUARDS: AtomicBool = AtomicBool::new(false);
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -42,7 +55,7 @@ const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanRequest>(b'f', 16);
 /// caller's array.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct PresentRange {
+pub struct PopulatedRange {
     /// First byte.
     pub start: usize,
     /// One past the last byte.
@@ -50,7 +63,11 @@ pub struct PresentRange {
     categories: u64,
 }
 
-impl PresentRange {
+impl PopulatedRange {
+    /// Whether its pages are not in memory: the kernel has swapped them out, or is just moving them.
+    pub fn kernel_swapped(&self) -> bool {
+        self.categories & CATEGORY_PRESENT == 0
+    }
     /// Whether its pages are the zero page: read, and never written.
     pub fn zero_page(&self) -> bool {
         self.categories & CATEGORY_ZERO_PAGE != 0
@@ -65,11 +82,12 @@ impl PresentRange {
     }
 }
 
-impl std::fmt::Debug for PresentRange {
+impl std::fmt::Debug for PopulatedRange {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("PresentRange")
+        out.debug_struct("PopulatedRange")
             .field("start", &format_args!("{:#x}", self.start))
             .field("end", &format_args!("{:#x}", self.end))
+            .field("kernel_swapped", &self.kernel_swapped())
             .field("zero_page", &self.zero_page())
             .field("file", &self.file())
             .field("huge", &self.huge())
@@ -81,7 +99,7 @@ impl std::fmt::Debug for PresentRange {
 struct Scan<'a>(&'a mut ScanRequest);
 
 // SAFETY: the request has the layout of pm_scan_arg, which this opcode reads and writes; its `vec` and
-// `vec_len` describe the caller's array (see PageMap::present). The answer is a count.
+// `vec_len` describe the caller's array (see PageMap::populated). The answer is a count.
 unsafe impl Ioctl for Scan<'_> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -103,8 +121,8 @@ unsafe impl Ioctl for Scan<'_> {
 ///
 /// It shows the memory of the process that opened it, also after a fork: a child opens its own.
 ///
-/// A process that has changed its user must not read it, so there is a second way: mincore(2) tells only
-/// whether a page exists, and not what it is.
+/// A process that has changed its user must not read it, so there is a second way. What mincore(2) shows exists; what it
+/// does not show is missing, or swapped out by the kernel: [`is_exact`](PageMap::is_exact).
 #[derive(Debug)]
 pub struct PageMap {
     fd: Option<OwnedFd>,
@@ -125,48 +143,64 @@ impl PageMap {
         PageMap { fd: None }
     }
 
+    /// Whether all that exists is shown. Otherwise pages that the kernel has swapped out are not.
+    pub fn is_exact(&self) -> bool {
+        self.fd.is_some()
+    }
+
     /// Lists populated pages in `start..end`: how many ranges of `out` are filled, and where to go on,
     /// which is `end` when all has been seen.
     ///
     /// `out` must not itself be missing in memory that this thread serves. Fault path.
-    pub fn present(&self, start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(usize, usize)> {
+    pub fn populated(&self, start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
         self.scan(start, end, out, 0)
     }
 
     /// Whether `start..end` has a populated page: looks no further than the first.
-    pub fn has_present(&self, start: usize, end: usize) -> io::Result<bool> {
-        Ok(self.scan(start, end, &mut [PresentRange::default()], 1)?.0 > 0)
+    pub fn has_populated(&self, start: usize, end: usize) -> io::Result<bool> {
+        Ok(self.scan(start, end, &mut [PopulatedRange::default()], 1)?.0 > 0)
     }
 
     /// `max_pages`: after how many it ends, at the earliest; 0: not before `end`.
-    fn scan(&self, start: usize, end: usize, out: &mut [PresentRange], max_pages: u64) -> io::Result<(usize, usize)> {
+    fn scan(&self, start: usize, end: usize, out: &mut [PopulatedRange], max_pages: u64) -> io::Result<(usize, usize)> {
         if start >= end || out.is_empty() {
             return Ok((0, start.min(end)));
         }
         let Some(fd) = &self.fd else { return mincore(start, end, out) };
-        let mut request = ScanRequest {
-            size: size_of::<ScanRequest>() as u64,
-            flags: 0,
-            start: start as u64,
-            end: end as u64,
-            walk_end: start as u64,
-            vec: out.as_mut_ptr().expose_provenance() as u64,
-            vec_len: out.len() as u64,
-            max_pages,
-            category_inverted: 0,
-            category_mask: CATEGORY_PRESENT,
-            category_anyof_mask: 0,
-            return_mask: CATEGORY_PRESENT | CATEGORY_FILE | CATEGORY_ZERO_PAGE | CATEGORY_HUGE,
-        };
-        // SAFETY: `vec` points to `vec_len` ranges of the kernel's layout, borrowed exclusively, and
-        // any bytes are a valid PresentRange.
-        let filled = unsafe { rustix::ioctl::ioctl(fd, Scan(&mut request))? };
-        Ok((filled.min(out.len()), (request.walk_end as usize).min(end)))
+        // Anything but a guard that is present or swapped.
+        let exists = CATEGORY_PRESENT | CATEGORY_SWAPPED;
+        let mut guard = if SHOWS_NO_GUARDS.load(Relaxed) { 0 } else { CATEGORY_GUARD };
+        loop {
+            let mut request = ScanRequest {
+                size: size_of::<ScanRequest>() as u64,
+                flags: 0,
+                start: start as u64,
+                end: end as u64,
+                walk_end: start as u64,
+                vec: out.as_mut_ptr().expose_provenance() as u64,
+                vec_len: out.len() as u64,
+                max_pages,
+                category_inverted: guard,
+                category_mask: guard,
+                category_anyof_mask: exists,
+                return_mask: exists | CATEGORY_FILE | CATEGORY_ZERO_PAGE | CATEGORY_HUGE,
+            };
+            // SAFETY: `vec` points to `vec_len` ranges of the kernel's layout, borrowed exclusively, and
+            // any bytes are a valid PopulatedRange.
+            match unsafe { rustix::ioctl::ioctl(fd, Scan(&mut request)) } {
+                Ok(filled) => return Ok((filled.min(out.len()), (request.walk_end as usize).min(end))),
+                Err(rustix::io::Errno::INVAL) if guard != 0 => {
+                    SHOWS_NO_GUARDS.store(true, Relaxed);
+                    guard = 0;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }
 
-/// As [`PageMap::present`]. Memory that is not mapped has no pages.
-fn mincore(start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(usize, usize)> {
+/// As [`PageMap::populated`]. Memory that is not mapped has no pages.
+fn mincore(start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
     const STEP: usize = 512;
     let room = out.len();
     let mut filled = 0;
@@ -200,7 +234,7 @@ fn mincore(start: usize, end: usize, out: &mut [PresentRange]) -> io::Result<(us
                 Some(last) if last.end == page => last.end += PAGE_SIZE,
                 _ if filled == room => return Ok((filled, page)),
                 _ => {
-                    out[filled] = PresentRange { start: page, end: page + PAGE_SIZE, categories: CATEGORY_PRESENT };
+                    out[filled] = PopulatedRange { start: page, end: page + PAGE_SIZE, categories: CATEGORY_PRESENT };
                     filled += 1;
                 }
             }
@@ -232,31 +266,31 @@ mod tests {
                 return;
             }
         };
-        let mut out = [PresentRange::default(); 8];
-        let (filled, next) = pagemap.present(start, end, &mut out).unwrap();
+        let mut out = [PopulatedRange::default(); 8];
+        let (filled, next) = pagemap.populated(start, end, &mut out).unwrap();
         assert_eq!(next, end);
         let page_of = |address: usize| (address - start) / PAGE_SIZE;
         let seen: Vec<_> = out[..filled].iter().map(|r| (page_of(r.start), page_of(r.end), r.zero_page())).collect();
         assert_eq!(seen, [(2, 4, false), (7, 8, false), (9, 10, true)]);
 
         // The other way sees the same pages.
-        let (filled, next) = PageMap::by_mincore().present(start, end, &mut out).unwrap();
+        let (filled, next) = PageMap::by_mincore().populated(start, end, &mut out).unwrap();
         assert_eq!(next, end);
         let seen: Vec<_> = out[..filled].iter().map(|r| (page_of(r.start), page_of(r.end))).collect();
         assert_eq!(seen, [(2, 4), (7, 8), (9, 10)]);
-        let (filled, next) = PageMap::by_mincore().present(start, end, &mut out[..1]).unwrap();
+        let (filled, next) = PageMap::by_mincore().populated(start, end, &mut out[..1]).unwrap();
         assert_eq!((filled, page_of(next)), (1, 7));
 
         // A short array is filled, and the scan goes on where it ended.
-        let (filled, next) = pagemap.present(start, end, &mut out[..1]).unwrap();
+        let (filled, next) = pagemap.populated(start, end, &mut out[..1]).unwrap();
         assert_eq!(filled, 1);
         assert!(page_of(next) >= 4 && next < end, "{}", page_of(next));
-        let (filled, _) = pagemap.present(next, end, &mut out).unwrap();
+        let (filled, _) = pagemap.populated(next, end, &mut out).unwrap();
         assert_eq!(filled, 2);
 
         for pagemap in [pagemap, PageMap::by_mincore()] {
-            assert!(pagemap.has_present(start, end).unwrap());
-            assert!(!pagemap.has_present(start, start + 2 * PAGE_SIZE).unwrap());
+            assert!(pagemap.has_populated(start, end).unwrap());
+            assert!(!pagemap.has_populated(start, start + 2 * PAGE_SIZE).unwrap());
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct Rss {
     pub file_pages: u64,
     /// Pages of shared memory and tmpfs.
     pub shmem_pages: u64,
+    /// Anonymous pages that the kernel has swapped out: not resident.
+    pub swap_pages: u64,
 }
 
 /// Reads the status of the calling process. The kernel's counts may lag by some dozens of pages per thread.
@@ -69,6 +71,8 @@ fn parse_status(text: &[u8]) -> Option<Rss> {
             (&mut rss.file_pages, rest)
         } else if let Some(rest) = line.strip_prefix(b"RssShmem:") {
             (&mut rss.shmem_pages, rest)
+        } else if let Some(rest) = line.strip_prefix(b"VmSwap:") {
+            (&mut rss.swap_pages, rest)
         } else {
             continue;
         };
@@ -134,8 +138,8 @@ mod tests {
 
     #[test]
     fn status_is_taken_apart() {
-        let text = b"Name:\tx\nRssAnon:\t     124 kB\nRssFile:\t  8 kB\nRssShmem:\t 4 kB\n";
-        assert_eq!(parse_status(text), Some(Rss { anon_pages: 31, file_pages: 2, shmem_pages: 1 }));
+        let text = b"Name:\tx\nRssAnon:\t     124 kB\nRssFile:\t  8 kB\nRssShmem:\t 4 kB\nVmSwap:\t 20 kB\n";
+        assert_eq!(parse_status(text), Some(Rss { anon_pages: 31, file_pages: 2, shmem_pages: 1, swap_pages: 5 }));
         assert_eq!(parse_status(b"Name:\tzombie\n"), None);
         assert_eq!(parse_status(b"RssAnon:\tmany\n"), None);
     }

@@ -22,6 +22,7 @@
 
 mod build;
 mod compare;
+mod kernel_swap;
 mod launch;
 mod need;
 mod random;
@@ -32,6 +33,7 @@ mod tree;
 
 pub use build::{c_library, c_program, c_static_program, script};
 pub use compare::{Share, compare, record};
+pub use kernel_swap::{KernelSwap, MemoryCgroup, SwapKind};
 pub use launch::{Budget, Finished, Launch, Running};
 pub use need::{is_root, need, skip};
 pub use random::Random;

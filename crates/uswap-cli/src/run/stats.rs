@@ -16,6 +16,7 @@ pub struct Peaks {
     managed_bytes: u64,
     unmanaged_bytes: u64,
     swapped_bytes: u64,
+    kernel_swapped_bytes: u64,
     pool_bytes: u64,
     pool_stored_bytes: u64,
     pool_original_bytes: u64,
@@ -36,6 +37,7 @@ impl Peaks {
             now.managed_bytes += slot.managed_pages.load(Relaxed) * PAGE_BYTES;
             now.unmanaged_bytes += slot.unmanaged_pages.load(Relaxed) * PAGE_BYTES;
             now.swapped_bytes += slot.swapped_pages.load(Relaxed) * PAGE_BYTES;
+            now.kernel_swapped_bytes += slot.kernel_swapped_pages.load(Relaxed) * PAGE_BYTES;
             now.pool_bytes += slot.pool_bytes.load(Relaxed);
             now.pool_stored_bytes += slot.pool_stored_bytes.load(Relaxed);
             now.pool_original_bytes += slot.pool_original_bytes.load(Relaxed);
@@ -47,6 +49,7 @@ impl Peaks {
         self.managed_bytes = self.managed_bytes.max(now.managed_bytes);
         self.unmanaged_bytes = self.unmanaged_bytes.max(now.unmanaged_bytes);
         self.swapped_bytes = self.swapped_bytes.max(now.swapped_bytes);
+        self.kernel_swapped_bytes = self.kernel_swapped_bytes.max(now.kernel_swapped_bytes);
         self.pool_bytes = self.pool_bytes.max(now.pool_bytes);
         if now.pool_stored_bytes > self.pool_stored_bytes {
             // Both of the same moment, so that their ratio is one that was.
@@ -81,6 +84,9 @@ pub fn summary(group: &Group, peaks: &Peaks) -> String {
             parts.push(format!("{ratio:.1}x compressed"));
         }
         parts.push(format!("{failures} checksum failures"));
+    }
+    if peaks.kernel_swapped_bytes > 0 {
+        parts.push(format!("up to {} swapped out by the kernel", size::measured(peaks.kernel_swapped_bytes)));
     }
     if lost > 0 {
         parts.push(format!("{lost} pages lost"));
@@ -128,6 +134,7 @@ pub fn json(group: &Group, peaks: &Peaks, areas: &[OpenArea], exit_status: i32, 
         "managed_bytes": peaks.managed_bytes,
         "unmanaged_bytes": peaks.unmanaged_bytes,
         "swapped_bytes": peaks.swapped_bytes,
+        "kernel_swapped_bytes": peaks.kernel_swapped_bytes,
         "zswap_pool_bytes": peaks.pool_bytes,
         "zswap_stored_bytes": peaks.pool_stored_bytes,
         "areas": areas,
@@ -176,6 +183,11 @@ mod tests {
         let expected = "peak 100.0 MiB of 150 MiB, 200.0 MiB swapped out, 300.0 MiB in, 2.1x compressed, \
                         0 checksum failures";
         assert_eq!(summary(&group, &peaks), expected);
+        slot.kernel_swapped_pages.store(3 << 8, Relaxed);
+        peaks.sample(&group);
+        slot.kernel_swapped_pages.store(1 << 8, Relaxed);
+        peaks.sample(&group);
+        assert_eq!(summary(&group, &peaks), format!("{expected}, up to 3.0 MiB swapped out by the kernel"));
     }
 
     #[test]
@@ -190,6 +202,7 @@ mod tests {
             "managed_bytes",
             "unmanaged_bytes",
             "swapped_bytes",
+            "kernel_swapped_bytes",
             "zswap_pool_bytes",
             "zswap_stored_bytes",
             "areas",

@@ -1,0 +1,178 @@
+//! Presence: what the kernel has of a page, asked where the answer of a call does not tell.
+//!
+//! The kernel may swap pages out by itself, those of the program, of the frame area, and of all else that the engine has. Such
+//! a page is not missing: a touch is the kernel's to answer, no message comes, and UFFDIO_MOVE takes it along as it is, its
+//! entry in the page table instead of its memory. So *populated* means present or swapped, everywhere.
+//!
+//! While the kernel reclaims, or after a fork, a count of UFFDIO_MOVE is a hint: seen on Linux 6.18 is one page too few, the
+//! next call then finding its target taken by that very page. Taken at its word, the page would be looked for where it is
+//! not. So what was moved is known by where it is:
+//!
+//! | call | answer | means | what is done |
+//! | --- | --- | --- | --- |
+//! | MOVE, out | all, or a count and any stop | pages, or holes that were run across, up to there; perhaps one more | the frames are looked at: populated is moved. Neither there nor in its old place, and passed: missing |
+//! | MOVE, in, of frames with content | a count and any stop | so many, perhaps one more | a frame that is not populated any more has been moved, whatever its target looks like by now |
+//! | MOVE, of free frames | a count and any stop | so many left, perhaps one more | the call is repeated until it says that all have |
+//! | MOVE | EEXIST | the target is taken: by a page that was not counted, or by a newer one | looked at as above; then the newer one stays, and who waits is woken |
+//! | MOVE | ENOENT | a hole, or no registered mapping | out: looked at. In: unmapped, an event is on its way |
+//! | MOVE | EBUSY | shared after a fork, or brought back while it was still being written (zram), or pinned, or part of a large folio in the kernel's swap cache | out: the monitor writes to it, which mends all but the pinned. In: copied. Free frames: written to, a bounded number of times |
+//! | MOVE | EINVAL | mappings of another kind | out: one by one, with frames made executable. In: copied |
+//! | MOVE | EFAULT | a marker in its place: a guard, poison, memory that failed | out: it stays. In: cannot be, the process ends |
+//! | MOVE, COPY, ZEROPAGE, POISON | EAGAIN | an unread event comes first; the count is right but for the page above | after the events |
+//! | COPY | EEXIST | populated; markers are overwritten | what is there is newer |
+//! | ZEROPAGE, POISON | EEXIST | populated, or a marker | there: woken |
+//! | COPY, ZEROPAGE | ENOMEM | the machine, or the memory cgroup, has none | tried again |
+//! | DONTNEED of the trash | success | gone, also from the kernel's swap | |
+//!
+//! That a page has vanished is said only when POISON has taken its place: no page that is there can be poisoned.
+//!
+//! A process that has changed its user cannot see what the kernel has swapped out (`PageMap::is_exact`). There pages are moved
+//! one by one, each call taken at its word: one page is moved or not, and a page that cannot be moved is never called missing.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use uswap_core::fault::Vanished;
+use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
+use uswap_sys::pagemap::PopulatedRange;
+use uswap_sys::report::Reason;
+use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
+
+use crate::engine::{BLOCK_BYTES, Engine};
+use crate::group::Counter;
+
+/// What became of a page that the books call resident.
+pub(crate) enum Presence {
+    /// It is there, or the books have changed.
+    There,
+    /// It is not, and an unread event may tell why.
+    Changing,
+    /// It is not.
+    Vanished(Vanished),
+}
+
+/// Pages of `start..end`, at most a block, for which `is_meant`: bit `i` for page `i`.
+fn mask_of(start: usize, ranges: &[PopulatedRange], is_meant: impl Fn(&PopulatedRange) -> bool) -> u16 {
+    ranges.iter().filter(|range| is_meant(range)).fold(0, |mask, range| {
+        let (from, to) = ((range.start - start) / PAGE_SIZE, (range.end - start) / PAGE_SIZE);
+        mask | (((1u32 << to) - 1) & !((1u32 << from) - 1)) as u16
+    })
+}
+
+impl Engine {
+    /// Whether `page` is populated. Where that cannot be known it is said to be.
+    pub(crate) fn is_populated(&self, page: PageNumber) -> bool {
+        !self.pagemap.is_exact() || self.is_seen(page)
+    }
+
+    /// Which frames of a block have content. Only where that can be known.
+    pub(crate) fn populated(&self, block: FrameBlock) -> u16 {
+        self.look_at_block(self.frame_address(block.frame(0)), |_| true)
+    }
+
+    /// Which pages of a block the kernel has swapped out, as far as it has any of this process.
+    pub(crate) fn kernel_swapped(&self, first: PageNumber) -> u16 {
+        match self.kernel_swaps() {
+            true => self.look_at_block(first.address(), PopulatedRange::kernel_swapped),
+            false => 0,
+        }
+    }
+
+    fn kernel_swaps(&self) -> bool {
+        self.member.slot().kernel_swapped_pages.load(Relaxed) > 0
+    }
+
+    fn look_at_block(&self, start: usize, is_meant: impl Fn(&PopulatedRange) -> bool) -> u16 {
+        let mut ranges = [PopulatedRange::default(); BLOCK_PAGES];
+        match self.pagemap.populated(start, start + BLOCK_BYTES, &mut ranges) {
+            Ok((count, _)) => mask_of(start, &ranges[..count], is_meant),
+            Err(error) => self.fatal(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
+        }
+    }
+
+    /// Moves `pages` pages with content from the frames at `source` to `target`, with the gate held.
+    ///
+    /// As nobody else moves these frames, one that is not populated any more tells that it was this call.
+    pub(crate) fn move_run(&self, target: usize, source: usize, pages: usize, wake: Wake) -> Progress {
+        let len = pages * PAGE_SIZE;
+        let is_exact = self.pagemap.is_exact();
+        let mut done = 0;
+        loop {
+            let step = if is_exact { len - done } else { PAGE_SIZE };
+            let progress = self.uffd.move_pages(target + done, source + done, step, Holes::Refuse, wake);
+            done += progress.bytes;
+            if progress.stop.is_some() {
+                let before = done;
+                while is_exact && done < len && !self.is_populated(PageNumber::containing(source + done)) {
+                    done += PAGE_SIZE;
+                }
+                if done == before {
+                    return Progress { bytes: done, ..progress };
+                }
+            }
+            if done == len {
+                return Progress { bytes: done, stop: None };
+            }
+        }
+    }
+
+    /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the
+    /// message had been read. If it really is missing, was not discarded, and no unread event tells that it was unmapped
+    /// or moved, its content is lost. The caller keeps events from being applied.
+    pub(crate) fn check_present(&self, page: PageNumber) -> Presence {
+        let mut core = self.core();
+        // Looked at under the lock, for a page is there before the books say so, and leaves after they say so.
+        if !core.is_resident(page) || self.is_seen(page) {
+            return Presence::There;
+        }
+        // In this order: an event is counted before the page goes.
+        if self.uffd.is_changing() {
+            return Presence::Changing;
+        }
+        let vanished = core.vanished(page);
+        if vanished == Vanished::Lost {
+            match self.take_the_place_of(page) {
+                Some(Stop::AlreadyThere) => {
+                    core.not_lost(page);
+                    return Presence::There;
+                }
+                Some(Stop::TryLater) => {
+                    core.not_lost(page);
+                    return Presence::Changing;
+                }
+                _ => {}
+            }
+            drop(core);
+            self.tell_vanished(page);
+        }
+        Presence::Vanished(vanished)
+    }
+
+    /// Whether `page` is seen to be populated; where that is not known, whoever asks must ask further.
+    fn is_seen(&self, page: PageNumber) -> bool {
+        let mut found = [PopulatedRange::default(); 1];
+        let (start, end) = (page.address(), page.address() + PAGE_SIZE);
+        matches!(self.pagemap.populated(start, end, &mut found), Ok((1.., _)) | Err(_))
+    }
+
+    /// The content of `page`, poisoned in the books, is lost, and nobody knows why. Or it is there after all.
+    pub(crate) fn page_is_missing(&self, page: PageNumber) {
+        if self.take_the_place_of(page) == Some(Stop::AlreadyThere) {
+            return self.core().not_lost(page);
+        }
+        self.tell_vanished(page);
+    }
+
+    fn take_the_place_of(&self, page: PageNumber) -> Option<Stop> {
+        self.uffd.poison(page.address(), PAGE_SIZE).stop
+    }
+
+    fn tell_vanished(&self, page: PageNumber) {
+        self.count(Counter::PoisonedPages, 1);
+        self.member.alarm(format_args!(
+            "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
+            page.address(),
+            rustix::process::getpid().as_raw_nonzero()
+        ));
+        self.poison(page);
+    }
+}

@@ -1,0 +1,100 @@
+//! Trash: where free frames are given back to the kernel.
+//!
+//! Dropping them in the frame area would be an event, and wait for who reads it. So they are moved to a range of a userfaultfd
+//! without events, and dropped there.
+
+#![allow(unsafe_code)]
+
+use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
+use uswap_sys::private_memory;
+use uswap_sys::uffd::{Holes, Stop, Wake, make_exclusive};
+
+use crate::engine::{BLOCK_BYTES, Engine, TRASH_BLOCKS, Trash};
+
+/// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
+/// it within that time.
+const TRIES: u32 = 500;
+
+impl Engine {
+    /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
+    pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
+        let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
+        let trash = self.trash.lock();
+        let mut pages = 0;
+        for (index, place) in blocks.iter_mut().enumerate() {
+            let (block, mask) = {
+                let mut core = self.core();
+                if u64::from(core.swap_cache().free_frames()) <= reserve {
+                    break;
+                }
+                let Some(taken) = core.take_trash() else { break };
+                taken
+            };
+            let target = trash.memory.start() + index * BLOCK_BYTES;
+            if self.move_to_trash(&trash, target, block) {
+                *place = Some(block);
+                pages += u64::from(mask.count_ones());
+                continue;
+            }
+            let left = self.move_singly_to_trash(&trash, target, block, mask);
+            pages += u64::from((mask & !left).count_ones());
+            self.core().trash_refused(block, left);
+        }
+        if pages > 0 {
+            trash.empty();
+            let mut core = self.core();
+            for block in blocks.into_iter().flatten() {
+                core.trashed(block);
+            }
+        }
+        pages
+    }
+
+    /// Whether all of a block has left.
+    fn move_to_trash(&self, trash: &Trash, target: usize, block: FrameBlock) -> bool {
+        let source = self.frame_address(block.frame(0));
+        let mut unlocked = false;
+        for _ in 0..TRIES {
+            let progress = trash.uffd.move_pages(target, source, BLOCK_BYTES, Holes::Allow, Wake::DontWake);
+            match progress.stop {
+                None => return true,
+                Some(Stop::Busy | Stop::TryLater | Stop::NoMemory | Stop::AlreadyThere) => {
+                    trash.empty();
+                    if progress.stop == Some(Stop::Busy) {
+                        self.make_frame_exclusive(source + progress.bytes);
+                    }
+                    crate::handler::pause();
+                }
+                // The program has just locked all that is mapped: one of the two ranges is locked, the other is not.
+                Some(Stop::Invalid) if !unlocked => {
+                    private_memory::unlock_all();
+                    unlocked = true;
+                }
+                Some(stop) => self.fatal(format_args!("uswap: a free frame cannot be given back: {stop:?}")),
+            }
+        }
+        false
+    }
+
+    /// A frame that the kernel has brought back while it was still writing it out counts as shared until it is written to.
+    fn make_frame_exclusive(&self, address: usize) {
+        if self.pagemap.is_exact() && self.is_populated(PageNumber::containing(address)) {
+            // SAFETY: a free frame of a block that this thread has taken: mapped, writable, populated, and nobody moves it.
+            unsafe { make_exclusive(address) };
+        }
+    }
+
+    /// Which frames of `mask` stay, when each is tried once.
+    fn move_singly_to_trash(&self, trash: &Trash, target: usize, block: FrameBlock, mask: u16) -> u16 {
+        let mut left = mask;
+        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
+            let (source, target) = (self.frame_address(block.frame(index)), target + index * PAGE_SIZE);
+            let progress = trash.uffd.move_pages(target, source, PAGE_SIZE, Holes::Refuse, Wake::DontWake);
+            if matches!(progress.stop, None | Some(Stop::Missing)) {
+                left &= !(1 << index);
+            }
+        }
+        trash.empty();
+        left
+    }
+}

@@ -1,0 +1,122 @@
+//! Beside the kernel's own swap: what the kernel swaps out by itself is neither lost nor taken for zeros.
+//!
+//! The kernel's multi-generational LRU (MGLRU) is not tried: whether there is one is a matter of the kernel's configuration,
+//! and the first line of each test says so.
+
+use std::path::Path;
+use std::time::Duration;
+
+use uswap_e2e::{Budget, Finished, KernelSwap, Launch, MemoryCgroup, SwapKind, TempDir, c_program, seed, skip};
+
+/// Everything but the operations of mappings that other tests are for.
+const WITH_PAGEOUT: &str = "0x80ff";
+/// The same, and nobody but the kernel itself reclaims.
+const WITHOUT_PAGEOUT: &str = "0x00ff";
+
+fn say_what_reclaims() {
+    let has_mglru = Path::new("/sys/kernel/mm/lru_gen/enabled").exists();
+    eprintln!(
+        "seed {}; MGLRU: {}",
+        seed(),
+        if has_mglru { "in this kernel" } else { "not in this kernel, not tested" }
+    );
+}
+
+fn churn(test: &TempDir, mask: &str, seconds: u32) -> Launch {
+    Launch::new(test, c_program("churn"))
+        .args([seed().to_string(), seconds.to_string(), "8".to_owned()])
+        .env("MASK", mask)
+        .time_limit(Duration::from_secs(90))
+}
+
+/// As [`churn`], in a memory cgroup.
+fn churn_in(test: &TempDir, group: &MemoryCgroup, mask: &str, seconds: u32, mib: u32) -> Launch {
+    Launch::new(test, "sh")
+        .args(["-c", "echo $$ > \"$1\"; shift; exec \"$@\"", "sh"])
+        .arg(group.entrance())
+        .arg(c_program("churn"))
+        .args([seed().to_string(), seconds.to_string(), "8".to_owned(), mib.to_string()])
+        .env("MASK", mask)
+        .time_limit(Duration::from_secs(90))
+}
+
+/// Nothing was wrong and nothing was lost; both swapped.
+fn assert_both_swapped(finished: &Finished) {
+    eprintln!("{}", finished.text().trim());
+    assert!(finished.code() == 0 && finished.stderr.is_empty(), "{finished}");
+    finished.assert_swapped();
+    let Some(stats) = &finished.stats else { return };
+    assert_eq!(stats.counter("poisoned_pages"), 0, "{:#}", stats.json());
+    let by_kernel = stats.number("kernel_swapped_bytes");
+    assert!(by_kernel > 0, "the kernel has swapped nothing\n{:#}", stats.json());
+}
+
+fn pages_out(kind: SwapKind) {
+    let test = TempDir::new("pageout");
+    say_what_reclaims();
+    let Some(_swap) = KernelSwap::on(&test, kind, 512) else { return };
+    assert_both_swapped(&churn(&test, WITH_PAGEOUT, 6).under(&Budget::mib(64)).finish());
+}
+
+#[test]
+fn pages_that_a_program_pages_out_to_zram_are_right() {
+    pages_out(SwapKind::Zram);
+}
+
+#[test]
+fn pages_that_a_program_pages_out_to_a_file_are_right() {
+    pages_out(SwapKind::File);
+}
+
+/// The kernel reclaims from the program, the frames and the pool, beyond what the limit makes it do.
+fn reclaims(kind: SwapKind) {
+    let test = TempDir::new("reclaim");
+    say_what_reclaims();
+    let Some(_swap) = KernelSwap::on(&test, kind, 512) else { return };
+    let Some(group) = MemoryCgroup::new("reclaim", 56) else { return };
+    let mut running = churn_in(&test, &group, WITHOUT_PAGEOUT, 6, 160).under(&Budget::mib(48));
+    while running.is_running() {
+        group.reclaim();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_both_swapped(&running.finish());
+}
+
+#[test]
+fn what_the_kernel_reclaims_to_zram_is_right() {
+    reclaims(SwapKind::Zram);
+}
+
+#[test]
+fn what_the_kernel_reclaims_to_a_file_is_right() {
+    reclaims(SwapKind::File);
+}
+
+/// It cannot look at its own page table.
+#[test]
+fn a_process_that_has_changed_its_user_loses_nothing_beside_kernel_swap() {
+    let test = TempDir::new("user");
+    say_what_reclaims();
+    let Some(_swap) = KernelSwap::on(&test, SwapKind::Zram, 512) else { return };
+    let launch = churn(&test, WITH_PAGEOUT, 6).env("RUN_AS", "65534");
+    assert_both_swapped(&launch.under(&Budget::mib(64)).finish());
+}
+
+/// Memory that the kernel moves shows as swapped for a moment, with kernel swap or without.
+#[test]
+fn pages_that_the_kernel_is_moving_are_right() {
+    let test = TempDir::new("compaction");
+    let compaction = Path::new("/proc/sys/vm/compact_memory");
+    if std::fs::write(compaction, "1").is_err() {
+        return skip("memory cannot be compacted here");
+    }
+    let mut running = churn(&test, WITHOUT_PAGEOUT, 4).under(&Budget::mib(64));
+    while running.is_running() {
+        std::fs::write(compaction, "1").expect("it could be written before");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let finished = running.finish();
+    eprintln!("{}", finished.text().trim());
+    assert!(finished.code() == 0 && finished.stderr.is_empty(), "{finished}");
+    finished.assert_swapped();
+}
