@@ -34,6 +34,7 @@ extern "C" fn constructor() {
     crate::libc_functions::prepare();
     crate::advice::prepare();
     crate::remap::prepare();
+    crate::thread_count::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();
     let _ = crate::forks::hook();

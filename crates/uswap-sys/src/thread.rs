@@ -320,6 +320,30 @@ fn own_dtv() -> *const DtvEntry {
     std::ptr::with_exposed_provenance(control_word::<TCB_DTV>())
 }
 
+/// Threads of this kind in the process `COUNTED_IN`, the child of a fork has none of its parent's.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+static COUNTED_IN: AtomicU32 = AtomicU32::new(0);
+
+/// How many threads of this kind the process has.
+pub fn running() -> u32 {
+    if COUNTED_IN.load(Ordering::Relaxed) == std::process::id() { RUNNING.load(Ordering::Relaxed) } else { 0 }
+}
+
+/// One more, about to be made.
+fn count_one() {
+    let me = std::process::id();
+    if COUNTED_IN.load(Ordering::Relaxed) != me {
+        // The first of a process is made while nobody makes another.
+        RUNNING.store(0, Ordering::Relaxed);
+        COUNTED_IN.store(me, Ordering::Relaxed);
+    }
+    RUNNING.fetch_add(1, Ordering::Relaxed);
+}
+
+fn count_one_less() {
+    RUNNING.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// What a new thread starts with, at the top of its stack.
 #[repr(C)]
 struct Start {
@@ -405,12 +429,14 @@ pub fn spawn(
     if files == FileTable::Share {
         flags |= libc::CLONE_FILES;
     }
+    count_one();
     let old_mask = set_signal_mask(AGENT_SIGNAL_MASK);
     // SAFETY: stack and storage are fresh, the thread's alone, and stay mapped while it runs (dropping
     // a RawThread does not unmap, join does once it is gone). `start` is complete.
     let result = unsafe { clone_thread(flags as usize, start, tid, alive, thread_pointer) };
     set_signal_mask(old_mask);
     if result < 0 {
+        count_one_less();
         return Err(io::Error::from_raw_os_error(-result as i32));
     }
     Ok(RawThread { memory: ManuallyDrop::new(memory), alive, tid })
@@ -469,6 +495,7 @@ unsafe extern "C" fn start_thread(start: *const Start) -> ! {
 
 /// Ends the calling raw thread, and it alone. Nothing is cleaned up.
 pub fn exit_thread() -> ! {
+    count_one_less();
     // SAFETY: exit does not return, and the kernel reads nothing of ours.
     unsafe {
         asm!("syscall", "ud2", in("rax") libc::SYS_exit, in("rdi") 0, options(noreturn));

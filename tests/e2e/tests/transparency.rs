@@ -138,6 +138,37 @@ cases! { "threads":
     dlopen_and_dlclose = "dlopen",
 }
 
+cases! { "hostile":
+    a_program_that_counts_its_threads_is_alone = "alone",
+    two_hundred_threads = "threads-200",
+    threads_end_on_swapped_stacks = "exit-storm",
+    threads_are_cancelled_while_they_read = "cancel-storm",
+    signals_by_the_millisecond = "signal-storm",
+    vfork_and_exec_from_four_threads = "vfork-storm",
+    double_fork = "double-fork",
+    a_tree_of_forks = "fork-bomb",
+    a_traced_child = "traced",
+    pages_writable_or_executable_in_turn = "write-or-execute",
+    a_personality_that_implies_exec = "implied-exec",
+    a_userfaultfd_of_the_program = "own-userfaultfd",
+    io_uring_with_registered_buffers = "ring-with-buffers",
+    kernel_aio = "aio",
+    a_mapping_that_grows_down = "grows-down",
+    a_sparse_tebibyte = "sparse",
+    parts_of_a_reservation = "reservation",
+    huge_pages_and_collapse = "huge",
+    mergeable_memory = "mergeable",
+    populate_by_madvise = "populate",
+    private_copies_of_a_sealed_file = "sealed",
+    the_break_moves = "break",
+    memory_at_large_alignment = "aligned",
+    system_calls_whose_arguments_are_out = "system-calls",
+    semaphores_and_messages = "sysv",
+    robust_mutexes_that_lend_priority = "robust",
+    memory_barriers_of_all_threads = "barriers",
+    a_thread_with_its_own_files = "namespaces",
+}
+
 /// Whatever runs in a forked child before the agent's own handler finds its memory: libc, which goes through all threads,
 /// and handlers of libraries that were there first.
 #[test]
