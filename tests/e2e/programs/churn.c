@@ -3,9 +3,9 @@
  *
  * churn SEED SECONDS THREADS [MIB]
  *
- * In the environment: MASK says which operations, one bit for each; what is left out is a write instead. RUN_AS is a user to
- * become first. All threads together fill MIB at most, if that is said. Ends with 1 when a word was wrong, and tells of the first
- * ones. */
+ * In the environment: MASK says which operations, one bit for each; what is left out is a write instead, and the bit above all
+ * lets a mremap to a fixed place be of several mappings. RUN_AS is a user to become first. All threads together fill MIB at
+ * most, if that is said. Ends with 1 when a word was wrong, and tells of the first ones. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -45,13 +45,14 @@ enum operation {
     OP_LEAVE_MAPPED,
     OP_PAGE_OUT,
     OPERATIONS,
+    SPLIT_MOVES = OPERATIONS, /* The bit above. */
 };
 
 struct mapping {
     char *base; /* NULL: none */
     size_t pages;
     uint32_t *values; /* of each page; 0: zeros */
-    int is_split; /* It may consist of several mappings by now, which one mremap does not move. */
+    int is_split; /* It may consist of several mappings by now, which one mremap moves since Linux 6.17, to a fixed place. */
 };
 
 struct thread {
@@ -275,7 +276,7 @@ static void step(struct thread *t)
     }
     if (!(operations >> operation & 1))
         operation = OP_WRITE;
-    if (operation == OP_MOVE_OVER && m->is_split)
+    if (operation == OP_MOVE_OVER && m->is_split && !(operations >> SPLIT_MOVES & 1))
         operation = OP_WRITE;
     size_t page = next_random(t) % m->pages;
     size_t left = m->pages - page;
