@@ -7,14 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering::*;
 
 use uswap_engine::fork_advice::{self, Advice};
 use uswap_engine::{guard_regions, lazy_free};
 use uswap_sys::private_memory;
 
 use crate::real::Real;
-use crate::start::POST;
 
 /// `MADV_GUARD_INSTALL`, Linux 6.13.
 const GUARD_INSTALL: c_int = 102;
@@ -60,18 +58,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     };
     // SAFETY: errno is this thread's own.
     let errno = unsafe { *libc::__errno_location() };
-    if is_of_the_engine() {
-        return result;
-    }
     // With ENOMEM, part of the range is not mapped; the rest has been advised.
-    if crate::forks::is_member() && (result == 0 || errno == libc::ENOMEM) {
-        while !fork_advice::post(posted, address as usize, len) && !POST.inert.load(Acquire) {
-            POST.ring();
-            // SAFETY: the thread sleeps for a moment; nothing of its own is read or written but the time on its stack.
-            unsafe { libc::usleep(200) };
-        }
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+    if (result == 0 || errno == libc::ENOMEM) && !is_of_the_engine() && crate::forks::is_member() {
+        fork_advice::post(posted, address as usize, len);
     }
     result
 }

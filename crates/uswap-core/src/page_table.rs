@@ -228,6 +228,11 @@ impl PageTable {
         self.adopted.within(PageRange { start: PageNumber(0), pages: u64::MAX })
     }
 
+    /// The parts of `range` that are adopted.
+    pub fn adopted_within(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        self.adopted.within(range)
+    }
+
     /// The first run of adopted pages at or after `from`.
     pub fn next_adopted_range(&self, from: PageNumber) -> Option<PageRange> {
         self.adopted.next(from)

@@ -572,6 +572,30 @@ impl Engine {
         self.for_adopted(|range| advise_for_fork(range, rustix::mm::Advice::LinuxDontFork));
     }
 
+    /// As [`keep_adopted_from_forks`](Self::keep_adopted_from_forks), for `range`. `false` when it cannot be told what of it
+    /// is adopted, because the program is changing its memory.
+    pub(crate) fn keep_again(&self, range: PageRange) -> bool {
+        let parts: Vec<PageRange> = {
+            let _gate = self.gate.pass();
+            if self.uffd.is_changing() {
+                return false;
+            }
+            self.core().pages().adopted_within(range).collect()
+        };
+        for part in parts {
+            let is_ours =
+                || self.uffd.is_registered(part.start.address(), part.pages as usize * PAGE_SIZE) == Some(true);
+            if is_ours() {
+                advise_for_fork(part, rustix::mm::Advice::LinuxDontFork);
+                if !is_ours() {
+                    // Something else is mapped there by now, and a child that lacked it would die.
+                    advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
+                }
+            }
+        }
+        true
+    }
+
     fn for_adopted(&self, visit: impl Fn(PageRange)) {
         let mut from = PageNumber(0);
         loop {

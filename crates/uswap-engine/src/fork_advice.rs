@@ -2,17 +2,24 @@
 //!
 //! Adopted memory always carries MADV_DONTFORK outside of a fork window ([`fork`](crate::fork)), so the kernel no longer
 //! tells which part of it the program wants to keep to itself. The wrapper of madvise posts what the program says, in
-//! order, into a fixed table that needs no lock and no allocation; the monitor reads it before it adopts memory and before
-//! it lets a child come into being. Memory that is not adopted yet carries the program's own flags alone: those are read
-//! from the kernel when it is adopted.
+//! order; the monitor reads it now and then, before it adopts memory, and before it lets a child come into being. Memory
+//! that is not adopted yet carries the program's own flags alone: those are read from the kernel when it is adopted. So
+//! where there is no engine yet nothing needs to be posted, and nobody would read it. Nobody ever waits here: V8 gives such
+//! advice thousands of times, and what the program's other threads wait for meanwhile is not known.
+//!
+//! The program's MADV_DOFORK of adopted memory is done by the kernel, too, and a fork that goes round the hooks would have
+//! holes there: the monitor keeps such memory from forks again ([`Kept::keep_lifted`]).
 //!
 //! MADV_WIPEONFORK is never changed by the engine, so the child reads it from the kernel. It is enough to know that the
 //! program ever used it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*, fence};
 
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
 
+use crate::engine::Engine;
+use crate::monitor::ENGINE;
+use crate::postings::{Posting, Postings};
 use crate::smaps::Mapping;
 
 /// What was said about a range of memory.
@@ -31,130 +38,51 @@ const DO_FORK: u8 = 1;
 /// mremap: advice goes with the memory.
 const MOVED: u8 = 2;
 
-/// Advice that can wait for the monitor.
-const PLACES: usize = 512;
-
-struct Place {
-    /// The number of the posting that it holds, plus one.
-    posted: AtomicUsize,
-    kind: AtomicU8,
-    start: AtomicUsize,
-    len: AtomicUsize,
-    to: AtomicUsize,
-}
-
-impl Place {
-    const fn new() -> Place {
-        Place {
-            posted: AtomicUsize::new(0),
-            kind: AtomicU8::new(0),
-            start: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            to: AtomicUsize::new(0),
-        }
-    }
-}
-
-/// Postings from any thread to the monitor, oldest first.
-struct Postings {
-    places: [Place; PLACES],
-    /// Postings that have been given a place.
-    given: AtomicUsize,
-    /// Postings that have been taken out.
-    taken: AtomicUsize,
-}
-
-struct Posting {
-    kind: u8,
-    start: usize,
-    len: usize,
-    to: usize,
-}
-
-impl Postings {
-    const fn new() -> Postings {
-        Postings { places: [const { Place::new() }; PLACES], given: AtomicUsize::new(0), taken: AtomicUsize::new(0) }
-    }
-
-    /// `false` when there is no room.
-    fn post(&self, posting: &Posting) -> bool {
-        let mut number = self.given.load(Relaxed);
-        loop {
-            if number.wrapping_sub(self.taken.load(Acquire)) >= PLACES {
-                return false;
-            }
-            match self.given.compare_exchange_weak(number, number.wrapping_add(1), AcqRel, Relaxed) {
-                Ok(_) => break,
-                Err(now) => number = now,
-            }
-        }
-        let place = &self.places[number % PLACES];
-        place.kind.store(posting.kind, Relaxed);
-        place.start.store(posting.start, Relaxed);
-        place.len.store(posting.len, Relaxed);
-        place.to.store(posting.to, Relaxed);
-        place.posted.store(number.wrapping_add(1), Release);
-        true
-    }
-
-    /// The oldest, if it is written already. One thread only.
-    fn take(&self) -> Option<Posting> {
-        let number = self.taken.load(Relaxed);
-        let place = &self.places[number % PLACES];
-        if number == self.given.load(Acquire) || place.posted.load(Acquire) != number.wrapping_add(1) {
-            return None;
-        }
-        let posting = Posting {
-            kind: place.kind.load(Relaxed),
-            start: place.start.load(Relaxed),
-            len: place.len.load(Relaxed),
-            to: place.to.load(Relaxed),
-        };
-        self.taken.store(number.wrapping_add(1), Release);
-        Some(posting)
-    }
-
-    /// Drops everything, also what its thread has not finished writing: that thread does not live here.
-    fn clear(&self) {
-        self.taken.store(self.given.load(Relaxed), Release);
-    }
-}
-
 static POSTINGS: Postings = Postings::new();
 /// The program has used MADV_DONTFORK.
 static KEEPS: AtomicBool = AtomicBool::new(false);
 /// The program has used MADV_WIPEONFORK.
 static WIPES: AtomicBool = AtomicBool::new(false);
 
-/// Any thread, after the kernel has taken the advice. Takes no lock and allocates nothing. `false` when the monitor has to
-/// read first: try again.
-#[must_use]
-pub fn post(advice: Advice, start: usize, len: usize) -> bool {
+/// There was no memory for a posting: what the program wants to keep from its children is not known any more.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Any thread, after the kernel has taken the advice. Takes no lock and waits for nobody.
+pub fn post(advice: Advice, start: usize, len: usize) {
     let kind = match advice {
-        Advice::WipeOnFork => {
-            WIPES.store(true, Release);
-            return true;
-        }
+        Advice::WipeOnFork => return WIPES.store(true, Release),
         Advice::DontFork => {
             KEEPS.store(true, Release);
             DONT_FORK
         }
-        Advice::DoFork if !is_used() => return true,
         Advice::DoFork => DO_FORK,
     };
-    let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) else {
-        return true;
-    };
-    POSTINGS.post(&Posting { kind, start, len, to: 0 })
+    // Either this thread sees the engine, or the engine, which adopts only later, sees what has been said before this.
+    fence(SeqCst);
+    if ENGINE.load(Acquire).is_null() {
+        return;
+    }
+    if let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) {
+        hand_over(&Posting { kind, start, len, to: 0 });
+    }
 }
 
 /// A handler: adopted memory was moved by mremap.
 pub(crate) fn moved(from: PageNumber, to: PageNumber, pages: u64) {
     if is_used() {
-        let len = pages as usize * PAGE_SIZE;
-        // Without room the child gets memory that it was not to have; its content is as the parent's.
-        let _ = POSTINGS.post(&Posting { kind: MOVED, start: from.address(), len, to: to.address() });
+        hand_over(&Posting { kind: MOVED, start: from.address(), len: pages as usize * PAGE_SIZE, to: to.address() });
     }
+}
+
+fn hand_over(posting: &Posting) {
+    if !POSTINGS.post(posting) {
+        LOST.store(true, Release);
+    }
+}
+
+/// The engine's start, once [`ENGINE`] is set and before it adopts anything: see [`post`].
+pub(crate) fn engine_begins() {
+    fence(SeqCst);
 }
 
 /// Whether the program ever kept memory from its children.
@@ -172,10 +100,12 @@ pub(crate) fn child_begins() {
     POSTINGS.clear();
 }
 
-/// What the program keeps from its children. The monitor has it: unlike the table of postings it allocates.
+/// What the program keeps from its children. The monitor has it: unlike the postings it allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pages: RangeSet,
+    /// What the program has said that its children shall have, and has not been looked at since.
+    lifted: Vec<PageRange>,
 }
 
 impl Kept {
@@ -185,10 +115,23 @@ impl Kept {
             let range = PageRange::of_bytes(start, start.saturating_add(len));
             match kind {
                 DONT_FORK => self.pages.insert(range),
-                DO_FORK => self.pages.remove(range),
+                DO_FORK => {
+                    self.pages.remove(range);
+                    self.lifted.push(range);
+                }
                 _ => self.moved(range, PageNumber::containing(to)),
             }
         }
+        if LOST.swap(false, AcqRel) {
+            // A child that has too much sees what its parent has; one that has too little dies.
+            self.pages = RangeSet::default();
+        }
+    }
+
+    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
+    pub fn keep_lifted(&mut self, engine: &Engine) {
+        // What cannot be told at this moment is looked at the next time.
+        self.lifted.retain(|&range| !engine.keep_again(range));
     }
 
     fn moved(&mut self, range: PageRange, to: PageNumber) {
@@ -236,31 +179,6 @@ mod tests {
 
     fn range(start: u64, pages: u64) -> PageRange {
         PageRange { start: PageNumber(start), pages }
-    }
-
-    #[test]
-    fn postings_keep_their_order_and_say_when_they_are_full() {
-        let postings = Postings::new();
-        for round in 0..3 {
-            for start in 0..PLACES {
-                assert!(postings.post(&Posting { kind: DONT_FORK, start: start + round, len: 1, to: 0 }));
-            }
-            assert!(!postings.post(&Posting { kind: DONT_FORK, start: 0, len: 1, to: 0 }));
-            for start in 0..PLACES {
-                assert_eq!(postings.take().map(|posting| posting.start), Some(start + round));
-            }
-            assert!(postings.take().is_none());
-        }
-        assert!(postings.post(&Posting { kind: DONT_FORK, start: 0, len: 1, to: 0 }));
-        postings.clear();
-        assert!(postings.take().is_none());
-    }
-
-    #[test]
-    fn a_posting_that_is_not_written_yet_is_waited_for() {
-        let postings = Postings::new();
-        postings.given.store(1, Relaxed);
-        assert!(postings.take().is_none());
     }
 
     fn kept(ranges: &[PageRange]) -> Kept {

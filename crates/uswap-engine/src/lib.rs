@@ -11,7 +11,7 @@
 //!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
 //!   for disks in its stead; [`engine_threads`]: how all threads start;
 //! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
-//!   keeps from its children;
+//!   keeps from its children, as its threads tell it (`postings`);
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
 
@@ -44,6 +44,7 @@ pub mod page_io;
 pub mod page_references;
 mod patience;
 pub mod post;
+mod postings;
 mod presence;
 pub mod protocol;
 mod scale;

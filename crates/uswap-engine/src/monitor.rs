@@ -20,6 +20,7 @@ use crate::adoption_pace::AdoptionPace;
 use crate::compaction::Compaction;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::engine_threads;
+use crate::fork_advice;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
 use crate::post::Post;
@@ -467,6 +468,7 @@ impl Monitor {
         };
         let engine: &'static Engine = Box::leak(Box::new(Engine::start(member, self.post, inheritance)?));
         ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Release);
+        fork_advice::engine_begins();
         self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
@@ -501,6 +503,9 @@ impl Monitor {
             return;
         };
         engine.compact(&mut self.compaction);
+        // Not only when it is needed, for what is posted takes memory.
+        self.adopter.kept.catch_up();
+        self.adopter.kept.keep_lifted(engine);
         if self.published.elapsed() < Duration::from_millis(20) {
             return;
         }
