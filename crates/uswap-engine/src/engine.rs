@@ -220,6 +220,8 @@ pub(crate) struct Worker {
     pub reading: Vec<PendingFault>,
     /// See `reading`.
     pub loads: Vec<Load>,
+    /// Which handler this is.
+    pub number: usize,
     /// Whether the pool had to shrink when this thread looked.
     pub pool_gate: uswap_core::zswap::PoolGate,
 }
@@ -244,6 +246,7 @@ impl Worker {
             pending: VecDeque::with_capacity(4096),
             reading: Vec::with_capacity(io_pages),
             loads: Vec::with_capacity(io_pages),
+            number: 0,
             pool_gate: Default::default(),
         })
     }

@@ -174,8 +174,10 @@ impl ForkPost {
     }
 }
 
-/// Notes that a window has room for.
-const NOTES: usize = 1600;
+/// Notes that a window has room for. One page that is brought in is one note: without room nothing is served until the fork
+/// is over, and the forking thread may wait for a lock of malloc's whose holder copies tens of megabytes (realloc). Memory is
+/// taken only for notes that are written.
+const NOTES: usize = 1 << 16;
 
 /// The journal lies in memory that parent and child share, so that the child sees each note whole, however the kernel
 /// interleaves its copying with the parent's writing. How many notes are the child's is counted in private memory, which

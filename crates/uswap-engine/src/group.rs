@@ -38,6 +38,8 @@ pub const PROCESSES_MAX: usize = 1024;
 pub const AREAS_MAX: usize = 8;
 /// Slots in a cluster: 512 slots of 4 KiB are 2 MiB.
 pub const CLUSTER_SLOTS: u64 = 512;
+/// Handlers of a process that say what they are at; those of more CPUs share their places.
+const HANDLERS_SEEN: usize = 32;
 /// Bytes in a page, and in a slot.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -444,6 +446,8 @@ pub struct ProcessSlot {
     pub carried_out: AtomicU32,
     /// It would bring in what is on an area that leaves, and the budget is used up.
     pub waits_for_memory: AtomicU32,
+    /// The address of the page that each handler is serving; 0: none.
+    serving: [AtomicU64; HANDLERS_SEEN],
     /// What it counted.
     pub tally: Tally,
     inheritors: [AtomicU64; WORDS],
@@ -474,6 +478,16 @@ impl ProcessSlot {
     pub fn call(&self) {
         self.calls.atomic().fetch_add(1, AcqRel);
         self.calls.wake_all();
+    }
+
+    /// Handler `number` is serving the page at `address`, or none: 0. For the watchdog.
+    pub fn serves(&self, number: usize, address: usize) {
+        self.serving[number % HANDLERS_SEEN].store(address as u64, Relaxed);
+    }
+
+    /// The handlers that are serving a page, and its address.
+    pub fn being_served(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.serving.iter().map(|address| address.load(Relaxed)).enumerate().filter(|(_, address)| *address != 0)
     }
 
     /// Called before fork(2): from here on a child may read our slots, known to the supervisor or not.
@@ -528,7 +542,7 @@ impl ProcessSlot {
         ] {
             word.store(0, Relaxed);
         }
-        self.area_used_slots.iter().for_each(|w| w.store(0, Relaxed));
+        self.area_used_slots.iter().chain(&self.serving).for_each(|w| w.store(0, Relaxed));
         // Not even what was announced before it came: it may have inherited something.
         self.carried_out.store(u32::MAX, Relaxed);
         self.waits_for_memory.store(0, Relaxed);

@@ -63,7 +63,7 @@ impl Engine {
         let _ = thread::pin_to_cpu(cpu);
         thread::prefer();
         let mut worker = match Worker::new(self.member.group.config().compressor, BATCH, BATCH) {
-            Ok(worker) => worker,
+            Ok(worker) => Worker { number: cpu, ..worker },
             Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
         };
         self.handlers_ready.fetch_add(1, AcqRel);
@@ -95,6 +95,11 @@ impl Engine {
     /// Reads what is there and serves it.
     pub(crate) fn serve_waiting(&self, worker: &mut Worker) {
         self.receive(worker);
+        self.serve_all(worker);
+        self.member.slot().serves(worker.number, 0);
+    }
+
+    fn serve_all(&self, worker: &mut Worker) {
         while let Some(fault) = self.serve_pending(worker) {
             // The event must be read, and then its task must run. Other faults may come along: they are served in turn,
             // for the task of the event may be waiting for one of them.
@@ -114,6 +119,7 @@ impl Engine {
                 Entry::Running(_guard) => self.serve_together(worker),
                 Entry::Frozen => {
                     let fault = worker.pending.pop_front()?;
+                    self.member.slot().serves(worker.number, fault.page.address());
                     (self.serve_frozen(&fault, worker) == Served::AfterEvents).then_some(fault)
                 }
             };
@@ -135,6 +141,7 @@ impl Engine {
                 break;
             }
             self.count(Counter::Pgfault, 1);
+            self.member.slot().serves(worker.number, fault.page.address());
             self.wait_for_room(worker);
             let served = match self.answer(&fault) {
                 Answer::Served(served) => served,

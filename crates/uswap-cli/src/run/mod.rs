@@ -8,6 +8,7 @@ pub mod signals;
 pub mod stats;
 pub mod supervise;
 pub mod user_anchors;
+pub mod watchdog;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ use uswap_engine::group::{AREAS_MAX, AreaConfig, CLUSTER_SLOTS, FaultPlan, Group
 use uswap_engine::protocol::{self, Token};
 use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, SpawnError};
 
-use crate::failure::{Failure, reason, say};
+use crate::failure::{Failure, OURS, reason, say};
 use crate::size;
 use crate::substrate;
 use crate::swap_area::{self, OpenArea};
@@ -61,6 +62,7 @@ impl Beginning {
 pub fn main(options: RunOptions, beginning: Beginning) -> ExitCode {
     match run(&options, beginning) {
         Ok(Served { ending: Ending::Exited(status), .. }) => ExitCode::from(status as u8),
+        Ok(Served { ending: Ending::Stalled, .. }) => ExitCode::from(OURS),
         Ok(Served { ending: Ending::Signaled(signal), somebody_stays }) => {
             launch::die_by_signal(signal, !somebody_stays)
         }
@@ -166,8 +168,8 @@ fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<
     };
     let user_anchors = UserAnchors::new(anchor.path.clone().into());
     let Request { options, runnable, stats_file, .. } = request;
-    let supervisor =
-        Supervisor::new(shared, user_anchors, listener, signals, options.quiet).map_err(internal("the supervisor"))?;
+    let supervisor = Supervisor::new(shared, user_anchors, listener, signals, options.quiet, options.on_stall)
+        .map_err(internal("the supervisor"))?;
     let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
     let program = runnable.with_environment(environment);
     Ok((supervisor, Run { options, program, runnable, mask, stats_file }))

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use uswap_engine::group::Compressor;
 
+use super::watchdog::OnStall;
 use crate::failure::Failure;
 use crate::memory_limit;
 use crate::size;
@@ -66,6 +67,10 @@ pub struct RunOptions {
     /// Writes what happened to a file, as JSON
     #[arg(long, value_name = "FILE.json")]
     pub stats: Option<PathBuf>,
+
+    /// What is done when threads wait for pages that do not come, for ten seconds
+    #[arg(long, value_name = "ACTION", default_value = "warn")]
+    pub on_stall: OnStall,
 
     /// No summary, no warnings
     #[arg(short = 'q', long, conflicts_with = "verbose")]

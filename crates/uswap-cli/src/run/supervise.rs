@@ -26,7 +26,8 @@ use uswap_sys::launch::{self, SignalFd};
 use super::signals;
 use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
-use crate::failure::say;
+use super::watchdog::{OnStall, Watchdog, Watched};
+use crate::failure::{OURS, say};
 use crate::swap_area::OpenArea;
 
 /// How often usage is sampled.
@@ -45,6 +46,8 @@ pub enum Ending {
     Exited(i32),
     /// By this signal.
     Signaled(i32),
+    /// It was ended, because its pages did not come.
+    Stalled,
 }
 
 impl Ending {
@@ -53,6 +56,7 @@ impl Ending {
         match self {
             Ending::Exited(status) => status,
             Ending::Signaled(signal) => 128 + signal,
+            Ending::Stalled => i32::from(OURS),
         }
     }
 }
@@ -111,6 +115,10 @@ pub struct Supervisor {
     /// Forks in flight as they were at the last check, by slot.
     late_forks: HashMap<u32, u32>,
     quiet: bool,
+    on_stall: OnStall,
+    watchdog: Watchdog,
+    /// The tree is being ended because of a stall.
+    stalled: bool,
 }
 
 /// Who has something for us.
@@ -132,6 +140,7 @@ impl Supervisor {
         listener: OwnedFd,
         signals: SignalFd,
         quiet: bool,
+        on_stall: OnStall,
     ) -> io::Result<Supervisor> {
         use rustix::pipe::PipeFlags;
         // Not blocking: an agent in the middle of a fault must not wait for a terminal that is stopped.
@@ -153,6 +162,9 @@ impl Supervisor {
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
             late_forks: HashMap::new(),
             quiet,
+            on_stall,
+            watchdog: Watchdog::new(),
+            stalled: false,
         })
     }
 
@@ -270,6 +282,46 @@ impl Supervisor {
             self.next_fork_check = Instant::now() + FORK_CHECK_EVERY;
             self.forget_lost_forks();
         }
+        if self.watchdog.is_due() {
+            self.watch();
+        }
+    }
+
+    // Stalls.
+
+    fn watch(&mut self) {
+        if self.stalled {
+            return self.kill_tree();
+        }
+        let group = &self.shared.group;
+        let watched = self.members.iter().filter_map(|member| {
+            let slot = group.process(member.index?);
+            Some(Watched { id: member.id, pid: member.pid, uffds: &member.uffds, slot })
+        });
+        let Some(text) = self.watchdog.look(watched, self.on_stall == OnStall::Dump) else { return };
+        // Also for who asked for quiet: nothing else will be said.
+        let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+        if self.on_stall == OnStall::Kill {
+            say("the tree is ended, because its pages do not come (--on-stall kill)");
+            self.stalled = true;
+            self.kill_tree();
+        }
+    }
+
+    /// Everything that we or those below us have started, and whoever has said hello.
+    fn kill_tree(&self) {
+        let parents: HashMap<u32, u32> = parents_of_all_processes().into_iter().collect();
+        let me = std::process::id();
+        let is_below = |pid: u32| {
+            let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1);
+            line.skip(1).any(|parent| parent == me)
+        };
+        for pid in parents.keys().copied().filter(|pid| is_below(*pid) && !self.is_anchor(*pid)) {
+            let _ = launch::send_signal(pid, libc::SIGKILL);
+        }
+        for member in &self.members {
+            let _ = rustix::process::pidfd_send_signal(&member.pidfd, rustix::process::Signal::KILL);
+        }
     }
 
     // Signals.
@@ -305,7 +357,7 @@ impl Supervisor {
             if let Some(code) = status.exit_status() {
                 self.ending = Some(Ending::Exited(code));
             } else if let Some(signal) = status.terminating_signal() {
-                self.ending = Some(Ending::Signaled(signal));
+                self.ending = Some(if self.stalled { Ending::Stalled } else { Ending::Signaled(signal) });
             } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
                 // Ctrl-Z: the shell waits for us to stop. SIGCONT comes to us as to the program.
                 launch::stop_self();

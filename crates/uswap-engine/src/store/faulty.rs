@@ -10,6 +10,7 @@
 //! | `enospc` | a write is not done: no space left |
 //! | `short-read`, `short-write` | its first half is transferred, then the area ends |
 //! | `slow-write` | a write succeeds, 30 ms later: nobody may depend on a fast disk |
+//! | `hang-read` | a read never ends |
 //! | `flip-bit` | a read succeeds, with one bit of it wrong: only the content hash can tell |
 #![allow(unsafe_code)]
 
@@ -27,6 +28,9 @@ const GARBAGE: u8 = 0xBD;
 
 /// What a slow write takes longer.
 const SLOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+
+/// What a read that never ends sleeps at a time.
+const HANG: Timespec = Timespec { tv_sec: 3600, tv_nsec: 0 };
 
 /// In which way transfers fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,11 +52,13 @@ pub enum FaultKind {
     FlipBit = 6,
     /// Writes take long.
     SlowWrite = 7,
+    /// Reads never end.
+    HangRead = 8,
 }
 
 impl FaultKind {
     /// Each kind by its name in a plan.
-    const NAMES: [(&'static str, FaultKind); 8] = [
+    const NAMES: [(&'static str, FaultKind); 9] = [
         ("none", FaultKind::None),
         ("eio-read", FaultKind::ReadEio),
         ("eio-write", FaultKind::WriteEio),
@@ -61,6 +67,7 @@ impl FaultKind {
         ("short-write", FaultKind::ShortWrite),
         ("flip-bit", FaultKind::FlipBit),
         ("slow-write", FaultKind::SlowWrite),
+        ("hang-read", FaultKind::HangRead),
     ];
 
     fn name(self) -> &'static str {
@@ -114,7 +121,8 @@ impl FaultPlan {
 pub enum FaultPlanError {
     /// There is no such kind.
     #[error(
-        "unknown fault '{0}': use none, eio-read, eio-write, enospc, short-read, short-write, flip-bit or slow-write"
+        "unknown fault '{0}': use none, eio-read, eio-write, enospc, short-read, short-write, flip-bit, slow-write or \
+         hang-read"
     )]
     UnknownKind(String),
     /// There is no such option.
@@ -263,12 +271,15 @@ fn mix(seed: u64, number: u64) -> u64 {
 impl<S: Store> Store for FaultyStore<S> {
     fn read(&self, ring: &mut Ring, batch: &mut [PageIo]) {
         let kind = self.plan.kind();
-        if !matches!(kind, FaultKind::ReadEio | FaultKind::ShortRead | FaultKind::FlipBit) {
+        if !matches!(kind, FaultKind::ReadEio | FaultKind::ShortRead | FaultKind::FlipBit | FaultKind::HangRead) {
             return self.store.read(ring, batch);
         }
         let ring = std::cell::RefCell::new(ring);
         let read = |batch: &mut [PageIo]| self.store.read(&mut ring.borrow_mut(), batch);
         self.pick(&self.reads, batch, read, |io, number| match kind {
+            FaultKind::HangRead => loop {
+                let _ = rustix::thread::nanosleep(&HANG);
+            },
             FaultKind::ReadEio => {
                 fill_with_garbage(io, 0);
                 io.fail(StoreError::Io(libc::EIO));

@@ -1,0 +1,363 @@
+//! The watchdog: tells when threads wait for their pages and nobody brings them.
+//!
+//! It looks from outside, at what holds even if every thread of the engine hangs: the kernel says how many threads wait
+//! for each userfaultfd (/proc/self/fdinfo of the supervisor's own descriptor), which threads they are (wchan), and how
+//! often each has run (its voluntary switches). A thread that has not run since the last look has waited for all that
+//! time. Time counts only as far as it was looked at, in steps of at most [`STEP_MAX`]: neither a stopped supervisor nor
+//! a suspended machine makes a stall. A stopped process is none either, nor is one that is frozen.
+//!
+//! Without any page brought in by its process a thread's wait is a stall after [`PATIENCE`]. Where the process gets
+//! somewhere, or its handlers compute or wait for a disk, a wait of [`LONG_PATIENCE`] is one: a slow disk and a program that
+//! thrashes are no stalls, a thread that is passed over for a minute is.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use uswap_engine::group::{Counter, LatencyKind, ProcessSlot};
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The most that one look adds to a wait.
+const STEP_MAX: Duration = Duration::from_secs(2);
+/// A wait in a process that gets nowhere.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A wait in a process that does.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
+/// Threads that a message names.
+const NAMED_MAX: usize = 4;
+
+/// What is done about a tree in which threads wait for pages that do not come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnStall {
+    /// Says so, and what waits for what
+    #[default]
+    Warn,
+    /// Says so, with all threads and counters
+    Dump,
+    /// Says so, and ends the tree with status 125
+    Kill,
+}
+
+/// A process to look at.
+pub struct Watched<'a> {
+    /// Names its membership.
+    pub id: u64,
+    /// Its process id.
+    pub pid: u32,
+    /// Its userfaultfds.
+    pub uffds: &'a [OwnedFd],
+    /// What it counts.
+    pub slot: &'a ProcessSlot,
+}
+
+/// What was seen of a process in which threads wait.
+#[derive(Default)]
+struct Seen {
+    progress: u64,
+    /// Since the process last got somewhere.
+    nowhere: Duration,
+    /// Of each thread that waits: how often it had run, and how long it has waited since.
+    threads: HashMap<u32, (u64, Duration)>,
+    told: bool,
+}
+
+/// See the file's head.
+pub struct Watchdog {
+    looked: Instant,
+    seen: HashMap<u64, Seen>,
+}
+
+impl Watchdog {
+    /// Looks for the first time in a second.
+    pub fn new() -> Watchdog {
+        Watchdog { looked: Instant::now(), seen: HashMap::new() }
+    }
+
+    /// Whether it is time to look.
+    pub fn is_due(&self) -> bool {
+        self.looked.elapsed() >= LOOK_EVERY
+    }
+
+    /// Looks at all processes. What is new about them that the user must know, or nothing.
+    pub fn look<'a>(&mut self, processes: impl Iterator<Item = Watched<'a>>, detail: bool) -> Option<String> {
+        let step = self.looked.elapsed().min(STEP_MAX);
+        self.looked = Instant::now();
+        let mut before = std::mem::take(&mut self.seen);
+        let mut text = String::new();
+        for process in processes.filter(|process| somebody_waits(process.uffds)) {
+            let mut seen = before.remove(&process.id).unwrap_or_default();
+            let threads = threads_of(process.pid);
+            if !threads.iter().any(Thread::is_stopped) {
+                seen.update(&process, &threads, step);
+                if seen.is_stalled(&threads) && !std::mem::replace(&mut seen.told, true) {
+                    describe(&mut text, &process, &seen, &threads, detail);
+                }
+            }
+            self.seen.insert(process.id, seen);
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+impl Seen {
+    fn update(&mut self, process: &Watched<'_>, threads: &[Thread], step: Duration) {
+        let progress = progress_of(process.slot);
+        self.nowhere = if progress == self.progress { self.nowhere + step } else { Duration::ZERO };
+        self.progress = progress;
+        let mut before = std::mem::take(&mut self.threads);
+        let mut waiting: Vec<(u32, u64)> = threads
+            .iter()
+            .filter(|thread| thread.waits_for_page())
+            .map(|thread| (thread.tid, thread.switches))
+            .collect();
+        if waiting.is_empty() {
+            // Who may not look at the threads knows only that some of them wait.
+            waiting.push((process.pid, progress));
+        }
+        for (tid, switches) in waiting {
+            let waited = before.remove(&tid).filter(|(ran, _)| *ran == switches).map(|(_, waited)| waited + step);
+            self.threads.insert(tid, (switches, waited.unwrap_or_default()));
+        }
+        if self.longest() < PATIENCE {
+            self.told = false;
+        }
+    }
+
+    fn longest(&self) -> Duration {
+        self.threads.values().map(|(_, waited)| *waited).max().unwrap_or_default()
+    }
+
+    fn is_stalled(&self, threads: &[Thread]) -> bool {
+        let is_at_work = threads.iter().any(|thread| thread.is_of_the_engine() && thread.is_at_work());
+        self.longest() >= LONG_PATIENCE || (self.longest().min(self.nowhere) >= PATIENCE && !is_at_work)
+    }
+}
+
+/// Grows with everything that brings a page nearer to its thread. What is counted at each attempt is left out.
+fn progress_of(slot: &ProcessSlot) -> u64 {
+    let counted = Counter::ALL.iter().filter(|counter| !matches!(counter, Counter::UffdTryAgain | Counter::Pgfault));
+    let answered: u64 = LatencyKind::ALL.iter().map(|kind| slot.tally.latency(*kind).count()).sum();
+    counted.map(|counter| slot.tally.get(*counter)).fold(answered, u64::wrapping_add)
+}
+
+/// Whether a thread waits for one of these, by the kernel's own count: for a page, or until an event is read.
+fn somebody_waits(uffds: &[OwnedFd]) -> bool {
+    uffds.iter().any(|uffd| faults_waiting(uffd) > 0 || has_messages(uffd))
+}
+
+fn faults_waiting(uffd: &OwnedFd) -> u64 {
+    let path = format!("/proc/thread-self/fdinfo/{}", uffd.as_raw_fd());
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("total:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+fn has_messages(uffd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(uffd.as_fd(), PollFlags::IN)];
+    let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+/// A thread as /proc shows it.
+#[derive(Debug, Default)]
+struct Thread {
+    tid: u32,
+    name: String,
+    state: char,
+    /// Where in the kernel it sleeps; "0" where that is not told.
+    wchan: String,
+    /// The number of the system call that it is in.
+    syscall: Option<i64>,
+    switches: u64,
+}
+
+impl Thread {
+    fn read(pid: u32, tid: u32) -> Option<Thread> {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}"));
+        let mut thread =
+            Thread { tid, wchan: read("wchan").unwrap_or_default().trim().to_owned(), ..Thread::default() };
+        let syscall = read("syscall").unwrap_or_default();
+        thread.syscall = syscall.split(' ').next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
+        thread.take_status(&read("status").ok()?);
+        Some(thread)
+    }
+
+    fn take_status(&mut self, status: &str) {
+        for line in status.lines() {
+            match line.split_once(':').map(|(key, value)| (key, value.trim())) {
+                Some(("Name", name)) => name.clone_into(&mut self.name),
+                Some(("State", state)) => self.state = state.chars().next().unwrap_or('?'),
+                Some(("voluntary_ctxt_switches", count)) => self.switches = count.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+
+    fn waits_for_page(&self) -> bool {
+        // handle_userfault, and userfaultfd_event_wait_completion.
+        self.wchan.contains("userfault") && !self.is_of_the_engine()
+    }
+
+    fn is_of_the_engine(&self) -> bool {
+        self.name.starts_with("uswap-")
+    }
+
+    /// By SIGSTOP or a debugger, or in a frozen cgroup.
+    fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't') || self.wchan.contains("freez") || self.wchan.contains("refrigerator")
+    }
+
+    /// Computes, or waits for a disk.
+    fn is_at_work(&self) -> bool {
+        matches!(self.state, 'R' | 'D') || self.syscall.is_some_and(is_io)
+    }
+}
+
+/// Whether a system call waits for a disk.
+fn is_io(number: i64) -> bool {
+    [
+        libc::SYS_io_uring_enter,
+        libc::SYS_pread64,
+        libc::SYS_pwrite64,
+        libc::SYS_preadv,
+        libc::SYS_pwritev,
+        libc::SYS_preadv2,
+        libc::SYS_pwritev2,
+        libc::SYS_fallocate,
+    ]
+    .contains(&number)
+}
+
+fn threads_of(pid: u32) -> Vec<Thread> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    tids.filter_map(|tid| Thread::read(pid, tid)).collect()
+}
+
+fn describe(text: &mut String, process: &Watched<'_>, seen: &Seen, threads: &[Thread], detail: bool) {
+    let name = threads.iter().find(|thread| thread.tid == process.pid).map_or("?", |thread| thread.name.as_str());
+    let (count, longest) = (seen.threads.len(), seen.longest().as_secs());
+    let _ = writeln!(
+        text,
+        "uswap: stalled: process {} ({name}): {count} {} for pages that do not come, the longest for {longest} s",
+        process.pid,
+        if count == 1 { "thread waits" } else { "threads wait" }
+    );
+    let waiting = threads.iter().filter(|thread| seen.threads.contains_key(&thread.tid));
+    let engine = threads.iter().filter(|thread| thread.is_of_the_engine());
+    let others = threads.iter().filter(|thread| !thread.is_of_the_engine() && !seen.threads.contains_key(&thread.tid));
+    let named = if detail { usize::MAX } else { NAMED_MAX };
+    waiting.take(named).chain(engine).for_each(|thread| describe_thread(text, thread));
+    for (handler, address) in process.slot.being_served() {
+        let _ = writeln!(text, "uswap:   handler {handler} is at page {address:#x}");
+    }
+    if detail {
+        others.for_each(|thread| describe_thread(text, thread));
+        describe_counts(text, process.slot);
+    }
+}
+
+fn describe_thread(text: &mut String, thread: &Thread) {
+    let Thread { tid, name, state, wchan, syscall, .. } = thread;
+    let place = if wchan.is_empty() || wchan == "0" { "an unknown place" } else { wchan };
+    let _ = write!(text, "uswap:   thread {tid} ({name}), state {state}, in {place}");
+    let _ = match syscall {
+        Some(number) => writeln!(text, ", system call {number}"),
+        None => writeln!(text),
+    };
+}
+
+fn describe_counts(text: &mut String, slot: &ProcessSlot) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let _ = writeln!(
+        text,
+        "uswap:   pages: {} resident, {} managed, {} swapped out",
+        slot.usage_pages(),
+        slot.managed_pages.load(Relaxed),
+        slot.swapped_pages.load(Relaxed)
+    );
+    let counts = Counter::ALL.iter().map(|counter| (counter.name(), slot.tally.get(*counter)));
+    let counts: Vec<String> =
+        counts.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    let _ = writeln!(text, "uswap:   counts: {}", counts.join(", "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uswap_engine::group::{Group, GroupConfig};
+
+    fn waiting(tid: u32, switches: u64) -> Thread {
+        Thread { tid, switches, state: 'S', wchan: "handle_userfault".into(), ..Thread::default() }
+    }
+
+    fn handler(state: char, syscall: Option<i64>) -> Thread {
+        Thread { tid: 9, name: "uswap-fault".into(), state, syscall, ..Thread::default() }
+    }
+
+    /// Whether a process of these threads, looked at once a second for so long, is stalled.
+    fn is_stalled_after(seconds: u32, mut threads: impl FnMut(u32, &ProcessSlot) -> Vec<Thread>) -> bool {
+        let (group, _fd) = Group::create(&GroupConfig { memory_limit_bytes: 64 << 20, ..Default::default() }).unwrap();
+        let slot = group.process(0);
+        let process = Watched { id: 1, pid: 1, uffds: &[], slot };
+        let mut seen = Seen::default();
+        let mut last = Vec::new();
+        for second in 0..seconds {
+            last = threads(second, slot);
+            seen.update(&process, &last, Duration::from_secs(1));
+        }
+        seen.is_stalled(&last)
+    }
+
+    #[test]
+    fn a_thread_that_waits_while_nothing_happens_is_a_stall() {
+        assert!(is_stalled_after(12, |_, _| vec![waiting(1, 5), handler('S', None)]));
+        assert!(!is_stalled_after(9, |_, _| vec![waiting(1, 5), handler('S', None)]));
+    }
+
+    #[test]
+    fn who_ran_meanwhile_has_not_waited() {
+        assert!(!is_stalled_after(200, |second, _| vec![waiting(1, u64::from(second / 8)), handler('S', None)]));
+    }
+
+    #[test]
+    fn a_disk_and_a_process_that_gets_somewhere_have_more_time() {
+        let disk = |_: u32, _: &ProcessSlot| vec![waiting(1, 5), handler('S', Some(libc::SYS_io_uring_enter))];
+        assert!(!is_stalled_after(50, disk));
+        assert!(is_stalled_after(70, disk));
+        let busy = |_: u32, slot: &ProcessSlot| {
+            slot.tally.add(Counter::Pswpin, 1);
+            vec![waiting(1, 5), handler('S', None)]
+        };
+        assert!(!is_stalled_after(50, busy));
+        assert!(is_stalled_after(70, busy));
+    }
+
+    #[test]
+    fn attempts_that_come_to_nothing_are_no_progress() {
+        assert!(is_stalled_after(12, |_, slot| {
+            slot.tally.add(Counter::UffdTryAgain, 1);
+            slot.tally.add(Counter::Pgfault, 1);
+            vec![waiting(1, 5), handler('S', None)]
+        }));
+    }
+
+    #[test]
+    fn where_threads_may_not_be_looked_at_the_process_counts() {
+        assert!(is_stalled_after(12, |_, _| Vec::new()));
+    }
+
+    #[test]
+    fn a_thread_is_read_from_proc() {
+        let me = threads_of(std::process::id());
+        assert!(me.iter().any(|thread| thread.state == 'R' && !thread.name.is_empty()));
+        let mut thread = Thread::default();
+        thread.take_status("Name:\ta b\nState:\tT (stopped)\nvoluntary_ctxt_switches:\t17\n");
+        assert_eq!((thread.name.as_str(), thread.state, thread.switches), ("a b", 'T', 17));
+        assert!(thread.is_stopped());
+    }
+}
