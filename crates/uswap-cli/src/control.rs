@@ -29,11 +29,11 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 pub struct SetOptions {
     /// Process id of its `uswap run`
-    #[arg(short, long)]
+    #[arg(short, long, allow_negative_numbers = true)]
     pid: u32,
 
     /// Resident memory of the whole tree from now on; at least 16M
-    #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse)]
+    #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     memory_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct SetOptions {
 #[derive(Args, Debug)]
 pub struct SwapoffOptions {
     /// Process id of its `uswap run`
-    #[arg(short, long)]
+    #[arg(short, long, allow_negative_numbers = true)]
     pid: u32,
 
     /// All areas

@@ -44,6 +44,8 @@ enum Verdict {
     Warning,
     /// Not there, and uswap does not work without it.
     Missing,
+    /// Not there, and uswap does not work with none of those that are marked so.
+    OneOf,
     /// Good to know.
     Info,
 }
@@ -54,6 +56,7 @@ impl Verdict {
             Verdict::Ok => "ok",
             Verdict::Warning => "warning",
             Verdict::Missing => "MISSING",
+            Verdict::OneOf => "ONE OF",
             Verdict::Info => "info",
         }
     }
@@ -88,7 +91,8 @@ impl Finding {
 /// The subcommand.
 pub fn main(options: &DoctorOptions) -> ExitCode {
     let findings = examine();
-    let works = findings.iter().all(|finding| finding.verdict != Verdict::Missing);
+    let works = findings.iter().all(|finding| !matches!(finding.verdict, Verdict::Missing | Verdict::OneOf));
+    let ways = findings.iter().filter(|finding| finding.verdict == Verdict::OneOf).count();
     if options.json {
         let object = serde_json::json!({ "works": works, "findings": findings });
         println!("{}", serde_json::to_string_pretty(&object).expect("a tree of strings"));
@@ -98,6 +102,9 @@ pub fn main(options: &DoctorOptions) -> ExitCode {
             if let Some(fix) = &finding.fix {
                 println!("{:27} fix: {fix}", "");
             }
+        }
+        if ways > 0 {
+            println!("of the {ways} marked ONE OF, one is enough: each is a way to userfaultfd");
         }
         println!("{}", if works { "uswap run works here" } else { "uswap run cannot work here" });
     }
@@ -135,9 +142,9 @@ fn by_device() -> Way {
 fn userfaultfd() -> Vec<Finding> {
     let (device, syscall) = (by_device(), Uffd::available(None));
     let features = device.as_ref().or(syscall.as_ref()).ok().copied();
-    // Either way is enough: what is missing is a warning when the other one works.
+    // Either way is enough: what is missing is worth knowing when the other one works.
     let verdict = |other_works: bool| {
-        if other_works { Verdict::Info } else { Verdict::Missing }
+        if other_works { Verdict::Info } else { Verdict::OneOf }
     };
     let mut findings = Vec::new();
 
@@ -460,7 +467,7 @@ mod tests {
     #[test]
     fn every_missing_thing_has_a_fix() {
         for finding in examine() {
-            let bad = matches!(finding.verdict, Verdict::Missing | Verdict::Warning);
+            let bad = matches!(finding.verdict, Verdict::Missing | Verdict::OneOf | Verdict::Warning);
             assert!(!bad || finding.fix.is_some() || finding.name == "preloading", "{finding:?}");
         }
     }

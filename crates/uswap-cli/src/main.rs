@@ -26,7 +26,7 @@ mod swap_spec;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use failure::Failure;
@@ -101,7 +101,10 @@ fn usage(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return Failure::ours("no subcommand: uswap run, doctor, set, swapoff, bench or sim (see uswap --help)");
+        return match std::env::args().nth(1) {
+            Some(name) => Failure::ours(format!("what shall '{name}' do? (see uswap {name} --help)")),
+            None => Failure::ours("no subcommand: uswap run, doctor, set, swapoff, bench or sim (see uswap --help)"),
+        };
     }
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim);
@@ -111,5 +114,25 @@ fn usage(error: &clap::Error) -> Failure {
         line.push(' ');
         line.push_str(lines.next().unwrap_or_default());
     }
-    Failure::ours(line)
+    let line = line.replace("invalid digit found in string", "not a whole number");
+    Failure::ours(line + &hint(error))
+}
+
+/// What would have been right, as far as clap knows.
+fn hint(error: &clap::Error) -> String {
+    let known = |kind| match error.get(kind) {
+        Some(ContextValue::String(one)) => vec![one.clone()],
+        Some(ContextValue::Strings(all)) => all.clone(),
+        _ => Vec::new(),
+    };
+    let similar = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    if let [values @ .., last] = known(ContextKind::ValidValue).as_slice()
+        && !values.is_empty()
+    {
+        return format!(" (it is {} or {last})", values.join(", "));
+    }
+    match similar.into_iter().flat_map(known).next() {
+        Some(similar) => format!(" (did you mean '{similar}'?)"),
+        None => String::new(),
+    }
 }

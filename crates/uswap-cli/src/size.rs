@@ -24,6 +24,9 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = (&text[..digits], text[digits..].trim_start());
+    if number.is_empty() {
+        return Err("a size is a number and K, M, G or T, as in 512M".to_owned());
+    }
     let lower = suffix.to_ascii_lowercase();
     let Some((_, unit)) = SUFFIXES.iter().find(|(name, _)| *name == lower) else {
         return Err(format!("unknown size suffix '{suffix}' (K, M, G or T)"));
@@ -33,8 +36,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         Some(_) => number.parse::<f64>().ok().map(|n| n * *unit as f64).filter(|n| *n < 1e18).map(|n| n as u64),
     };
     match bytes {
-        _ if number.is_empty() => Err("a size is a number and K, M, G or T".to_owned()),
-        None => Err("not a size".to_owned()),
+        None => Err("not a size, or too large a one".to_owned()),
         Some(0) => Err("a size of zero".to_owned()),
         Some(bytes) => Ok(bytes),
     }
@@ -45,7 +47,8 @@ fn in_units(bytes: u64) -> (f64, &'static str) {
         0..0x400 => (bytes as f64, "B"),
         0x400..0x10_0000 => (bytes as f64 / 1024.0, "KiB"),
         0x10_0000..0x4000_0000 => (bytes as f64 / 1048576.0, "MiB"),
-        _ => (bytes as f64 / 1073741824.0, "GiB"),
+        0x4000_0000..0x100_0000_0000 => (bytes as f64 / 1073741824.0, "GiB"),
+        _ => (bytes as f64 / 1099511627776.0, "TiB"),
     }
 }
 
@@ -95,6 +98,7 @@ mod tests {
         assert_eq!(measured(150 << 20), "150.0 MiB");
         assert_eq!(chosen(150 << 20), "150 MiB");
         assert_eq!(chosen((3 << 30) / 2), "1.5 GiB");
+        assert_eq!(chosen(99 << 40), "99 TiB");
         assert_eq!(measured(0), "0.0 B");
     }
 }

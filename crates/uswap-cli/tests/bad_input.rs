@@ -125,10 +125,128 @@ fn swap_file_that_cannot_be_used() {
     expect_run(&["--swap", &spec, "true"], 125, &[file.to_str().unwrap(), "in use"]);
     drop(holder);
     fs::write(&file, "a letter").unwrap();
-    expect_run(&["--swap", &spec, "true"], 125, &["something else", "mkswap"]);
+    let overwrite = format!("--swap file:{},overwrite uses it all the same", file.display());
+    expect_run(&["--swap", &spec, "true"], 125, &["not blank", "byte 0", &overwrite]);
     assert_eq!(fs::read(&file).unwrap(), b"a letter");
     expect_run(&["--swap", "zram:4G", "true"], 125, &["file:PATH"]);
     expect_run(&["--swap", "file:/no/such/place,size=4M", "true"], 125, &["/no/such/place"]);
+}
+
+/// What came before it in the command may have made a file, or found a blank one.
+#[test]
+fn a_refused_run_leaves_files_as_they_were() {
+    let directory = Directory::new("refused");
+    let (new, blank, other) = (directory.path("new"), directory.path("blank"), directory.path("other"));
+    fs::File::create(&blank).unwrap().set_len(4 << 20).unwrap();
+    fs::write(&other, "a letter").unwrap();
+    let spec = |path: &Path| format!("file:{},size=4M", path.display());
+    let areas = [spec(&new), spec(&blank), spec(&other)];
+    expect_run(&["-q", "--swap", &areas[0], "--swap", &areas[1], "--swap", &areas[2], "true"], 125, &["not blank"]);
+    expect_run(&["-q", "--swap", &areas[0], "--swap", &areas[0], "true"], 125, &["named twice"]);
+    // Refused for another reason, and so late that the areas are there.
+    let script = directory.path("script");
+    fs::write(&script, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o644)).unwrap();
+    expect_run(&["--swap", &areas[0], script.to_str().unwrap()], 126, &["not executable"]);
+    assert!(!new.exists());
+    assert_eq!(fs::metadata(&blank).unwrap().len(), 4 << 20);
+    assert!(fs::read(&blank).unwrap().iter().all(|byte| *byte == 0), "the blank file was written to");
+    assert_eq!(fs::read(&other).unwrap(), b"a letter");
+}
+
+#[test]
+fn insecure_swap_file_is_one_warning_and_none_when_quiet() {
+    let directory = Directory::new("insecure");
+    let file = directory.path("swap");
+    fs::File::create(&file).unwrap().set_len(4 << 20).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let run = |quiet: &[&str]| {
+        let spec = format!("file:{}", file.display());
+        let output = uswap().arg("run").args(quiet).args(["-m", "32M", "--swap", &spec, "true"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let warning = format!("uswap: warning: '{}': insecure permissions 0644, 0600 suggested\n", file.display());
+    assert!(run(&[]).starts_with(&warning), "{}", run(&[]));
+    assert!(!run(&["-q"]).contains("insecure"));
+}
+
+#[test]
+fn budgets_beyond_the_machine() {
+    expect_run(&["-m", "99T", "true"], 125, &["99 TiB", "maximum of 16 TiB"]);
+    let output = uswap().args(["run", "-m", "16T", "true"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("warning: the budget of 16 TiB is more than the"), "{text}");
+    assert_eq!(text.lines().count(), 2, "a warning and the summary: {text}");
+}
+
+/// Each of these says in one line what is wrong with it.
+#[test]
+fn many_bad_command_lines() {
+    let size = "a size is a number and K, M, G or T";
+    let swap = "a swap area is file:PATH[,size=SIZE][,prio=NUMBER][,overwrite]";
+    let lines: [(&[&str], &str); 54] = [
+        (&["run", "-m", "-5M", "true"], size),
+        (&["run", "-m", "", "true"], size),
+        (&["run", "-m", "M", "true"], size),
+        (&["run", "-m", "NaN", "true"], size),
+        (&["run", "-m", "-q", "true"], size),
+        (&["run", "-m"], "value is required for '--memory"),
+        (&["run", "-m", "1e9", "true"], "unknown size suffix 'e9'"),
+        (&["run", "-m", "1,5G", "true"], "unknown size suffix ',5G'"),
+        (&["run", "-m", "1.2.3G", "true"], "not a size"),
+        (&["run", "-m", "0", "true"], "a size of zero"),
+        (&["run", "-m", "99999999999999999999", "true"], "too large"),
+        (&["run", "-m", "512", "true"], "512 B is below the minimum"),
+        (&["run", "-m", "64M", "-m", "32M", "true"], "cannot be used multiple times"),
+        (&["run", "-m64Q", "true"], "unknown size suffix 'Q'"),
+        (&["run", "--memory=", "true"], "--memory"),
+        (&["run", "--compressor", "zip", "true"], "(it is lz4, zstd or none)"),
+        (&["run", "--compressor", "LZ4", "true"], "(it is lz4, zstd or none)"),
+        (&["run", "--compressor", "", "true"], "--compressor"),
+        (&["run", "--zpool-percent", "91", "true"], "91 is not in 0..=90"),
+        (&["run", "--zpool-percent", "-1", "true"], "-1"),
+        (&["run", "--zpool-percent", "x", "true"], "not a whole number"),
+        (&["run", "--zpool-percent", "3.5", "true"], "not a whole number"),
+        (&["run", "--swap", "", "true"], swap),
+        (&["run", "--swap", "/tmp/x", "true"], swap),
+        (&["run", "--swap", "zram", "true"], swap),
+        (&["run", "--swap", "file:", "true"], "needs a path"),
+        (&["run", "--swap", "file:,overwrite", "true"], "needs a path"),
+        (&["run", "--swap", "file:/x,size=5Q", "true"], "unknown size suffix 'Q'"),
+        (&["run", "--swap", "file:/x,size=", "true"], size),
+        (&["run", "--swap", "file:/x,size=-1M", "true"], size),
+        (&["run", "--swap", "file:/x,size=64M,,prio=3", "true"], "missing after a comma"),
+        (&["run", "--swap", "file:/x,Size=3M", "true"], "unknown or repeated option 'Size'"),
+        (&["run", "--swap", "file:/x,prio=x", "true"], "priority 'x'"),
+        (&["run", "--swap", "file:/x,prio=40000", "true"], "priority '40000'"),
+        (&["run", "--swap", "file:/dev/null,size=4M", "true"], "a character device"),
+        (&["run", "--swap", "file:/tmp,size=4M", "true"], "a directory"),
+        (&["run", "--swap", "file:/no/such/place", "true"], "give a size"),
+        (&["run", "--swap", "file:/no/such/place,size=4M", "true"], "no directory '/no'"),
+        (&["run", "--swap", "file:/proc/self/status,size=4M", "true"], "/proc/self/status"),
+        (&["run", "--swap", "file:/tmp/x,size=99T", "true"], "less than 16 TiB"),
+        (&["run", "--stats", "/tmp", "true"], "Is a directory"),
+        (&["run", "--stats", "", "true"], "--stats"),
+        (&["run", "--stat", "x", "true"], "did you mean '--stats'?"),
+        (&["run", "-x", "true"], "'-x'"),
+        (&["run", "-q", "-q", "true"], "cannot be used multiple times"),
+        (&["runn", "true"], "did you mean 'run'?"),
+        (&["set"], "--pid <PID>"),
+        (&["set", "-p", "abc", "-m", "64M"], "not a whole number"),
+        (&["set", "-p", "-1", "-m", "64M"], "-1"),
+        (&["set", "-p", "0", "-m", "64M"], "no process 0"),
+        (&["set", "-p", "1", "-m", "99T"], "maximum of 16 TiB"),
+        (&["swapoff", "-p", "4000000"], "no process 4000000"),
+        (&["swapoff", "-p", "1", "--all", "0"], "cannot be used with"),
+        (&["doctor", "--jsn"], "did you mean '--json'?"),
+    ];
+    for (arguments, says) in lines {
+        eprintln!("uswap {}", arguments.join(" "));
+        expect(uswap().args(arguments), 125, &[says]);
+    }
+    expect(uswap().arg("sim"), 2, &["what shall 'sim' do?"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
-//! - [`ring`], [`report`]: I/O;
+//! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
 #![deny(unsafe_code)]
@@ -25,6 +25,8 @@ compile_error!("uswap-sys knows Linux on x86_64 only");
 #[cfg(feature = "launch")]
 pub mod anchor;
 pub mod elf;
+#[cfg(feature = "launch")]
+pub mod file_lease;
 pub mod futex;
 pub mod heap;
 #[cfg(feature = "launch")]

@@ -25,7 +25,7 @@ use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, S
 use crate::failure::{Failure, OURS, reason, say};
 use crate::size;
 use crate::substrate;
-use crate::swap_area::{self, OpenArea};
+use crate::swap_area::{self, NewFile, OpenArea, named};
 use agent::Anchor;
 use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
@@ -100,6 +100,9 @@ impl Request<'_> {
     fn check(options: &RunOptions) -> Result<Request<'_>, Failure> {
         let budget_bytes = options.budget_bytes()?;
         let fault_injection = fault_plan(options)?;
+        if !options.quiet {
+            warn_of_more_than_there_is(budget_bytes);
+        }
         if options.swap.len() > AREAS_MAX {
             return Err(Failure::ours(format!("{} swap areas are more than {AREAS_MAX}", options.swap.len())));
         }
@@ -146,9 +149,10 @@ struct Run<'a> {
     runnable: Runnable,
     mask: SavedMask,
     stats_file: Option<File>,
+    new_files: Vec<NewFile>,
 }
 
-fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<'a>), Failure> {
+fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<'a>), Failure> {
     let (group, group_fd) = request.group().map_err(internal("the group"))?;
     let token = Token(crate::random::bytes().map_err(internal("the token"))?);
     let socket_name = socket_name().map_err(internal("the socket"))?;
@@ -157,6 +161,7 @@ fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<
     let signals = SignalFd::new(&signals::WATCHED).map_err(internal("signals"))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| internal("the subreaper")(error.into()))?;
+    let new_files = request.areas.iter_mut().filter_map(|area| area.new.take()).collect();
     let shared = Shared {
         group,
         group_fd,
@@ -172,7 +177,7 @@ fn set_up<'a>(request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<
         .map_err(internal("the supervisor"))?;
     let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
     let program = runnable.with_environment(environment);
-    Ok((supervisor, Run { options, program, runnable, mask, stats_file }))
+    Ok((supervisor, Run { options, program, runnable, mask, stats_file, new_files }))
 }
 
 /// How a run went.
@@ -198,6 +203,7 @@ fn serve(
         SpawnError::Fork(error) => internal("a process")(error),
         SpawnError::Exec(error) => run.runnable.failure(&error),
     })?;
+    run.new_files.into_iter().for_each(NewFile::keep);
     // The program has its own; here they would only keep pipes open.
     inherited.close();
     let _ = launch::null_stdio(false);
@@ -271,7 +277,7 @@ fn open_stats(path: &std::path::Path) -> Result<File, Failure> {
 fn default_swap_bytes(budget_bytes: u64, directory: &std::path::Path) -> u64 {
     let four_times = budget_bytes.saturating_mul(SWAP_TO_MEMORY);
     let left = rustix::fs::statvfs(directory).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
-    four_times.max(SWAP_BYTES_MIN.min(left / 2))
+    four_times.max(SWAP_BYTES_MIN.min(left / 2)).min(swap_area::AREA_BYTES_MAX)
 }
 
 fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, Failure> {
@@ -286,8 +292,17 @@ fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, 
         }
         areas.push(swap_area::temporary(&directory, default_swap_bytes(budget_bytes, &directory))?);
     }
+    // Nothing is written before all have been looked at.
+    let mut candidates = Vec::new();
     for spec in &options.swap {
-        areas.push(swap_area::named(spec)?);
+        let candidate = named::look_at(spec, &candidates)?;
+        candidates.push(candidate);
+    }
+    for candidate in candidates {
+        if !options.quiet {
+            candidate.warnings.iter().for_each(say);
+        }
+        areas.push(candidate.take()?);
     }
     let wanted: Vec<Option<i32>> = match options.swap.is_empty() {
         true => vec![None],
@@ -295,6 +310,19 @@ fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, 
     };
     swap_area::set_priorities(&mut areas, &wanted);
     Ok(areas)
+}
+
+/// A budget that the machine cannot fill is kept by nobody: the kernel runs out of memory before anything is swapped.
+fn warn_of_more_than_there_is(budget_bytes: u64) {
+    let info = rustix::system::sysinfo();
+    let bytes = info.totalram as u64 * u64::from(info.mem_unit);
+    if budget_bytes > bytes {
+        say(format_args!(
+            "warning: the budget of {} is more than the {} that the machine has: it runs out of memory before uswap swaps",
+            size::chosen(budget_bytes),
+            size::measured(bytes)
+        ));
+    }
 }
 
 fn socket_name() -> io::Result<String> {

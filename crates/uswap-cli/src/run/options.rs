@@ -14,6 +14,8 @@ use crate::swap_spec::{self, SwapSpec};
 
 /// The smallest budget: below it uswap's own tables and frames would leave nothing to the program.
 pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// The largest: more than any machine has, and few enough pages that nothing overflows.
+pub const MEMORY_BYTES_MAX: u64 = 16 << 40;
 /// How much larger than the memory the temporary swap file may get.
 pub const SWAP_TO_MEMORY: u64 = 4;
 /// Default swap space of small budgets.
@@ -48,16 +50,18 @@ impl From<CompressorName> for Compressor {
 pub struct RunOptions {
     /// Resident memory of the whole tree: 512M, 2G, 1.5GiB; at least 16M [default: half of what the container or
     /// the machine has]
-    #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse)]
+    #[arg(short = 'm', long = "memory", value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub memory_bytes: Option<u64>,
 
-    /// A swap area: file:PATH[,size=SIZE][,prio=NUMBER]; may repeat [default: an unlinked file of four times
-    /// the memory, at least 4G, in $USWAP_SWAP_DIR, $TMPDIR or /var/tmp]
+    /// A swap area: file:PATH[,size=SIZE][,prio=NUMBER][,overwrite]; may repeat. A file that is neither blank nor a
+    /// swap area of its own size is used with `overwrite` only [default: an unlinked file of four times the memory, at
+    /// least 4G, in $USWAP_SWAP_DIR, $TMPDIR or /var/tmp]
     #[arg(long = "swap", value_name = "SPEC", value_parser = swap_spec::parse)]
     pub swap: Vec<SwapSpec>,
 
     /// Share of the memory that compressed pages may fill
-    #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u32).range(0..=90))]
+    #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u32).range(0..=90),
+          allow_negative_numbers = true)]
     pub zpool_percent: u32,
 
     /// How pages are compressed
@@ -94,6 +98,10 @@ pub fn checked_budget(bytes: u64) -> Result<u64, Failure> {
     if bytes < MEMORY_BYTES_MIN {
         let (asked, minimum) = (size::chosen(bytes), size::chosen(MEMORY_BYTES_MIN));
         return Err(Failure::ours(format!("a memory budget of {asked} is below the minimum of {minimum}")));
+    }
+    if bytes > MEMORY_BYTES_MAX {
+        let (asked, maximum) = (size::chosen(bytes), size::chosen(MEMORY_BYTES_MAX));
+        return Err(Failure::ours(format!("a memory budget of {asked} is above the maximum of {maximum}")));
     }
     Ok(bytes / 4096 * 4096)
 }

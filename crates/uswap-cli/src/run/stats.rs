@@ -79,10 +79,7 @@ pub fn summary(group: &Group, peaks: &Peaks) -> String {
     } else {
         parts.push(format!("{} swapped out", size::measured(out * PAGE_BYTES)));
         parts.push(format!("{} in", pages(Counter::Pswpin)));
-        if peaks.pool_stored_bytes > 0 && peaks.pool_original_bytes > 0 {
-            let ratio = peaks.pool_original_bytes as f64 / peaks.pool_stored_bytes as f64;
-            parts.push(format!("{ratio:.1}x compressed"));
-        }
+        parts.extend(compressed(group, peaks));
         parts.push(format!("{failures} checksum failures"));
     }
     if peaks.kernel_swapped_bytes > 0 {
@@ -92,6 +89,21 @@ pub fn summary(group: &Group, peaks: &Peaks) -> String {
         parts.push(format!("{lost} pages lost"));
     }
     parts.join(", ")
+}
+
+/// How well it was compressed, and how much of it, unless that is nearly all: what does not compress goes to the areas, and
+/// says nothing of itself.
+fn compressed(group: &Group, peaks: &Peaks) -> Option<String> {
+    if peaks.pool_stored_bytes == 0 || peaks.pool_original_bytes == 0 {
+        return None;
+    }
+    let ratio = peaks.pool_original_bytes as f64 / peaks.pool_stored_bytes as f64;
+    let percent = group.count(Counter::Zswpout) * 100 / group.count(Counter::Pswpout).max(1);
+    Some(match percent {
+        90.. => format!("{ratio:.1}x compressed"),
+        0 => format!("less than 1 % of it {ratio:.1}x compressed"),
+        _ => format!("{percent} % of it {ratio:.1}x compressed"),
+    })
 }
 
 #[derive(Serialize)]
@@ -175,6 +187,7 @@ mod tests {
         slot.pool_stored_bytes.store(10 << 20, Relaxed);
         slot.pool_original_bytes.store(21 << 20, Relaxed);
         slot.tally.add(Counter::Pswpout, 200 << 8);
+        slot.tally.add(Counter::Zswpout, 190 << 8);
         slot.tally.add(Counter::Pswpin, 300 << 8);
         peaks.sample(&group);
         slot.anon_pages.store(0, Relaxed);
@@ -188,6 +201,23 @@ mod tests {
         slot.kernel_swapped_pages.store(1 << 8, Relaxed);
         peaks.sample(&group);
         assert_eq!(summary(&group, &peaks), format!("{expected}, up to 3.0 MiB swapped out by the kernel"));
+    }
+
+    /// Of random data only the few pages that are not random are in the pool.
+    #[test]
+    fn a_ratio_of_few_pages_is_said_to_be_one() {
+        let group = group();
+        let mut peaks = Peaks { pool_stored_bytes: 1 << 20, pool_original_bytes: 3 << 20, ..Peaks::default() };
+        let slot = group.process(group.allot(1).unwrap());
+        slot.tally.add(Counter::Pswpout, 10_000);
+        slot.tally.add(Counter::Zswpout, 420);
+        assert_eq!(compressed(&group, &peaks).unwrap(), "4 % of it 3.0x compressed");
+        slot.tally.add(Counter::Pswpout, 100_000);
+        assert_eq!(compressed(&group, &peaks).unwrap(), "less than 1 % of it 3.0x compressed");
+        slot.tally.add(Counter::Zswpout, 110_000);
+        assert_eq!(compressed(&group, &peaks).unwrap(), "3.0x compressed");
+        peaks.pool_stored_bytes = 0;
+        assert_eq!(compressed(&group, &peaks), None);
     }
 
     #[test]
