@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::docs;
 use crate::failures::Failures;
 use crate::fuzz;
 use crate::run::{build_uswap, cargo, root, step, target};
@@ -22,7 +23,8 @@ struct Length<'a> {
 /// CI; a soak takes ten runs and 200 kills.
 const CI: Length = Length { full: false, runs: "1", kills: "60" };
 
-/// Format, lints, licences, unit tests, a canary that must die, end-to-end tests. All of it runs, also after a failure, so that one run
+/// Format, lints, licences, unit tests, a canary that must die, end-to-end tests, documents. All of it runs, also after a
+/// failure, so that one run
 /// tells everything.
 pub fn all() -> Result<(), String> {
     let begun = Instant::now();
@@ -39,6 +41,7 @@ pub fn all() -> Result<(), String> {
     ));
     note(fuzz::canary());
     note(end_to_end_tests(None, CI, &mut summary));
+    note(documents());
     finish(begun, &summary, &failures)
 }
 
@@ -56,6 +59,16 @@ pub fn soak(runs: &str) -> Result<(), String> {
     let mut summary = Summary::default();
     let outcome = end_to_end_tests(None, Length { full: true, runs, kills: "200" }, &mut summary);
     finish(begun, &summary, &Vec::from_iter(outcome.err()))
+}
+
+/// What the documents name must be there.
+pub fn documents() -> Result<(), String> {
+    docs::check(&uswap()?)
+}
+
+/// The binary that is tested.
+fn uswap() -> Result<PathBuf, String> {
+    std::env::var_os("USWAP_BIN").map_or_else(build_uswap, |given| Ok(PathBuf::from(given)))
 }
 
 fn finish(begun: Instant, summary: &Summary, failures: &[String]) -> Result<(), String> {
@@ -82,10 +95,7 @@ fn licences() -> Result<(), String> {
 }
 
 fn end_to_end_tests(filter: Option<&str>, length: Length, summary: &mut Summary) -> Result<(), String> {
-    let binary = match std::env::var_os("USWAP_BIN") {
-        Some(given) => PathBuf::from(given),
-        None => build_uswap()?,
-    };
+    let binary = uswap()?;
     let skipped = target().join("e2e-skipped");
     // It may not be there, which is what is wanted.
     let _ = std::fs::remove_file(&skipped);

@@ -7,12 +7,14 @@
 //!     cargo xtask battery ...    real programs under uswap, and the table docs/battery.md
 //!     cargo xtask churn [--seeds N] [--seconds S] [--first-seed N] [--swap none,zram,file]
 //!                                threads that churn memory, beside the kernel's own swap and without: 50 seeds of 8 masks
+//!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
 
 mod battery;
 mod churn;
 mod ci;
+mod docs;
 mod failures;
 mod fuzz;
 mod overhead;
@@ -21,13 +23,14 @@ mod summary;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | e2e [FILTER] | soak [N] | fuzz SECONDS | churn [OPTIONS] | overhead | battery [NAME|GROUP]... [--part PART]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | churn [OPTIONS] | overhead | battery [NAME|GROUP]... [--part PART]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["ci"] => ci::all(),
+        ["docs"] => ci::documents(),
         ["e2e"] => ci::end_to_end(None),
         ["e2e", filter] => ci::end_to_end(Some(filter)),
         ["soak"] => ci::soak("10"),
