@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: nginx: two workers, gzip, a cache in shared memory, 3000 requests; sums of what came
+# about: nginx: two workers, gzip, a cache in shared memory, 300 requests; sums of what came
 # group: servers
 # packages: nginx-light curl apache2-utils
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -48,7 +48,7 @@ END
         curl -sf --compressed "$at/large.txt?$turn" | sum
         curl -sf "$at/large.txt?$turn" | sum
     done
-    ab -q -n "$(sized 3000 500)" -c 64 -H 'Accept-Encoding: gzip' "$at/page.txt" | grep -E '^(Complete|Failed|Document Length|Non-2xx)' 
+    ab -q -n "$(sized 300 100)" -c 64 -H 'Accept-Encoding: gzip' "$at/page.txt" | grep -E '^(Complete|Failed|Document Length|Non-2xx)' 
     kill -QUIT $server
     wait $server
     trap - EXIT

@@ -52,12 +52,13 @@ impl Bench {
         let begun = Instant::now();
         let child = command.spawn().map_err(|error| format!("{}: {error}", program.name))?;
         let (end, peak_bytes) = self.watch(child, &cgroup)?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cgroup.cpu_seconds());
         let mut record = Record {
             program: program.name.clone(),
             part: part.to_string(),
             verdict: Verdict::Ok,
             seconds,
+            cpu_seconds,
             peak_bytes,
             budget_bytes: part.budget_bytes(peak).or(part.cgroup_bytes(peak)).unwrap_or(0),
             note: String::new(),
@@ -81,9 +82,15 @@ impl Bench {
             std::fs::write(&stall, &record.note).map_err(|error| format!("{}: {error}", stall.display()))?;
             record.note = format!("no progress of its threads: {}", stall.display());
         }
-        if matches!(part, Part::Beside(_)) && pages_out() == swapped_before {
-            record.note.push_str(" (the kernel swapped nothing out)");
+        if part.budget_bytes(peak).is_some_and(|budget| record.peak_bytes > budget / 20 * 21) {
+            let mib = |bytes: u64| bytes >> 20;
+            record.note +=
+                &format!(" (the budget was passed: {} of {} MiB)", mib(record.peak_bytes), mib(record.budget_bytes));
         }
+        if matches!(part, Part::Beside(_)) && pages_out() == swapped_before {
+            record.note += " (the kernel swapped nothing out)";
+        }
+        record.note = record.note.trim().to_owned();
         Ok(record)
     }
 

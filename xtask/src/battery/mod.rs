@@ -110,11 +110,12 @@ fn one(bench: &Bench, program: &Program, part: Part) -> Result<bool, String> {
     let measure = part.measured_by().and_then(|part| records.get(&program.name, part).cloned());
     let judgement = judged(&record, measure.as_ref());
     println!(
-        "{} at {part}: {}{} in {:.1} s, {} of {} MiB {}",
+        "{} at {part}: {}{} in {:.1} s, {:.1} s of a processor, {} of {} MiB {}",
         program.name,
         record.verdict.name(),
         if judgement == Judged::Slow { " SLOW" } else { "" },
         record.seconds,
+        record.cpu_seconds,
         record.peak_bytes >> 20,
         record.budget_bytes >> 20,
         record.note

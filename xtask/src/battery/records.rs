@@ -50,6 +50,8 @@ pub struct Record {
     pub verdict: Verdict,
     /// After how long.
     pub seconds: f64,
+    /// Processor time of the tree, uswap's own too.
+    pub cpu_seconds: f64,
     /// The most anonymous and shared memory that was resident, as the kernel counts.
     pub peak_bytes: u64,
     /// What it was allowed; 0 without a limit.
@@ -64,7 +66,7 @@ impl Record {
     fn to_line(&self) -> String {
         json!({
             "program": self.program, "part": self.part, "verdict": self.verdict.name(),
-            "seconds": (self.seconds * 100.0).round() / 100.0, "peak_bytes": self.peak_bytes,
+            "seconds": hundredths(self.seconds), "cpu_seconds": hundredths(self.cpu_seconds), "peak_bytes": self.peak_bytes,
             "budget_bytes": self.budget_bytes, "note": self.note, "version": self.version,
         })
         .to_string()
@@ -78,12 +80,17 @@ impl Record {
             part: text("part")?,
             verdict: Verdict::parse(value["verdict"].as_str()?)?,
             seconds: value["seconds"].as_f64()?,
+            cpu_seconds: value["cpu_seconds"].as_f64()?,
             peak_bytes: value["peak_bytes"].as_u64()?,
             budget_bytes: value["budget_bytes"].as_u64()?,
             note: text("note")?,
             version: text("version")?,
         })
     }
+}
+
+fn hundredths(seconds: f64) -> f64 {
+    (seconds * 100.0).round() / 100.0
 }
 
 /// All that was found, at most one record for each program and part.
@@ -138,6 +145,7 @@ mod tests {
             part: part.to_owned(),
             verdict: Verdict::Hang,
             seconds,
+            cpu_seconds: 0.5,
             peak_bytes: 5,
             budget_bytes: 0,
             note: "a \"note\"".to_owned(),

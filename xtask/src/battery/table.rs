@@ -53,7 +53,9 @@ be the same in each run. `cargo xtask battery [NAME|GROUP]... [--part PART]...` 
 - **zram, file**: under uswap at a half of its peak, in a memory cgroup of 0.4 of its peak, with zram or a swap file on: the kernel
   swaps the same program out as well.
 
-Seconds, one run each. *SLOW*: the right result, or still at work, after more than ten times what the kernel takes. *FAIL*: another
+Seconds by the clock, one run each; `docs/battery.jsonl` has the processor time and the version, too. The first rows were measured on a
+machine of two processors that was overloaded, at times a hundredfold: only ratios of neighbouring cells mean something, and
+not much. *SLOW*: the right result, or still at work, after more than ten times what the kernel takes. *FAIL*: another
 result, another status, a crash. *HANG*: none of the program's own threads has used 40 ms of a processor in 20 s. *refused*: `uswap run`
 does not take the program, and says why.
 
@@ -75,7 +77,11 @@ pub fn page(programs: &[Program], records: &Records) -> String {
         .map(|record| remark(record, measure(record, records)))
         .collect();
     if !remarks.is_empty() {
-        let _ = write!(page, "\nNot as it should be, or worth a word:\n\n{}", remarks.concat());
+        let _ = write!(
+            page,
+            "\nNot as it should be, or worth a word (in parentheses: seconds of a processor, uswap's own too):\n\n{}",
+            remarks.concat()
+        );
     }
     page.push_str("\n| program | group | what it does |\n| --- | --- | --- |\n");
     for program in programs {
@@ -135,11 +141,14 @@ fn remark(record: &Record, measure: Option<&Record>) -> String {
         (_, verdict) => verdict.name(),
     };
     let measured = match measure {
-        Some(measure) => format!(", {} {:.1} s", measure.part, measure.seconds),
+        Some(measure) => format!(", {} {:.1} s ({:.1})", measure.part, measure.seconds, measure.cpu_seconds),
         None => String::new(),
     };
     let note = if record.note.is_empty() { String::new() } else { format!(": {}", record.note) };
-    format!("- {} at {}: {kind} after {:.1} s{measured}{note}\n", record.program, record.part, record.seconds)
+    format!(
+        "- {} at {}: {kind} after {:.1} s ({:.1}){measured}{note}\n",
+        record.program, record.part, record.seconds, record.cpu_seconds
+    )
 }
 
 #[cfg(test)]
@@ -153,6 +162,7 @@ mod tests {
             part: "50".to_owned(),
             verdict,
             seconds,
+            cpu_seconds: seconds,
             peak_bytes: 0,
             budget_bytes: 0,
             note: String::new(),
