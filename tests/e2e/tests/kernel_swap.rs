@@ -29,15 +29,23 @@ fn churn(test: &TempDir, mask: &str, seconds: u32) -> Launch {
         .time_limit(Duration::from_secs(90))
 }
 
-/// As [`churn`], in a memory cgroup.
-fn churn_in(test: &TempDir, group: &MemoryCgroup, mask: &str, seconds: u32, mib: u32) -> Launch {
+/// A program in a memory cgroup.
+fn inside(test: &TempDir, group: &MemoryCgroup, program: &str) -> Launch {
     Launch::new(test, "sh")
         .args(["-c", "echo $$ > \"$1\"; shift; exec \"$@\"", "sh"])
         .arg(group.entrance())
-        .arg(c_program("churn"))
-        .args([seed().to_string(), seconds.to_string(), "8".to_owned(), mib.to_string()])
-        .env("MASK", mask)
+        .arg(c_program(program))
         .time_limit(Duration::from_secs(90))
+}
+
+/// Runs it while the kernel reclaims from the group all the time, beyond what the limit makes it do.
+fn under_reclaim(launch: &Launch, group: &MemoryCgroup, budget_mib: u64) -> Finished {
+    let mut running = launch.under(&Budget::mib(budget_mib));
+    while running.is_running() {
+        group.reclaim();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.finish()
 }
 
 /// Nothing was wrong and nothing was lost; both swapped.
@@ -68,18 +76,16 @@ fn pages_that_a_program_pages_out_to_a_file_are_right() {
     pages_out(SwapKind::File);
 }
 
-/// The kernel reclaims from the program, the frames and the pool, beyond what the limit makes it do.
+/// The kernel reclaims from the program, the frames and the pool.
 fn reclaims(kind: SwapKind) {
     let test = TempDir::new("reclaim");
     say_what_reclaims();
     let Some(_swap) = KernelSwap::on(&test, kind, 512) else { return };
     let Some(group) = MemoryCgroup::new("reclaim", 56) else { return };
-    let mut running = churn_in(&test, &group, WITHOUT_PAGEOUT, 6, 160).under(&Budget::mib(48));
-    while running.is_running() {
-        group.reclaim();
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert_both_swapped(&running.finish());
+    let launch = inside(&test, &group, "churn")
+        .args([seed().to_string(), "6".to_owned(), "8".to_owned(), "160".to_owned()])
+        .env("MASK", WITHOUT_PAGEOUT);
+    assert_both_swapped(&under_reclaim(&launch, &group, 48));
 }
 
 #[test]
@@ -90,6 +96,18 @@ fn what_the_kernel_reclaims_to_zram_is_right() {
 #[test]
 fn what_the_kernel_reclaims_to_a_file_is_right() {
     reclaims(SwapKind::File);
+}
+
+/// A fork shares what the kernel has swapped out, and what uswap has.
+#[test]
+fn a_fork_is_right_while_the_kernel_reclaims() {
+    let test = TempDir::new("fork");
+    say_what_reclaims();
+    let Some(_swap) = KernelSwap::on(&test, SwapKind::Zram, 1024) else { return };
+    let Some(group) = MemoryCgroup::new("fork", 1024) else { return };
+    let finished = under_reclaim(&inside(&test, &group, "processes").arg("fork"), &group, 64);
+    assert_eq!(finished.text(), "ok fork\n", "{finished}");
+    assert_both_swapped(&finished);
 }
 
 /// It cannot look at its own page table.
