@@ -9,7 +9,7 @@ tool() { if command -v convert-im6.q16 >/dev/null; then convert-im6.q16 "$@"; el
 prepare() { tool -version >&2; }
 
 work() {
-    tool -limit memory 1GiB -limit map 1GiB -limit area 100MP -limit thread 2 -seed 7 -size "$(sized 2400x1800 1200x900)" \
+    tool -limit memory 1GiB -limit map 1GiB -limit area 100MP -limit thread 2 -seed 7 -size "$(sized 2400x1800 1600x1200)" \
         plasma:fractal -blur 0x2 -rotate 30 -resize 60% -depth 8 rgb:- | sum
 }
 

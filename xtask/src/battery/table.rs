@@ -43,7 +43,8 @@ const HEAD: &str = "\
 
 Real programs, unmodified, under `uswap run`: each script in `tests/battery/` makes its own data, works on it, and prints what must
 be the same in each run. `cargo xtask battery [NAME|GROUP]... [--part PART]...` runs them and makes this page from
-`docs/battery.jsonl`; a part that ends adds its rows. It needs root and a memory cgroup.
+`docs/battery.jsonl`; a part that ends adds its rows. It needs root and a memory cgroup. The shortest also run in
+CI, in a small size (`tests/e2e/tests/battery.rs`).
 
 - **peak**: the most anonymous and shared memory that is resident at a time when the program runs alone; **alone**: how long that takes.
 - **far**: under uswap with four times that memory, and how much longer than alone that took.
