@@ -80,21 +80,25 @@ fn set(options: &SetOptions) -> Result<(), Failure> {
 
 /// The group whose supervisor is the process `pid`.
 fn open_group(pid: u32) -> Result<Group, Failure> {
-    let directory = format!("/proc/{pid}/fd");
-    let descriptors = fs::read_dir(&directory).map_err(|error| match error.kind() {
+    let path = group_file(pid).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::ours(format!("there is no process {pid}")),
         _ => Failure::ours(format!("cannot look at process {pid}: {} (be its user, or root)", reason(&error))),
     })?;
-    let is_group = |path: &PathBuf| {
-        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:uswap-group"))
-    };
-    let Some(path) = descriptors.flatten().map(|entry| entry.path()).find(is_group) else {
+    let Some(path) = path else {
         return Err(Failure::ours(format!("process {pid} is no 'uswap run'")));
     };
     let opened: io::Result<File> = OpenOptions::new().read(true).write(true).open(&path);
     opened
         .and_then(Group::open)
         .map_err(|error| Failure::ours(format!("cannot open the group of process {pid}: {}", reason(&error))))
+}
+
+/// The group's memory file among the descriptors of a process; `None` when it is no supervisor.
+pub fn group_file(pid: u32) -> io::Result<Option<PathBuf>> {
+    let is_group = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:uswap-group"))
+    };
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.flatten().map(|entry| entry.path()).find(is_group))
 }
 
 fn swapoff(options: &SwapoffOptions) -> Result<(), Failure> {

@@ -424,6 +424,8 @@ pub struct ProcessSlot {
     pub shmem_pages: AtomicU64,
     /// Private anonymous pages that the kernel has swapped out by itself (VmSwap), uswap's own included.
     pub kernel_swapped_pages: AtomicU64,
+    /// What the tree of another `uswap run` has, whose supervisor this process is: it tells (`cli/run/nested.rs`).
+    pub nested_pages: AtomicU64,
     /// Resident pages that uswap leaves alone.
     pub unmanaged_pages: AtomicU64,
     /// Pages that were adopted: in RAM or swapped out.
@@ -471,7 +473,7 @@ impl ProcessSlot {
 
     /// Resident pages that count against the budget.
     pub fn usage_pages(&self) -> u64 {
-        self.anon_pages.load(Relaxed) + self.shmem_pages.load(Relaxed)
+        self.anon_pages.load(Relaxed) + self.shmem_pages.load(Relaxed) + self.nested_pages.load(Relaxed)
     }
 
     /// Calls the threads that read ahead and empty areas.
@@ -529,6 +531,7 @@ impl ProcessSlot {
         for word in [
             &self.anon_pages,
             &self.shmem_pages,
+            &self.nested_pages,
             &self.kernel_swapped_pages,
             &self.unmanaged_pages,
             &self.managed_pages,

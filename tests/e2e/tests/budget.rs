@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Finished, Launch, MIB, TempDir, bare_only, c_program, record, repeat};
+use uswap_e2e::{Budget, Finished, Launch, MIB, TempDir, bare_only, c_program, record, repeat, uswap_binary};
 
 /// Runs `touch` within `budget_mib`, and holds every sample to the budget.
 fn touch_within(name: &str, budget_mib: u64, arguments: [&str; 5]) {
@@ -111,6 +111,26 @@ fn a_program_below_its_budget_is_not_swapped() {
 }
 
 /// Memory that several processes share is in RAM once: it does not fill the budget once for each of them.
+/// A tree in a tree counts there, and keeps within what that has.
+#[test]
+fn a_run_inside_of_a_run_counts_in_its_budget() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("nested");
+    let program = c_program("lossy");
+    let launch = Launch::new(&test, uswap_binary()).args(["run", "-q", "-m", "1G", "--"]);
+    let launch = launch.arg(program).args(["160", "2", "die"]).time_limit(Duration::from_secs(120));
+    let finished = launch.under(&Budget::mib(64)).finish();
+    finished.assert_success();
+    assert_eq!((finished.text().as_str(), finished.stderr.as_str()), ("lost 0\n", ""), "{finished}");
+    let stats = finished.stats.as_ref().expect("statistics");
+    let peak = stats.number("peak_resident_bytes") >> 20;
+    assert!((32..=80).contains(&peak), "the outer run has seen {peak} MiB of it\n{:#}", stats.json());
+    let outside = finished.samples.peak().resident() >> 20;
+    assert!(outside <= 96, "{outside} MiB resident under 64\n{finished}");
+}
+
 #[test]
 fn shared_memory_counts_once() {
     let test = TempDir::new("shared");

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod environment;
+pub mod nested;
 pub mod options;
 pub mod program;
 pub mod signals;

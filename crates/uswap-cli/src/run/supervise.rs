@@ -23,6 +23,7 @@ use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, SlotState
 use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal, Token};
 use uswap_sys::launch::{self, SignalFd};
 
+use super::nested::Nested;
 use super::signals;
 use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
@@ -114,6 +115,7 @@ pub struct Supervisor {
     next_fork_check: Instant,
     /// Forks in flight as they were at the last check, by slot.
     late_forks: HashMap<u32, u32>,
+    nested: Nested,
     quiet: bool,
     on_stall: OnStall,
     watchdog: Watchdog,
@@ -145,7 +147,11 @@ impl Supervisor {
         use rustix::pipe::PipeFlags;
         // Not blocking: an agent in the middle of a fault must not wait for a terminal that is stopped.
         let (messages, messages_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // A swap file that is damaged as a whole has a line for each page, and none may be missing: room for ten thousand.
+        let _ = rustix::pipe::fcntl_setpipe_size(&messages, 1 << 20);
+        let nested = Nested::find(shared.group.limit_bytes(), quiet);
         Ok(Supervisor {
+            nested,
             shared,
             user_anchors,
             listener,
@@ -266,6 +272,7 @@ impl Supervisor {
         self.listening = true;
         // Before the dead are taken out of the books: their last values count.
         self.peaks.sample(&self.shared.group);
+        self.nested.update(&self.shared.group, self.quiet);
         for source in ready {
             match source {
                 Source::Signals => self.handle_signals(),
@@ -635,14 +642,19 @@ fn parents_of_all_processes() -> Vec<(u32, u32)> {
     };
     let look = |entry: io::Result<fs::DirEntry>| {
         let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // pid (name) state ppid ...; the name may have anything in it.
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        let state = fields.next()?;
-        let parent = fields.next()?.parse().ok()?;
-        (state != "Z").then_some((pid, parent))
+        Some((pid, parent_of(pid)?))
     };
     entries.filter_map(look).collect()
+}
+
+/// The parent of a process that lives.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid ...; the name may have anything in it.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (state != "Z").then_some(parent)
 }
 
 #[cfg(test)]
