@@ -20,6 +20,7 @@ mod fuzz;
 mod overhead;
 mod run;
 mod summary;
+mod waits;
 
 use std::process::ExitCode;
 

@@ -49,3 +49,65 @@ fn node_far_below_its_budget_and_far_above_it() {
     assert_eq!((finished.code(), finished.text()), (0, recorded.text()), "{finished}");
     finished.assert_swapped();
 }
+
+const BUILDS_AND_VERIFIES: &str = "
+blocks = [bytearray(b'%08d' % i * 512) for i in range(20000)]
+print('built', flush=True)
+for turn in range(2):
+    assert all(block == bytearray(b'%08d' % i * 512) for i, block in enumerate(blocks))
+print('verified')
+";
+
+fn python(test: &TempDir, script: &str) -> Option<Launch> {
+    let python = need("python3", "python3")?;
+    Some(Launch::new(test, python).args(["-c", script]).time_limit(2 * MINUTE))
+}
+
+/// A disk that never answers, and a handler that is at it for ever.
+fn stalled(flag: &str) -> Budget {
+    Budget::mib(32)
+        .flag("--compressor")
+        .flag("none")
+        .flag("--fault-injection")
+        .flag("hang-read:after=200")
+        .flag(format!("--on-stall={flag}"))
+}
+
+#[test]
+fn a_stall_is_told_and_ended_on_request() {
+    let test = TempDir::new("stall");
+    let Some(launch) = python(&test, BUILDS_AND_VERIFIES) else { return };
+    let finished = launch.under(&stalled("kill")).finish();
+    assert_eq!(finished.code(), 125, "{finished}");
+    for text in ["stalled: process", "thread waits for pages", "handle_userfault", "(uswap-fault)", "is at page 0x"] {
+        assert!(finished.stderr.contains(text), "no '{text}'\n{finished}");
+    }
+    assert_eq!(finished.stderr.matches("stalled: process").count(), 1, "told more than once\n{finished}");
+}
+
+/// One process of two is stopped for longer than a stall takes; the other goes on, nobody raises an alarm, and in the end all
+/// is right.
+#[test]
+fn a_stopped_process_holds_up_nobody_and_is_no_stall() {
+    let test = TempDir::new("stopped");
+    let script = format!(
+        "import os\npid = os.fork()\n{BUILDS_AND_VERIFIES}\nif pid: assert os.waitpid(pid, 0)[1] == 0\nelse: os._exit(0)"
+    );
+    let script = script.replace("print('built'", "print('built', 'parent' if pid else 'child', os.getpid()");
+    let Some(launch) = python(&test, &script) else { return };
+    let mut running = launch.under(&Budget::mib(48));
+    running.wait_until("the child is built", |running| running.stdout_so_far().contains("built child"));
+    let text = running.stdout_so_far();
+    let child = text.split("built child ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let child = rustix::process::Pid::from_raw(child.and_then(|pid| pid.parse().ok()).expect("a pid")).expect("a pid");
+    rustix::process::kill_process(child, rustix::process::Signal::STOP).expect("a child that lives");
+    let begun = std::time::Instant::now();
+    running.wait_until("the parent has verified", |running| running.stdout_so_far().contains("verified"));
+    std::thread::sleep(Duration::from_secs(13).saturating_sub(begun.elapsed()));
+    rustix::process::kill_process(child, rustix::process::Signal::CONT).expect("a child that lives");
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(finished.text().matches("verified").count(), 2, "{finished}");
+    assert!(!finished.stderr.contains("stalled"), "{finished}");
+    finished.assert_swapped();
+}
