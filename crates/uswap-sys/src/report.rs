@@ -67,12 +67,10 @@ pub fn end(why: fmt::Arguments<'_>) -> ! {
     let (mut name, mut text, mut whole) = (LineBuffer::new(), LineBuffer::new(), LineBuffer::new());
     let _ = text.write_fmt(why);
     // A child of fork that has not joined yet has no /proc from the supervisor.
-    let own = || Ok(rustix::fs::open(c"/proc/self/comm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
-    let read = crate::proc::open(c"/proc/thread-self/../../comm").or_else(|_: io::Error| own()).and_then(|comm| {
-        let count = rustix::io::read(&comm, &mut name.bytes[..16])?;
-        name.used = count;
-        Ok(())
-    });
+    let own = || rustix::fs::open(c"/proc/self/comm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let comm = crate::proc::open(c"/proc/thread-self/../../comm").or_else(|_| own());
+    let read = comm.and_then(|comm| rustix::io::read(&comm, &mut name.bytes[..16]));
+    name.used = *read.as_ref().unwrap_or(&0);
     let name = if read.is_ok() { name.text().trim_end() } else { "?" };
     let pid = rustix::process::getpid().as_raw_nonzero();
     let why = text.text();
