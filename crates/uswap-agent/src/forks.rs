@@ -141,11 +141,12 @@ unsafe extern "C" fn child() {
     POST.fork.child_begins();
     let swapped = uswap_engine::fork::child_begins();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
-        report::stderr_line(format_args!("uswap: cannot follow a fork: {}", report::Reason(&error)));
-        POST.inert.store(true, Release);
+        let why = report::Reason(&error);
         if swapped {
-            uswap_engine::engine::kill_self();
+            report::end(format_args!("its memory is partly swapped out, and the agent cannot start in it: {why}"));
         }
+        report::stderr_line(format_args!("uswap: a forked child runs unmanaged: {why}"));
+        POST.inert.store(true, Release);
         return;
     }
     has_monitor();

@@ -11,7 +11,7 @@ use uswap_engine::monitor;
 use uswap_engine::post::Post;
 use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
 use uswap_sys::thread::{self, FileTable};
-use uswap_sys::{private_memory, report, valgrind};
+use uswap_sys::{private_memory, report, reserve, test_hook, valgrind};
 
 /// Between the program's threads and the monitor.
 pub(crate) static POST: Post = Post::new();
@@ -25,11 +25,12 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     let Some(rendezvous) = find_group() else { return };
     let _ = RENDEZVOUS.set(rendezvous);
-    std::panic::set_hook(Box::new(|panic| {
-        // A wrong page is worse than a crash.
-        report::stderr_line(format_args!("uswap: internal error, the program is ended: {panic}"));
-        uswap_engine::engine::kill_self()
-    }));
+    reserve::prepare();
+    if let Some(failures) = variable(test_hook::VARIABLE) {
+        test_hook::set(failures);
+    }
+    // A wrong page is worse than a crash.
+    std::panic::set_hook(Box::new(|panic| report::end(format_args!("internal error: {panic}"))));
     note_private_memory();
     crate::libc_functions::prepare();
     crate::advice::prepare();

@@ -37,6 +37,9 @@ pub struct Released {
     pub location: Location,
 }
 
+/// Places in each list that are had ahead of need: many times what is done between two looks.
+const ROOM: usize = 4096;
+
 /// The books. One lock of the engine guards them.
 pub struct Core {
     pub(crate) pages: PageTable,
@@ -83,6 +86,13 @@ impl Core {
             released: Vec::new(),
             config,
         }
+    }
+
+    /// Before pages are swapped out: lists that grow by doubling get room for what the next rounds, and the faults between
+    /// them, add. `false`: there is no memory for that, and nothing may be swapped out.
+    pub fn make_room(&mut self) -> bool {
+        let lists = self.released.try_reserve(ROOM).is_ok() && self.zombies.try_reserve(ROOM).is_ok();
+        lists && self.table.make_room(ROOM) && self.zswap.make_room(ROOM) && self.reclaim.make_room(ROOM)
     }
 
     pub(crate) fn next_op(&mut self) -> OpId {

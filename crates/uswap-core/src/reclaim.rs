@@ -25,6 +25,10 @@ impl Reclaim {
         Self { inactive: VecDeque::new(), active: VecDeque::new() }
     }
 
+    pub(crate) fn make_room(&mut self, blocks: usize) -> bool {
+        self.inactive.try_reserve(blocks).is_ok() && self.active.try_reserve(blocks).is_ok()
+    }
+
     fn blocks(&self) -> usize {
         self.inactive.len() + self.active.len()
     }

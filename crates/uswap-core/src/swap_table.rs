@@ -108,6 +108,13 @@ impl SwapTable {
         Self { chunks: Vec::new(), free: Vec::new(), entries: 0, zombies: 0, epoch: Epoch(0), has_heirs: false }
     }
 
+    /// Room for so many more entries, and for letting all of them go.
+    pub(crate) fn make_room(&mut self, entries: usize) -> bool {
+        let all = self.entries as usize + entries;
+        let to_free = self.free.try_reserve(all - self.free.len()).is_ok();
+        to_free && self.chunks.try_reserve(entries.div_ceil(CHUNK) + 1).is_ok()
+    }
+
     fn at(&self, id: EntryId) -> &Entry {
         &self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
     }

@@ -70,6 +70,10 @@ impl Zswap {
         Self { fifo: VecDeque::new(), objects: 0 }
     }
 
+    pub(crate) fn make_room(&mut self, objects: usize) -> bool {
+        self.fifo.try_reserve(objects).is_ok()
+    }
+
     pub(crate) fn object_added(&mut self, entry: EntryId, table: &SwapTable) {
         self.fifo.push_back(Record { entry, generation: table.generation(entry) });
         self.objects += 1;

@@ -13,7 +13,7 @@ use uswap_core::fault::MAX_WINDOW;
 
 use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
-use crate::group::{Counter, ProcessSlot};
+use crate::group::{Compressor, Counter, ProcessSlot};
 use crate::swapin::Load;
 use crate::swapoff::Emptied;
 
@@ -72,16 +72,14 @@ impl Ahead {
     }
 }
 
+/// What such a thread works with.
+pub(crate) fn worker(compressor: Compressor) -> std::io::Result<Worker> {
+    Worker::new(compressor, AHEAD_PAGES, SWAPOFF_PAGES)
+}
+
 impl Engine {
     /// The life of such a thread.
-    pub(crate) fn read_ahead(&'static self) -> ! {
-        let mut worker = match Worker::new(self.member.group.config().compressor, AHEAD_PAGES, SWAPOFF_PAGES) {
-            Ok(worker) => worker,
-            Err(error) => self.fatal(format_args!(
-                "uswap: cannot make a thread that reads ahead: {}",
-                uswap_sys::report::Reason(&error)
-            )),
-        };
+    pub(crate) fn read_ahead(&'static self, mut worker: Worker) -> ! {
         self.ahead.present.store(true, Relaxed);
         self.handlers_ready.fetch_add(1, AcqRel);
         let mut loads = Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW);

@@ -28,6 +28,7 @@ use uswap_sys::pagemap::PageMap;
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 use uswap_sys::ring::Ring;
 use uswap_sys::uffd::{Features, Uffd, UffdUnavailable};
+use uswap_sys::{report, reserve};
 
 use crate::ahead::{self, Ahead};
 use crate::areas::Areas;
@@ -52,8 +53,9 @@ use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 pub(crate) const TRASH_BLOCKS: usize = 32;
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Frames of a process at most: 512 MiB.
-const FRAMES_MAX: u64 = 1 << 17;
+/// Blocks of frames of a process: 4 to 512 MiB.
+const FRAME_BLOCKS_MIN: u32 = 64;
+const FRAME_BLOCKS_MAX: u32 = 8192;
 /// Room for released places that a worker keeps.
 pub(crate) const RELEASED_KEPT: usize = 4096;
 /// I/O that one thread has in flight at most, in pages.
@@ -144,6 +146,8 @@ pub struct Engine {
     pub(crate) started: Instant,
     /// The user has been told that nothing more can be stored.
     pub(crate) said_full: AtomicBool,
+    /// And that the books cannot grow.
+    pub(crate) said_out_of_memory: AtomicBool,
 }
 
 /// How much memory the process uses, as last measured, and what changed since.
@@ -283,12 +287,13 @@ struct Parts {
 impl Parts {
     fn make(member: &mut Member, inheritance: Option<Inheritance>) -> Result<Parts, StartError> {
         let config = member.group.config();
-        let blocks = Engine::frame_blocks(config.memory_limit_bytes / PAGE_SIZE as u64);
+        let limit_bytes = config.memory_limit_bytes;
+        let left = AddressSpace::left();
         let events = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
         let wanted = events.with(Features::MOVE).with(Features::POISON);
         let uffd = Uffd::new(member.device(), wanted).map_err(StartError::Uffd)?;
         let trash_uffd = Uffd::new(member.device(), Features::MOVE).map_err(StartError::Uffd)?;
-        let frames = private_memory::map(blocks as usize * BLOCK_BYTES, Purpose::Frames)?;
+        let (blocks, frames) = map_frames(left.at_most(Engine::frame_blocks(limit_bytes / PAGE_SIZE as u64)))?;
         let trash = private_memory::map(TRASH_BLOCKS * BLOCK_BYTES, Purpose::Frames)?;
         for memory in [&frames, &trash] {
             // A forked child makes its own.
@@ -298,7 +303,7 @@ impl Parts {
         // Read once, so that a copy from it takes no fault on the way.
         let zeros = private_memory::map(BLOCK_BYTES, Purpose::Buffers)?;
         member.client.keep_uffd(uffd.as_fd())?;
-        let pool = Zpool::new((config.memory_limit_bytes as usize).saturating_mul(4))?;
+        let pool = Zpool::new(left.pool_bytes((limit_bytes as usize).saturating_mul(4)))?;
         let area_slots: Vec<u64> = config.areas.iter().filter(|area| area.present).map(|area| area.slots).collect();
         let (core, ancestors) = match inheritance {
             None => {
@@ -336,6 +341,39 @@ impl Parts {
     }
 }
 
+/// Maps so many blocks of frames, or half of that, and so on.
+fn map_frames(mut blocks: u32) -> io::Result<(u32, PrivateMapping)> {
+    loop {
+        match private_memory::map(blocks as usize * BLOCK_BYTES, Purpose::Frames) {
+            Ok(frames) => return Ok((blocks, frames)),
+            Err(_) if blocks > FRAME_BLOCKS_MIN => blocks = (blocks / 2).max(FRAME_BLOCKS_MIN),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Bytes of addresses that the process may still use (RLIMIT_AS), of which the engine takes a quarter at most: a program that
+/// runs under the limit alone should run here, too.
+struct AddressSpace(Option<u64>);
+
+impl AddressSpace {
+    fn left() -> AddressSpace {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+        AddressSpace(limit.map(|limit| limit.saturating_sub(uswap_sys::rss::mapped_bytes().unwrap_or(0))))
+    }
+
+    /// Blocks of frames: an eighth.
+    fn at_most(&self, blocks: u32) -> u32 {
+        let most = self.0.map_or(u64::MAX, |left| left / 8 / BLOCK_BYTES as u64);
+        u64::from(blocks).min(most.max(u64::from(FRAME_BLOCKS_MIN))) as u32
+    }
+
+    /// Bytes for the pool: an eighth.
+    fn pool_bytes(&self, wanted: usize) -> usize {
+        self.0.map_or(wanted, |left| wanted.min((left / 8) as usize))
+    }
+}
+
 impl From<io::Error> for StartError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
@@ -351,7 +389,7 @@ pub(crate) struct Inheritance {
 impl Engine {
     /// Frames that a process with this budget has room for, in blocks. Their records take 40 bytes each, in each process.
     fn frame_blocks(limit_pages: u64) -> u32 {
-        ((limit_pages / 3).clamp(1024, FRAMES_MAX) / BLOCK_PAGES as u64) as u32
+        ((limit_pages / 3 / BLOCK_PAGES as u64) as u32).clamp(FRAME_BLOCKS_MIN, FRAME_BLOCKS_MAX)
     }
 
     /// Starts the engine of `member`, who gets himself back if that fails.
@@ -389,6 +427,7 @@ impl Engine {
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],
                 started: Instant::now(),
                 said_full: AtomicBool::new(false),
+                said_out_of_memory: AtomicBool::new(false),
                 member,
             }),
             Err(error) => Err((Box::new(member), error)),
@@ -483,8 +522,23 @@ impl Engine {
 
     /// Stops the program: something happened that must not be possible, and a wrong page is worse than a crash.
     pub(crate) fn fatal(&self, args: std::fmt::Arguments<'_>) -> ! {
-        self.member.alarm(args);
-        kill_self()
+        report::end(args)
+    }
+
+    /// Whether memory for the books is short: then nothing is begun that would make them grow. What is adopted stays so, and
+    /// what is in memory stays there, beyond the budget if need be; faults are served from what is set aside.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        if reserve::is_enough() {
+            return false;
+        }
+        if !self.said_out_of_memory.swap(true, Relaxed) {
+            self.member.alarm(format_args!(
+                "uswap: process {} gets no more memory for uswap's own books (ulimit -v, ulimit -d, vm.max_map_count): \
+                 it may go beyond its budget",
+                std::process::id()
+            ));
+        }
+        true
     }
 }
 

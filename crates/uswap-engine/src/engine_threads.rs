@@ -1,81 +1,180 @@
 //! The engine's threads beside the monitor: handlers, readers ahead, the writer.
+//!
+//! The first handler is made before there is an engine, and waits for it: where no thread can be made, nothing has happened
+//! yet that could not be undone. What a thread works with is taken before the thread is made, so one that runs lacks nothing.
 
-use std::sync::atomic::Ordering::Acquire;
+#![allow(unsafe_code)]
 
+use std::io;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use uswap_sys::futex::Word;
 use uswap_sys::report::Reason;
-use uswap_sys::thread::{self, FileTable};
+use uswap_sys::reserve;
+use uswap_sys::thread::{self, FileTable, RawThread};
 
-use crate::engine::Engine;
+use crate::engine::{BATCH, Engine, Worker};
+use crate::group::Compressor;
 use crate::{ahead, writer};
 
 /// Stack of an engine thread.
 pub const STACK_BYTES: usize = 256 << 10;
 
-/// What a handler thread is started with.
-struct HandlerStart {
-    engine: &'static Engine,
+/// What a thread is started with.
+struct Start {
+    /// The engine, or null as long as there is none.
+    engine: AtomicPtr<Engine>,
+    state: Word,
     cpu: usize,
+    worker: AtomicPtr<Worker>,
 }
 
-/// Its argument is the engine.
-extern "C" fn writer_main(engine: *mut u8) {
-    // SAFETY: `start` passes an engine that lives as long as the process.
-    #[allow(unsafe_code)]
-    let engine = unsafe { &*engine.cast::<Engine>() };
-    engine.write_when_called()
+const WAITING: u32 = 0;
+const GO: u32 = 1;
+/// There will be no engine.
+const END: u32 = 2;
+
+impl Start {
+    fn new(engine: Option<&'static Engine>, cpu: usize, worker: Worker) -> &'static Start {
+        let state = Word::new(if engine.is_some() { GO } else { WAITING });
+        let engine =
+            AtomicPtr::new(engine.map_or(std::ptr::null_mut(), |engine| std::ptr::from_ref(engine).cast_mut()));
+        Box::leak(Box::new(Start { engine, state, cpu, worker: AtomicPtr::new(Box::into_raw(Box::new(worker))) }))
+    }
+
+    fn take_worker(&self) -> Worker {
+        let worker = self.worker.swap(std::ptr::null_mut(), Acquire);
+        // SAFETY: `new` put it there, and it is taken once: by the thread, or for want of a thread.
+        *unsafe { Box::from_raw(worker) }
+    }
+
+    /// What the thread of `start` is to work on; `None` when there is nothing.
+    ///
+    /// # Safety
+    /// `start` is what [`Start::new`] gave.
+    unsafe fn begin(start: *mut u8) -> Option<(&'static Engine, usize, Worker)> {
+        // SAFETY: the caller's promise; it is never freed.
+        let start: &'static Start = unsafe { &*start.cast::<Start>() };
+        if start.state.wait_while(WAITING) == END {
+            drop(start.take_worker());
+            return None;
+        }
+        // SAFETY: an engine lives as long as the process, and it is there before the state says so.
+        let engine = unsafe { &*start.engine.load(Acquire) };
+        Some((engine, start.cpu, start.take_worker()))
+    }
 }
 
-/// Its argument is the engine.
-extern "C" fn ahead_main(engine: *mut u8) {
-    // SAFETY: `start` passes an engine that lives as long as the process.
-    #[allow(unsafe_code)]
-    let engine = unsafe { &*engine.cast::<Engine>() };
-    engine.read_ahead()
+extern "C" fn writer_main(start: *mut u8) {
+    // SAFETY: `spawn` passes what `Start::new` gave.
+    if let Some((engine, _, worker)) = unsafe { Start::begin(start) } {
+        engine.write_when_called(worker)
+    }
+}
+
+extern "C" fn ahead_main(start: *mut u8) {
+    // SAFETY: as above.
+    if let Some((engine, _, worker)) = unsafe { Start::begin(start) } {
+        engine.read_ahead(worker)
+    }
 }
 
 extern "C" fn handler_main(start: *mut u8) {
-    // SAFETY: `start` leaked it for this thread.
-    #[allow(unsafe_code)]
-    let start = unsafe { Box::from_raw(start.cast::<HandlerStart>()) };
-    let (engine, cpu) = (start.engine, start.cpu);
-    drop(start);
-    engine.handler(cpu)
+    // SAFETY: as above.
+    if let Some((engine, cpu, worker)) = unsafe { Start::begin(start) } {
+        engine.handler(cpu, worker)
+    }
 }
 
-/// Starts them; returns their ids.
-pub(crate) fn start(engine: &'static Engine) -> Vec<u32> {
-    let mut started = Vec::new();
-    let cpus: Vec<usize> = thread::allowed_cpus().map(Iterator::collect).unwrap_or_default();
-    for cpu in cpus {
-        let start = Box::into_raw(Box::new(HandlerStart { engine, cpu }));
-        match thread::spawn(c"uswap-fault", STACK_BYTES, FileTable::Share, handler_main, start.cast()) {
-            Ok(thread) => started.push(thread.tid()),
-            Err(error) => engine.member.alarm(format_args!("uswap: cannot start a fault handler: {}", Reason(&error))),
+fn spawn(
+    name: &std::ffi::CStr,
+    main: extern "C" fn(*mut u8),
+    engine: Option<&'static Engine>,
+    cpu: usize,
+    worker: Worker,
+) -> io::Result<(&'static Start, RawThread)> {
+    let start = Start::new(engine, cpu, worker);
+    let argument = std::ptr::from_ref(start).cast_mut().cast();
+    match thread::spawn(name, STACK_BYTES, FileTable::Share, main, argument) {
+        Ok(thread) => Ok((start, thread)),
+        Err(error) => {
+            drop(start.take_worker());
+            Err(error)
         }
     }
-    if started.is_empty() {
-        engine.fatal(format_args!("uswap: no fault handler could be started"));
+}
+
+/// A handler that waits for its engine; it ends when this is dropped.
+pub(crate) struct FirstHandler {
+    start: &'static Start,
+    thread: Option<RawThread>,
+    /// The CPUs that have no handler yet.
+    others: Vec<usize>,
+}
+
+impl FirstHandler {
+    /// Makes one, with all that it needs.
+    pub fn new(compressor: Compressor) -> io::Result<FirstHandler> {
+        let mut others: Vec<usize> = thread::allowed_cpus()?.collect();
+        let cpu = if others.is_empty() { 0 } else { others.remove(0) };
+        let worker = Worker::new(compressor, BATCH, BATCH)?;
+        let (start, thread) = spawn(c"uswap-fault", handler_main, None, cpu, worker)?;
+        Ok(FirstHandler { start, thread: Some(thread), others })
+    }
+
+    /// The engine has come: this one begins, and the others are started, as far as they can be. Returns their ids.
+    pub fn begin(mut self, engine: &'static Engine) -> Vec<u32> {
+        let first = self.thread.take().expect("it ends only when it is dropped");
+        self.start.engine.store(std::ptr::from_ref(engine).cast_mut(), Release);
+        self.start.state.store_and_wake(GO);
+        let mut started = vec![first.tid()];
+        if let Err(error) = start_others(engine, &std::mem::take(&mut self.others), &mut started) {
+            // Faults are served one after the other, every page waits for its fault, and the monitor writes.
+            engine.member.alarm(format_args!(
+                "uswap: process {} swaps with {} threads, fewer than it should have: {}",
+                std::process::id(),
+                started.len(),
+                Reason(&error)
+            ));
+        }
+        // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
+        // wait for that lock for ever.
+        while (engine.handlers_ready.load(Acquire) as usize) < started.len() {
+            crate::handler::pause();
+        }
+        started
+    }
+}
+
+impl Drop for FirstHandler {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.start.state.store_and_wake(END);
+            thread.join();
+        }
+    }
+}
+
+/// Stops at the first that cannot be had. What is set aside is not for them.
+fn start_others(engine: &'static Engine, cpus: &[usize], started: &mut Vec<u32>) -> io::Result<()> {
+    let compressor = engine.member.group.config().compressor;
+    type Make<'a> = &'a dyn Fn() -> io::Result<Worker>;
+    let mut add = |name, main, cpu, make: Make<'_>| -> io::Result<()> {
+        if !reserve::is_enough() {
+            return Err(rustix::io::Errno::NOMEM.into());
+        }
+        started.push(spawn(name, main, Some(engine), cpu, make()?)?.1.tid());
+        Ok(())
+    };
+    for &cpu in cpus {
+        add(c"uswap-fault", handler_main, cpu, &|| Worker::new(compressor, BATCH, BATCH))?;
     }
     for _ in 0..ahead::threads() {
-        let start = std::ptr::from_ref(engine).cast_mut().cast();
-        match thread::spawn(c"uswap-ahead", STACK_BYTES, FileTable::Share, ahead_main, start) {
-            Ok(thread) => started.push(thread.tid()),
-            // Every page waits for its fault then.
-            Err(error) => engine.member.say(format_args!("uswap: less is read ahead: {}", Reason(&error))),
-        }
+        add(c"uswap-ahead", ahead_main, 0, &|| ahead::worker(compressor))?;
     }
     if writer::is_affordable() {
-        let start = std::ptr::from_ref(engine).cast_mut().cast();
-        match thread::spawn(c"uswap-write", STACK_BYTES, FileTable::Share, writer_main, start) {
-            Ok(thread) => started.push(thread.tid()),
-            // The monitor writes then.
-            Err(error) => engine.member.say(format_args!("uswap: writes are not made beside: {}", Reason(&error))),
-        }
+        add(c"uswap-write", writer_main, 0, &|| Worker::new(compressor, BATCH, BATCH))?;
     }
-    // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
-    // wait for that lock for ever.
-    while (engine.handlers_ready.load(Acquire) as usize) < started.len() {
-        crate::handler::pause();
-    }
-    started
+    Ok(())
 }

@@ -35,7 +35,7 @@ use uswap_sys::uffd::{Stop, Wake};
 use uswap_sys::{placement, private_memory};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker, kill_self};
+use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
 use crate::fork_advice;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
@@ -586,6 +586,7 @@ impl Monitor {
             swapoff: _,
             writer: _,
             said_full: _,
+            said_out_of_memory: _,
         } = old;
         std::mem::forget((member, uffd, pagemap, call, areas));
         // Another thread may have been writing into these.
@@ -602,13 +603,10 @@ impl Monitor {
         let inheritance = Inheritance { core: core.into_inner(), ancestors };
         let engine = match self.start_child_engine(inheritance) {
             Ok(engine) => engine,
-            Err(error) => {
-                uswap_sys::report::stderr_line(format_args!(
-                    "uswap: a forked child cannot swap: {}",
-                    crate::monitor::Explain(&error)
-                ));
-                kill_self()
-            }
+            Err(error) => uswap_sys::report::end(format_args!(
+                "its memory is partly swapped out, and it cannot swap: {}",
+                crate::monitor::Explain(&error)
+            )),
         };
         for note in window.notes() {
             engine.apply_note(*note);
@@ -636,15 +634,13 @@ pub fn child_begins() -> bool {
 
 /// A process could not join its group. A child whose memory is partly swapped out cannot live without.
 pub(crate) fn cannot_join(error: &str) {
-    let swapped = !ENGINE.load(Acquire).is_null();
-    uswap_sys::report::stderr_line(format_args!(
-        "uswap: process {} cannot join its group: {error}{}",
-        std::process::id(),
-        if swapped { "; it is ended, because its memory is partly swapped out" } else { "; it runs unmanaged" }
-    ));
-    if swapped {
-        kill_self();
+    if !ENGINE.load(Acquire).is_null() {
+        uswap_sys::report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
     }
+    uswap_sys::report::stderr_line(format_args!(
+        "uswap: process {} cannot join its group: {error}; it runs unmanaged",
+        std::process::id(),
+    ));
 }
 
 impl Engine {

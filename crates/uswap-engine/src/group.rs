@@ -450,6 +450,8 @@ pub struct ProcessSlot {
     pub waits_for_memory: AtomicU32,
     /// The address of the page that each handler is serving; 0: none.
     serving: [AtomicU64; HANDLERS_SEEN],
+    /// 1 when its agent ends the process because it can neither go on nor give up; it has said why.
+    pub ended_by_agent: AtomicU32,
     /// What it counted.
     pub tally: Tally,
     inheritors: [AtomicU64; WORDS],
@@ -549,6 +551,7 @@ impl ProcessSlot {
         // Not even what was announced before it came: it may have inherited something.
         self.carried_out.store(u32::MAX, Relaxed);
         self.waits_for_memory.store(0, Relaxed);
+        self.ended_by_agent.store(0, Relaxed);
     }
 }
 

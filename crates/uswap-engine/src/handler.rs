@@ -10,7 +10,7 @@ use rustix::thread::futex::Timespec;
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
 use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
-use uswap_sys::{private_memory, thread};
+use uswap_sys::{private_memory, test_hook, thread};
 
 use crate::engine::{BATCH, Engine, Entry, Worker};
 use crate::group::{Counter, LatencyKind};
@@ -59,13 +59,10 @@ impl PendingFault {
 
 impl Engine {
     /// The life of a handler thread.
-    pub(crate) fn handler(&'static self, cpu: usize) -> ! {
+    pub(crate) fn handler(&'static self, cpu: usize, mut worker: Worker) -> ! {
         let _ = thread::pin_to_cpu(cpu);
         thread::prefer();
-        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH, BATCH) {
-            Ok(worker) => Worker { number: cpu, ..worker },
-            Err(error) => self.fatal(format_args!("uswap: cannot make a fault handler: {}", Reason(&error))),
-        };
+        worker.number = cpu;
         self.handlers_ready.fetch_add(1, AcqRel);
         loop {
             let mut fds = [
@@ -258,6 +255,7 @@ impl Engine {
     /// Serves a fault by the books, unless content must be had first.
     fn answer(&self, fault: &PendingFault) -> Answer {
         let PendingFault { page, write, since, nothing_unread } = *fault;
+        test_hook::fault_served();
         let gate = self.gate.pass();
         let plan = self.plan(page, write);
         let (served, kind) = match plan {

@@ -116,10 +116,11 @@ impl Member {
         let client = connect(rendezvous).map_err(JoinError::Io)?;
         let welcome = client.hello(rendezvous.token, kind).map_err(JoinError::Hello)?;
         uswap_sys::proc::set_root(welcome.proc);
-        uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd());
-        let group = Group::open(&welcome.group).map_err(JoinError::Io)?;
+        uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd()).map_err(JoinError::Io)?;
+        let group: &'static Group = Box::leak(Box::new(Group::open(&welcome.group).map_err(JoinError::Io)?));
+        uswap_sys::report::set_ended_word(Some(&group.process(welcome.index).ended_by_agent));
         Ok(Member {
-            group: Box::leak(Box::new(group)),
+            group,
             index: welcome.index,
             generation: welcome.generation,
             client,

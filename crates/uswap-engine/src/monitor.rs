@@ -12,14 +12,13 @@ use uswap_sys::uffd::UffdUnavailable;
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{Core, PAGE_SIZE, PageRange};
-use uswap_sys::last_thread;
-use uswap_sys::thread;
+use uswap_sys::{last_thread, reserve, thread};
 
 use crate::adopt::{Adopter, Look};
 use crate::adoption_pace::AdoptionPace;
 use crate::compaction::Compaction;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
-use crate::engine_threads;
+use crate::engine_threads::FirstHandler;
 use crate::fork_advice;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
@@ -277,7 +276,7 @@ impl Monitor {
     /// Adopts memory, if that was not done a moment ago: looking at a large program takes time. `urgent`: the program fills
     /// memory that is not adopted yet, and waits for room only once it is.
     fn adopt(&mut self, look: Look, urgent: bool) {
-        let Some(engine) = self.engine() else { return };
+        let Some(engine) = self.engine().filter(|engine| !engine.is_out_of_memory()) else { return };
         let unmanaged = engine.unmanaged_pages(&engine.core());
         // What is adopted and not looked up hides what comes.
         let is_likely = !self.adopter.has_looked_everywhere() || engine.meter.grown.load(Relaxed);
@@ -305,7 +304,7 @@ impl Monitor {
 
     /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
     fn look_up(&mut self, steps: u32) -> u64 {
-        let Some(engine) = self.engine() else { return 0 };
+        let Some(engine) = self.engine().filter(|engine| !engine.is_out_of_memory()) else { return 0 };
         let mut found = 0;
         for _ in 0..steps {
             match self.adopter.look_up(engine) {
@@ -462,8 +461,8 @@ impl Monitor {
         member: Member,
         inheritance: Option<Inheritance>,
     ) -> Result<&'static Engine, (Box<Member>, StartError)> {
-        let worker = match Worker::new(member.group.config().compressor, BATCH, BATCH) {
-            Ok(worker) => Box::new(Worker { collects_busy: true, ..worker }),
+        let (worker, first) = match Self::prepare_to_swap(&member) {
+            Ok(prepared) => prepared,
             Err(error) => return Err((Box::new(member), error.into())),
         };
         let engine: &'static Engine = Box::leak(Box::new(Engine::start(member, self.post, inheritance)?));
@@ -472,9 +471,20 @@ impl Monitor {
         self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
-        self.threads = engine_threads::start(engine);
+        self.threads = first.begin(engine);
         self.worker().writes = !engine.writer.is_present();
         Ok(engine)
+    }
+
+    /// What swapping cannot begin without: memory set aside, and one thread that serves faults.
+    fn prepare_to_swap(member: &Member) -> io::Result<(Box<Worker>, FirstHandler)> {
+        if !reserve::refill() {
+            return Err(rustix::io::Errno::NOMEM.into());
+        }
+        reserve::keep_addresses();
+        let compressor = member.group.config().compressor;
+        let worker = Box::new(Worker { collects_busy: true, ..Worker::new(compressor, BATCH, BATCH)? });
+        Ok((worker, FirstHandler::new(compressor)?))
     }
 
     /// Ends the process when only threads of the engine are left.
@@ -502,6 +512,7 @@ impl Monitor {
             member.slot().carried_out.store(member.group.announcements(), Release);
             return;
         };
+        let _ = reserve::refill();
         engine.compact(&mut self.compaction);
         // Not only when it is needed, for what is posted takes memory.
         self.adopter.kept.catch_up();
@@ -510,6 +521,7 @@ impl Monitor {
             return;
         }
         self.published = Instant::now();
+        reserve::keep_addresses();
         let _running = engine.running.read().expect("no thread panics with this lock");
         engine.settle_heirs(self.worker());
         if !engine.ahead.is_present() {
@@ -605,7 +617,10 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
         post.linger();
     }
     post.fork.monitor_wakes();
-    if thread::unshare_files_and_close(&[]).is_err() {
+    uswap_sys::report::set_ended_word(None);
+    // The program's standard error, until there is a way through the supervisor: nothing is said to nobody.
+    let stderr = uswap_sys::report::is_for_messages().then_some(2);
+    if thread::unshare_files_and_close(stderr.as_slice()).is_err() {
         post.inert.store(true, Release);
         post.fork.give_up();
         return;

@@ -13,8 +13,8 @@ use uswap_core::reclaim::{Isolated, IsolationOutcome};
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
 };
-use uswap_sys::private_memory;
 use uswap_sys::uffd::{Holes, Stop, Wake};
+use uswap_sys::{heap, private_memory};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::control_blocks;
@@ -131,11 +131,21 @@ impl Engine {
         (self.started.elapsed().as_millis() as u64) < self.meter.hopeless_until_ms.load(Relaxed)
     }
 
+    fn wait_for_nothing(&self) {
+        let until = self.started.elapsed().as_millis() as u64 + HOPELESS_MS;
+        self.meter.hopeless_until_ms.store(until, Relaxed);
+    }
+
+    /// Lists of the books that grow by doubling may want more at once than is set aside, so they grow before they must, and
+    /// where that is refused nothing leaves the program.
+    fn books_have_room(&self) -> bool {
+        heap::may_fail(|| self.core().make_room())
+    }
+
     /// Nothing could be stored: the pool's address space and all areas are full, or fail. Says so once; for a while
     /// nobody waits for memory.
     fn give_up_for_a_while(&self) {
-        let until = self.started.elapsed().as_millis() as u64 + HOPELESS_MS;
-        self.meter.hopeless_until_ms.store(until, Relaxed);
+        self.wait_for_nothing();
         if !self.areas.have_complained() && !self.said_full.swap(true, Relaxed) {
             self.member.alarm(format_args!(
                 "uswap: swap space is full; process {} goes beyond its budget",
@@ -148,6 +158,11 @@ impl Engine {
     /// not kept filled.
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, urgent: bool) -> Round {
         let mut round = Round::default();
+        if self.is_out_of_memory() || !self.books_have_room() {
+            round.trashed = self.trash_free_frames(self.meter.reserve.load(Relaxed));
+            self.wait_for_nothing();
+            return round;
+        }
         if self.uffd.holds_events() {
             let _gate = self.gate.shut();
             self.settle_events(false);

@@ -10,7 +10,7 @@ use uswap_sys::futex::Word;
 use uswap_sys::thread;
 
 use crate::assist::descriptors_are_scarce;
-use crate::engine::{BATCH, Engine, Entry, Worker};
+use crate::engine::{Engine, Entry, Worker};
 
 /// A call for the writer.
 pub(crate) struct Writer {
@@ -78,14 +78,8 @@ pub(crate) fn is_affordable() -> bool {
 
 impl Engine {
     /// The life of the writer.
-    pub(crate) fn write_when_called(&'static self) -> ! {
+    pub(crate) fn write_when_called(&'static self, mut worker: Worker) -> ! {
         thread::prefer();
-        let mut worker = match Worker::new(self.member.group.config().compressor, BATCH, BATCH) {
-            Ok(worker) => worker,
-            Err(error) => {
-                self.fatal(format_args!("uswap: cannot make a writer: {}", uswap_sys::report::Reason(&error)))
-            }
-        };
         self.writer.present.store(true, Relaxed);
         self.handlers_ready.fetch_add(1, AcqRel);
         loop {

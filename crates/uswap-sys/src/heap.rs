@@ -1,15 +1,18 @@
 //! The agent's own heap: dlmalloc over [`private_memory`], behind a one-word lock.
 //!
 //! It works before any constructor has run, in threads that libc does not know, and in fork handlers.
-//! Blocks of a megabyte and more are mappings of their own. While the lock is held only its own static, private memory and the caller's stack are touched.
-//! That last one is the rule's other half: **a program thread, whose stack may be swapped out, must not
+//! Blocks of a megabyte and more are mappings of their own. When the kernel gives no more, blocks come from the [`reserve`];
+//! when that is used up, the process is ended, and the user is told why: std's own words would reach nobody. Who can do
+//! without asks inside of [`may_fail`].
+//!
+//! While the lock is held only its own static, private memory and the caller's stack are touched. That last one is the rule's other half: **a program thread, whose stack may be swapped out, must not
 //! allocate**, or it may fault while it holds the lock that the fault's handler waits for. Agent threads
 //! (private stacks) and the agent's constructor (nothing is swapped yet) may.
 
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
 
 use dlmalloc::{Allocator, Dlmalloc};
@@ -17,6 +20,7 @@ use dlmalloc::{Allocator, Dlmalloc};
 use crate::PAGE_SIZE;
 use crate::futex::RawLock;
 use crate::private_memory::{self, PrivateMapping, Purpose};
+use crate::{report, reserve};
 
 /// Bytes asked of the kernel at once: few mappings, little waste.
 const GRANULARITY: usize = 1 << 20;
@@ -26,14 +30,45 @@ const GRANULARITY: usize = 1 << 20;
 pub struct AgentHeap;
 
 /// # Invariants
-/// `heap` is touched by the holder of `lock` only.
+/// `heap` and `demand` are touched by the holder of `lock` only.
 struct Shared {
     lock: RawLock,
     heap: UnsafeCell<Dlmalloc<PrivatePages>>,
+    /// Bytes of the block that is being looked for.
+    demand: Cell<usize>,
 }
 
-// SAFETY: `heap` is reached through `with` only, which holds the lock.
+// SAFETY: `heap` and `demand` are reached through `with` only, which holds the lock.
 unsafe impl Sync for Shared {}
+
+thread_local! {
+    /// This thread can do without what it asks for.
+    static MAY_FAIL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `f` asks for may be refused: it must look (`try_reserve`). For agent threads.
+pub fn may_fail<T>(f: impl FnOnce() -> T) -> T {
+    let before = MAY_FAIL.replace(true);
+    let result = f();
+    MAY_FAIL.set(before);
+    result
+}
+
+/// There is no block of `size` bytes, and no reserve either.
+fn refuse(size: usize) -> *mut u8 {
+    if MAY_FAIL.get() {
+        return std::ptr::null_mut();
+    }
+    report::end(format_args!(
+        "uswap gets no memory for its own books ({size} bytes), and without them pages would be lost; \
+         ulimit -v, ulimit -d and vm.max_map_count bound it"
+    ))
+}
+
+/// As if there were neither memory nor a reserve, for tests.
+pub(crate) fn run_out_of_memory() {
+    refuse(1);
+}
 
 static SHARED: Shared = Shared {
     lock: RawLock::new(),
@@ -44,10 +79,13 @@ static SHARED: Shared = Shared {
             heap
         },
     ),
+    demand: Cell::new(0),
 };
 
-fn with<T>(f: impl FnOnce(&mut Dlmalloc<PrivatePages>) -> T) -> T {
+/// `demand`: the bytes that `f` asks for.
+fn with<T>(demand: usize, f: impl FnOnce(&mut Dlmalloc<PrivatePages>) -> T) -> T {
     SHARED.lock.lock();
+    SHARED.demand.set(demand);
     // SAFETY: the lock is held, so this is the only reference; dlmalloc does not call back into us,
     // and PrivatePages does not allocate. A panic in it aborts for want of an allocator-safe unwind,
     // so the lock is never left behind by one.
@@ -76,19 +114,15 @@ fn is_large(size: usize, align: usize) -> bool {
 // follows from its layout alone.
 unsafe impl GlobalAlloc for AgentHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout.size(), layout.align()) {
-            return PrivatePages.alloc(layout.size()).0;
-        }
-        // SAFETY: the size is not zero, by alloc's contract.
-        with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+        // SAFETY: passed on to the caller.
+        let block = unsafe { find(layout, false) };
+        if block.is_null() { refuse(layout.size()) } else { block }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout.size(), layout.align()) {
-            return PrivatePages.alloc(layout.size()).0;
-        }
-        // SAFETY: as in alloc.
-        with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+        // SAFETY: as above.
+        let block = unsafe { find(layout, true) };
+        if block.is_null() { refuse(layout.size()) } else { block }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -97,7 +131,7 @@ unsafe impl GlobalAlloc for AgentHeap {
             return;
         }
         // SAFETY: `ptr` came from alloc with this layout, by dealloc's contract.
-        with(|heap| unsafe { heap.free(ptr, layout.size(), layout.align()) })
+        with(0, |heap| unsafe { heap.free(ptr, layout.size(), layout.align()) })
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -105,7 +139,8 @@ unsafe impl GlobalAlloc for AgentHeap {
         if !is_large(size, align) && !is_large(new_size, align) {
             // SAFETY: `ptr` came from alloc with this layout, and the new size is not zero, by
             // realloc's contract.
-            return with(|heap| unsafe { heap.realloc(ptr, size, align, new_size) });
+            let block = with(new_size + align, |heap| unsafe { heap.realloc(ptr, size, align, new_size) });
+            return if block.is_null() { refuse(new_size) } else { block };
         }
         // SAFETY: the new layout is valid and not empty, by realloc's contract; old and new block are
         // apart, and as large as what is copied; the old one came from alloc with this layout.
@@ -120,6 +155,21 @@ unsafe impl GlobalAlloc for AgentHeap {
     }
 }
 
+/// A block, or null.
+///
+/// # Safety
+/// The layout's size is not zero.
+unsafe fn find(layout: Layout, zeroed: bool) -> *mut u8 {
+    let (size, align) = (layout.size(), layout.align());
+    if is_large(size, align) {
+        return private_memory::map(size, Purpose::Heap).map_or(std::ptr::null_mut(), |block| block.into_raw().0);
+    }
+    with(size + align, |heap| {
+        // SAFETY: the caller's promise.
+        unsafe { if zeroed { heap.calloc(size, align) } else { heap.malloc(size, align) } }
+    })
+}
+
 /// Where dlmalloc gets its pages.
 struct PrivatePages;
 
@@ -127,12 +177,15 @@ struct PrivatePages;
 // parts that are freed are unmapped, and those that are not stay usable.
 unsafe impl Allocator for PrivatePages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        match private_memory::map(size, Purpose::Heap) {
-            Ok(mapping) => {
-                let (base, len) = mapping.into_raw();
-                (base, len, 0)
-            }
-            Err(_) => (std::ptr::null_mut(), 0, 0),
+        if let Ok(mapping) = private_memory::map_fresh(size, Purpose::Heap) {
+            let (base, len) = mapping.into_raw();
+            return (base, len, 0);
+        }
+        // No more than the block needs, dlmalloc's own records, which take some hundred bytes, included.
+        let len = (SHARED.demand.get() + PAGE_SIZE).next_multiple_of(reserve::CHUNK);
+        match reserve::take(len) {
+            Some(base) => (base, len, 0),
+            None => (std::ptr::null_mut(), 0, 0),
         }
     }
 
@@ -147,6 +200,10 @@ unsafe impl Allocator for PrivatePages {
     fn free(&self, ptr: *mut u8, size: usize) -> bool {
         let whole_pages = ptr.addr().is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) && size != 0;
         match NonNull::new(ptr) {
+            Some(_) if reserve::has(ptr.addr()) => {
+                // SAFETY: as below.
+                unsafe { reserve::give_back(ptr, size) }
+            }
             Some(base) if whole_pages => {
                 // SAFETY: dlmalloc owns these pages, which came from `alloc` above (perhaps from
                 // several neighbouring calls), and has no block in them any more.

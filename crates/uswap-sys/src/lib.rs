@@ -9,12 +9,12 @@
 //!
 //! - [`uffd`]: userfaultfd, the substrate of everything;
 //! - [`private_memory`]: what belongs to the agent and must never be swapped;
-//! - [`placement`]: where that lies, so that no program maps over it;
+//! - [`placement`]: where that lies, so that no program maps over it; [`reserve`]: what is set aside for when there is no more;
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc; [`last_thread`]: when only those
 //!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
-//! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open;
+//! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open; [`test_hook`]: failures on purpose;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
 #![deny(unsafe_code)]
@@ -40,10 +40,12 @@ pub mod placement;
 pub mod private_memory;
 pub mod proc;
 pub mod report;
+pub mod reserve;
 pub mod ring;
 pub mod rss;
 pub mod rusage;
 pub mod swapped_moves;
+pub mod test_hook;
 pub mod thread;
 pub mod uffd;
 mod unwinder;

@@ -33,6 +33,24 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Maps `len` bytes, whole pages: of `fd` from its start, or anonymous. Needs neither heap nor lock.
 pub fn map(len: usize, prot: ProtFlags, flags: MapFlags, fd: Option<BorrowedFd<'_>>) -> io::Result<NonNull<u8>> {
+    match map_once(len, prot, flags, fd) {
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory && crate::reserve::give_up_addresses() => {
+            map_once(len, prot, flags, fd)
+        }
+        result => result,
+    }
+}
+
+/// As [`map`], but for the addresses that are kept for when there are no others.
+pub(crate) fn map_once(
+    len: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<NonNull<u8>> {
+    if crate::test_hook::refuses_map() {
+        return Err(Errno::NOMEM.into());
+    }
     let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len != 0).ok_or(Errno::INVAL)?;
     for _ in 0..ATTEMPTS {
         let address = take(len);

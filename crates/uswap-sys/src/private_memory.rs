@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use crate::{PAGE_SIZE, placement};
+use crate::{PAGE_SIZE, placement, reserve};
 
 /// Ranges the table holds. Neighbours are merged, so this is thousands of separate mappings.
 pub const CAPACITY: usize = 8192;
@@ -74,10 +74,24 @@ unsafe impl Sync for PrivateMapping {}
 
 /// Maps `len` bytes (rounded up to pages) of zeros that are the agent's own.
 ///
-/// No swap space or commit is reserved for it. Needs neither heap nor lock.
+/// No swap space or commit is reserved for it. When the kernel gives no more, it comes from the [`reserve`], frames
+/// excepted. Needs neither heap nor lock.
 pub fn map(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
+    let refused = match map_fresh(len, purpose) {
+        Err(error) if purpose != Purpose::Frames => error,
+        result => return result,
+    };
+    let base = reserve::take(len).and_then(NonNull::new).ok_or(refused)?;
+    let len = len.next_multiple_of(PAGE_SIZE);
+    MAPPED_BYTES[purpose as usize].fetch_add(len, Ordering::Relaxed);
+    Ok(PrivateMapping { base, len, purpose })
+}
+
+/// As [`map`], and always a new mapping.
+pub(crate) fn map_fresh(len: usize, purpose: Purpose) -> io::Result<PrivateMapping> {
     let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len != 0).ok_or(rustix::io::Errno::INVAL)?;
-    let mapped = placement::map(len, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE, None)?;
+    // Not with the last addresses that there are: for this there is the reserve.
+    let mapped = placement::map_once(len, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE, None)?;
     let (start, base) = (mapped.addr().get(), mapped.as_ptr().cast());
     if !TABLE.insert(start, start + len) {
         // SAFETY: mapped above, and nobody else knows of it.
@@ -153,6 +167,10 @@ impl PrivateMapping {
 
     /// Makes the first page inaccessible: whoever runs over the lower end gets a fault, not a neighbour.
     pub fn guard_first_page(&mut self) -> io::Result<()> {
+        if reserve::has(self.start()) {
+            // Where memory is short, the guard is what there is to save.
+            return Ok(());
+        }
         // SAFETY: the page is ours, and no reference to it can exist while self is borrowed mutably.
         unsafe {
             rustix::mm::mprotect(self.base.as_ptr().cast(), PAGE_SIZE, MprotectFlags::empty())?;
@@ -163,6 +181,11 @@ impl PrivateMapping {
 
 impl Drop for PrivateMapping {
     fn drop(&mut self) {
+        // SAFETY: by the invariant the range is ours alone, and it is being dropped.
+        if unsafe { reserve::give_back(self.base.as_ptr(), self.len) } {
+            MAPPED_BYTES[self.purpose as usize].fetch_sub(self.len, Ordering::Relaxed);
+            return;
+        }
         let base = self.base.as_ptr().cast();
         // Inaccessible first, then out of the table, then gone: at no moment is it writable memory
         // that the table does not know. If the kernel refuses (too many mappings), the range leaks and

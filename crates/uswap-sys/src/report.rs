@@ -3,8 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::fmt::{self, Write};
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags};
 
 /// The longest line, newline included; what does not fit is cut off.
 pub const LINE_MAX: usize = 512;
@@ -20,22 +24,69 @@ pub fn line(fd: BorrowedFd<'_>, args: fmt::Arguments<'_>) {
     let _ = rustix::io::write(fd, buffer.finish());
 }
 
-/// Where agent threads find standard error: their file table is not the program's.
-static AGENT_STDERR: AtomicI32 = AtomicI32::new(2);
-
-/// Tells where agent threads find standard error.
-pub fn set_agent_stderr(fd: BorrowedFd<'_>) {
-    AGENT_STDERR.store(fd.as_raw_fd(), Ordering::Release);
+/// Writes one line to standard error, on whichever thread. Agent threads, whose file table is not the program's, have there
+/// what leads to the user, through the supervisor: see [`set_agent_stderr`].
+pub fn stderr_line(args: fmt::Arguments<'_>) {
+    line(rustix::stdio::stderr(), args);
 }
 
-/// Writes one line to standard error, on whichever thread.
-pub fn stderr_line(args: fmt::Arguments<'_>) {
-    let is_agent = rustix::thread::name().is_ok_and(|name| name.to_bytes().starts_with(b"uswap-"));
-    if is_agent {
-        // SAFETY: agent threads keep the descriptor open as long as they live.
-        line(unsafe { BorrowedFd::borrow_raw(AGENT_STDERR.load(Ordering::Acquire)) }, args);
-    } else {
-        line(rustix::stdio::stderr(), args);
+/// Whether messages may be written to standard error. A file that can be read, too, may have got the number 2 in a program
+/// that has closed its standard error, and hold data.
+pub fn is_for_messages() -> bool {
+    let stderr = rustix::stdio::stderr();
+    let is_file = match rustix::fs::fstat(stderr) {
+        Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+        Err(_) => return false,
+    };
+    let is_readable = || {
+        let mode = rustix::fs::fcntl_getfl(stderr).map(|flags| flags & OFlags::RWMODE);
+        mode != Ok(OFlags::WRONLY)
+    };
+    !is_file || !is_readable()
+}
+
+/// Gives the agent's threads a standard error. What std and libc have to say when they abort goes there, too.
+pub fn set_agent_stderr(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stderr(fd)?)
+}
+
+/// A word that the supervisor sees: 1 once this process was ended by its agent.
+static ENDED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Tells where the supervisor looks, or that it cannot see this process yet.
+pub fn set_ended_word(word: Option<&'static AtomicU32>) {
+    ENDED.store(word.map_or(std::ptr::null_mut(), |word| std::ptr::from_ref(word).cast_mut()), Ordering::Release);
+}
+
+/// How long a dying process waits for room in the pipe to its supervisor, which may be stopped.
+const LAST_WORDS_PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Ends this process at once and says why: something cannot be done, and a wrong page is worse than a crash. Needs no
+/// memory, no lock, and nobody else's help; what is written to the pipe outlives the process.
+pub fn end(why: fmt::Arguments<'_>) -> ! {
+    let (mut name, mut text, mut whole) = (LineBuffer::new(), LineBuffer::new(), LineBuffer::new());
+    let _ = text.write_fmt(why);
+    // A child of fork that has not joined yet has no /proc from the supervisor.
+    let own = || rustix::fs::open(c"/proc/self/comm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let comm = crate::proc::open(c"/proc/thread-self/../../comm").or_else(|_| own());
+    let read = comm.and_then(|comm| rustix::io::read(&comm, &mut name.bytes[..16]));
+    name.used = *read.as_ref().unwrap_or(&0);
+    let name = if read.is_ok() { name.text().trim_end() } else { "?" };
+    let pid = rustix::process::getpid().as_raw_nonzero();
+    let why = text.text();
+    let _ = write!(whole, "uswap: process {pid} ({name}) is ended: {}", why.strip_prefix("uswap: ").unwrap_or(why));
+    let stderr = rustix::stdio::stderr();
+    if rustix::io::write(stderr, whole.finish()) == Err(rustix::io::Errno::AGAIN) {
+        let mut fds = [PollFd::from_borrowed_fd(stderr, PollFlags::OUT)];
+        let _ = rustix::event::poll(&mut fds, Some(&LAST_WORDS_PATIENCE));
+        let _ = rustix::io::write(stderr, whole.finish());
+    }
+    // SAFETY: null, or a word that stays mapped for ever.
+    if let Some(word) = unsafe { ENDED.load(Ordering::Acquire).as_ref() } {
+        word.store(1, Ordering::Release);
+    }
+    loop {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 }
 
@@ -51,6 +102,7 @@ impl fmt::Display for Reason<'_> {
             Some(libc::ENOMEM) => "out of memory",
             Some(libc::EMFILE | libc::ENFILE) => "too many open files",
             Some(libc::ECONNREFUSED) => "connection refused",
+            Some(libc::EAGAIN) => "no more processes or threads may be made (ulimit -u)",
             Some(libc::EIO) => "I/O error",
             Some(libc::ENOSPC) => "no space left",
             Some(number) => return write!(f, "error {number}"),
@@ -79,8 +131,19 @@ impl LineBuffer {
     }
 
     fn finish(&mut self) -> &[u8] {
+        for byte in &mut self.bytes[..self.used] {
+            if *byte == b'\n' {
+                *byte = b' ';
+            }
+        }
         self.bytes[self.used] = b'\n';
         &self.bytes[..=self.used]
+    }
+
+    /// What is in it; a character that was cut in two is left out.
+    fn text(&self) -> &str {
+        let bytes = &self.bytes[..self.used];
+        str::from_utf8(bytes).unwrap_or_else(|error| str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or("?"))
     }
 }
 

@@ -124,6 +124,14 @@ impl StatM {
     }
 }
 
+/// Bytes of addresses that this process has mapped: what RLIMIT_AS bounds.
+pub fn mapped_bytes() -> io::Result<u64> {
+    let mut text = [0; 128];
+    let count = rustix::io::read(&crate::proc::open(c"/proc/thread-self/statm")?, &mut text)?;
+    let pages = str::from_utf8(&text[..count]).ok().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
+    pages.map(|pages: u64| pages * crate::PAGE_SIZE as u64).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// `size resident shared text lib data dt`
 fn parse_statm(text: &[u8]) -> Option<(u64, u64)> {
     let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);

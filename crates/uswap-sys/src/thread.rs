@@ -364,6 +364,9 @@ pub fn spawn(
     arg: *mut u8,
 ) -> io::Result<RawThread> {
     prepare()?;
+    if crate::test_hook::refuses_thread() {
+        return Err(Errno::AGAIN.into());
+    }
     let image_bytes = TEMPLATE.image_bytes.load(Ordering::Relaxed);
     let modules = TEMPLATE.modules.load(Ordering::Relaxed);
 

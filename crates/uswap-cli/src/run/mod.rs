@@ -63,7 +63,7 @@ impl Beginning {
 pub fn main(options: RunOptions, beginning: Beginning) -> ExitCode {
     match run(&options, beginning) {
         Ok(Served { ending: Ending::Exited(status), .. }) => ExitCode::from(status as u8),
-        Ok(Served { ending: Ending::Stalled, .. }) => ExitCode::from(OURS),
+        Ok(Served { ending: Ending::Stalled | Ending::EndedByUs, .. }) => ExitCode::from(OURS),
         Ok(Served { ending: Ending::Signaled(signal), somebody_stays }) => {
             launch::die_by_signal(signal, !somebody_stays)
         }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -49,6 +49,8 @@ pub enum Ending {
     Signaled(i32),
     /// It was ended, because its pages did not come.
     Stalled,
+    /// By its agent, which has said why.
+    EndedByUs,
 }
 
 impl Ending {
@@ -57,7 +59,7 @@ impl Ending {
         match self {
             Ending::Exited(status) => status,
             Ending::Signaled(signal) => 128 + signal,
-            Ending::Stalled => i32::from(OURS),
+            Ending::Stalled | Ending::EndedByUs => i32::from(OURS),
         }
     }
 }
@@ -110,6 +112,8 @@ pub struct Supervisor {
     listening: bool,
     main: Option<u32>,
     ending: Option<Ending>,
+    /// The agent of the main program says that it ends it.
+    ended_by_us: bool,
     /// The largest usage so far.
     pub peaks: Peaks,
     next_fork_check: Instant,
@@ -164,6 +168,7 @@ impl Supervisor {
             listening: true,
             main: None,
             ending: None,
+            ended_by_us: false,
             peaks: Peaks::default(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
             late_forks: HashMap::new(),
@@ -364,11 +369,25 @@ impl Supervisor {
             if let Some(code) = status.exit_status() {
                 self.ending = Some(Ending::Exited(code));
             } else if let Some(signal) = status.terminating_signal() {
-                self.ending = Some(if self.stalled { Ending::Stalled } else { Ending::Signaled(signal) });
+                self.look_for_end_by_us(pid);
+                self.ending = Some(match (self.stalled, self.ended_by_us) {
+                    (true, _) => Ending::Stalled,
+                    (false, true) => Ending::EndedByUs,
+                    (false, false) => Ending::Signaled(signal),
+                });
             } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
                 // Ctrl-Z: the shell waits for us to stop. SIGCONT comes to us as to the program.
                 launch::stop_self();
             }
+        }
+    }
+
+    /// To be asked before the slot of a process is given up.
+    fn look_for_end_by_us(&mut self, pid: u32) {
+        let group = &self.shared.group;
+        let mut slots = self.members.iter().filter(|member| member.pid == pid).filter_map(|member| member.index);
+        if self.main == Some(pid) && slots.any(|index| group.process(index).ended_by_agent.load(Acquire) != 0) {
+            self.ended_by_us = true;
         }
     }
 
@@ -520,13 +539,19 @@ impl Supervisor {
                 Ok(Received::Message(..) | Received::Malformed(_)) => {}
                 Ok(Received::EndOfFile) | Err(_) => {
                     member.connection = None;
-                    let index = member.index.take();
-                    if let Some(index) = index {
-                        self.retire(index);
-                    }
-                    return;
+                    let pid = member.pid;
+                    self.look_for_end_by_us(pid);
+                    return self.forget_image(id);
                 }
             }
+        }
+    }
+
+    /// The program image of a member is gone.
+    fn forget_image(&mut self, id: u64) {
+        let member = self.members.iter_mut().find(|member| member.id == id);
+        if let Some(index) = member.and_then(|member| member.index.take()) {
+            self.retire(index);
         }
     }
 
@@ -535,6 +560,7 @@ impl Supervisor {
         let Some(at) = self.members.iter().position(|member| member.id == id) else {
             return;
         };
+        self.look_for_end_by_us(self.members[at].pid);
         let member = self.members.swap_remove(at);
         if let Some(index) = member.index {
             self.retire(index);
