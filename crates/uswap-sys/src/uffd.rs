@@ -14,6 +14,7 @@ use std::io;
 use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, opcode};
@@ -30,6 +31,11 @@ const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
 const FAULT_FLAG_WRITE: u64 = 1 << 0;
+
+/// Below, nothing is mapped, by the usual vm.mmap_min_addr.
+const FIRST_BYTE: usize = 1 << 16;
+/// The last page that a process may have on x86-64.
+const LAST_PAGE: usize = (1 << 47) - 2 * PAGE_SIZE;
 
 #[repr(C)]
 struct ApiRequest {
@@ -438,6 +444,11 @@ impl Uffd {
         Ok(uffd.handshake(Features::NONE)?)
     }
 
+    /// One that another process has made, past its handshake, for its own memory.
+    pub fn received(fd: OwnedFd) -> Uffd {
+        Uffd { fd }
+    }
+
     /// The descriptor.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -567,6 +578,22 @@ impl Uffd {
         // SAFETY: the layout is uffdio_range's. Waking changes no memory.
         unsafe { self.ioctl::<IOC_WAKE, _>(&mut request)? };
         Ok(())
+    }
+
+    /// Wakes all that wait, wherever: who still misses a page asks again.
+    pub fn wake_all(&self) {
+        // Refused only if nothing can be mapped there, and nobody waits.
+        let _ = self.wake(FIRST_BYTE, LAST_PAGE - FIRST_BYTE);
+    }
+
+    /// Whether somebody still has the memory that this is for. It may outlive the process that made it: a child of vfork has
+    /// it, too.
+    pub fn has_memory(&self) -> bool {
+        let mut request = RangeRequest { start: LAST_PAGE as u64, len: PAGE_SIZE as u64 };
+        // SAFETY: the layout is uffdio_range's. Nobody registers the last page, where no mapping is placed, so nothing changes.
+        let result = unsafe { self.ioctl::<IOC_UNREGISTER, _>(&mut request) };
+        // The kernel looks first whether there is memory at all.
+        result != Err(Errno::NOMEM)
     }
 
     /// Whether the program is changing its memory right now: an event is unread, or its task has not gone on yet. The

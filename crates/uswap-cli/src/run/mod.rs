@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod environment;
+mod kept_memory;
 pub mod nested;
 pub mod options;
 pub mod program;

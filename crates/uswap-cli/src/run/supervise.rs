@@ -7,7 +7,8 @@
 //! A process is known by its pidfd, made when it connected, so that a pid that is used again fools nobody. Two
 //! signs tell its end: end of file on its connection says that the program image is gone (it ended, or it became a
 //! program without an agent); the pidfd says that the process is gone. Only then are its userfaultfds closed: up
-//! to the last instruction of its last thread, a missing page must not read as zero.
+//! to the last instruction of its last thread, a missing page must not read as zero. Where another process uses the same memory,
+//! they are kept still (`kept_memory.rs`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,6 +24,7 @@ use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, SlotState
 use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal, Token};
 use uswap_sys::launch::{self, SignalFd};
 
+use super::kept_memory::KeptMemory;
 use super::nested::Nested;
 use super::signals;
 use super::stats::Peaks;
@@ -106,6 +108,8 @@ pub struct Supervisor {
     messages_write: OwnedFd,
     signals: SignalFd,
     members: Vec<Member>,
+    /// Of those that have ended, where somebody else still uses it.
+    kept: KeptMemory,
     next_id: u64,
     /// Connected, but have not said hello.
     strangers: Vec<(u64, OwnedFd)>,
@@ -163,6 +167,7 @@ impl Supervisor {
             messages_write,
             signals,
             members: Vec::new(),
+            kept: KeptMemory::default(),
             next_id: 0,
             strangers: Vec::new(),
             listening: true,
@@ -203,14 +208,15 @@ impl Supervisor {
             self.reap_children();
             // Orphans are our children by now, and some may be between fork or exec and their hello.
             let unknown = !self.strangers.is_empty() || self.unknown_children() > 0;
-            let grace = match (unknown, self.members.is_empty()) {
+            let nobody = self.members.is_empty() && self.kept.is_empty();
+            let grace = match (unknown, nobody) {
                 (false, true) => return false,
                 (false, false) => GRACE,
                 // Perhaps a program without agent, which needs nobody.
                 (true, _) => GRACE_FOR_UNKNOWN,
             };
             if main_ended.elapsed() >= grace {
-                return !self.members.is_empty();
+                return !nobody;
             }
             self.turn(Duration::from_millis(5));
         }
@@ -248,7 +254,7 @@ impl Supervisor {
     }
 
     fn is_alone(&self) -> bool {
-        self.members.is_empty() && self.strangers.is_empty()
+        self.members.is_empty() && self.strangers.is_empty() && self.kept.is_empty()
     }
 
     /// Waits for something to happen, and handles it.
@@ -290,6 +296,7 @@ impl Supervisor {
         }
         // In every turn: several SIGCHLD may be one, and a thread of a preloaded library may have swallowed one.
         self.reap_children();
+        self.look_after_the_ended();
         if Instant::now() >= self.next_fork_check {
             self.next_fork_check = Instant::now() + FORK_CHECK_EVERY;
             self.forget_lost_forks();
@@ -479,6 +486,7 @@ impl Supervisor {
         // way, what was there is no more.
         if let Some(at) = self.members.iter().position(|member| member.pid == pid) {
             let before = self.members.swap_remove(at);
+            self.kept.keep(pid, before.uffds);
             if let Some(index) = before.index {
                 self.retire(index);
             }
@@ -562,9 +570,21 @@ impl Supervisor {
         };
         self.look_for_end_by_us(self.members[at].pid);
         let member = self.members.swap_remove(at);
+        self.kept.keep(member.pid, member.uffds);
         if let Some(index) = member.index {
             self.retire(index);
         }
+    }
+
+    /// Nobody reads zeros where those who have ended had swapped out.
+    fn look_after_the_ended(&mut self) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let mut kept = std::mem::take(&mut self.kept);
+        let may_wait = |pid: u32| !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid);
+        kept.look(parents_of_all_processes, may_wait);
+        self.kept = kept;
     }
 
     /// A program image is gone: its counts go to the totals, its clusters to whoever needs some, unless children
