@@ -24,6 +24,8 @@ pub struct Usage {
     pub held_at: Option<u64>,
     /// What this process may fill before anybody sees it.
     pub unseen: u64,
+    /// What this process keeps, whatever the others use: with its floor ([`crate::floor`]) all that cannot be swapped.
+    pub least: u64,
 }
 
 /// What a process may use, in pages.
@@ -53,6 +55,8 @@ impl Watermarks {
 const GAP_MIN: u64 = 256;
 /// 16 MiB: more only wastes memory of large budgets.
 const GAP_MAX: u64 = 4096;
+/// 128 KiB: the distance above what a process keeps in any case, where each page is one too many.
+const LEAST_GAP_MIN: u64 = 32;
 /// The part of what a process may use that is kept free for what it fills unseen, at most.
 const UNSEEN_MAX: u64 = 32;
 /// 16 MiB: nobody has to wait for so little.
@@ -110,6 +114,12 @@ fn gap(limit: u64) -> u64 {
     (limit / 64).clamp(GAP_MIN, GAP_MAX)
 }
 
+/// Watermarks of a process that is left no less than this.
+fn above(least: u64) -> Watermarks {
+    let gap = (least / 16).clamp(LEAST_GAP_MIN, GAP_MIN);
+    Watermarks { low: least, high: least + gap, limit: least + 2 * gap }
+}
+
 impl Usage {
     fn fair(&self) -> u64 {
         self.limit / self.processes.max(1)
@@ -135,7 +145,11 @@ impl Usage {
         };
         let limit = limit - self.unseen.min(limit / UNSEEN_MAX);
         let gap = gap(limit);
-        Watermarks { low: limit.saturating_sub(2 * gap), high: limit.saturating_sub(gap), limit }
+        let marks = Watermarks { low: limit.saturating_sub(2 * gap), high: limit.saturating_sub(gap), limit };
+        match self.least {
+            least if least > marks.low => above(least),
+            _ => marks,
+        }
     }
 
     /// What this process may keep when it forks, `shared` pages of it in shared mappings, which a child does not have in
@@ -165,6 +179,15 @@ mod tests {
         assert_eq!(usage.watermarks().limit, 500 * 1000);
         let usage = Usage { limit: 1000 * 1000, total: 300 * 1000, mine: 100 * 1000, processes: 2, ..Usage::default() };
         assert_eq!(usage.watermarks().limit, 800 * 1000);
+    }
+
+    #[test]
+    fn nothing_is_reclaimed_of_what_a_process_keeps_in_any_case() {
+        let usage = Usage { limit: 1 << 16, total: 1 << 17, mine: 30000, processes: 4, ..Usage::default() };
+        assert_eq!(usage.watermarks().limit, 1 << 14);
+        let marks = Usage { least: 20000, ..usage }.watermarks();
+        assert_eq!(marks, Watermarks { low: 20000, high: 20256, limit: 20512 });
+        assert_eq!(Usage { least: 10000, ..usage }.watermarks(), usage.watermarks(), "it has more anyway");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod budget;
 pub mod entry;
 pub mod event_order;
 pub mod fault;
+pub mod floor;
 pub mod fork_window;
 pub mod linux;
 pub mod page_table;

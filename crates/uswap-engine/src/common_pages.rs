@@ -6,8 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_sys::rss;
-
 /// Fewer are not worth a look: 4 MiB.
 const PAGES_MIN: u64 = 1024;
 /// How often a process looks that has no more than at the last time: others may have come or gone.
@@ -21,10 +19,21 @@ const LOOK_SOON_COST: u32 = 32;
 /// More than a look takes by itself: the rest it waited for a CPU.
 const LOOK_TAKES_MAX: Duration = Duration::from_millis(100);
 
+/// What a look shows, in pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared {
+    /// Resident shared pages.
+    pub resident: u64,
+    /// The process's share of them: one that three processes have counts as a third.
+    pub share: u64,
+}
+
 /// See the file's head.
 pub(crate) struct CommonPages {
     /// What others count for.
     of_others: u64,
+    /// The process's share of all, at the last look.
+    own: u64,
     /// Shared pages beside the pool, at the last look.
     seen: u64,
     /// Processes of the group at the last look.
@@ -39,6 +48,7 @@ impl CommonPages {
     pub(crate) fn new() -> CommonPages {
         CommonPages {
             of_others: 0,
+            own: 0,
             seen: 0,
             processes: 0,
             changing: false,
@@ -47,22 +57,29 @@ impl CommonPages {
         }
     }
 
-    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool, in a group of
-    /// so many processes. Pages that are new since the last look count as its own.
-    pub(crate) fn of_others(&mut self, shmem: u64, pool: u64, processes: u64) -> u64 {
-        self.of_others_by(shmem, pool, processes, rss::own_share_of_shmem)
+    /// The process's share of its shared pages at the last look, its pool included; 0 where that is not worth a look.
+    pub(crate) fn own(&self) -> u64 {
+        self.own
     }
 
-    fn of_others_by(
+    /// How many pages are new since the last look, in a process that counts so many shared pages `beside` the pool.
+    pub(crate) fn new_pages(&self, beside: u64) -> u64 {
+        let all = beside + self.of_others;
+        if all < PAGES_MIN { 0 } else { all.saturating_sub(self.seen) }
+    }
+
+    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool, in a group of
+    /// so many processes. Pages that are new since the last look count as its own.
+    pub(crate) fn of_others(
         &mut self,
         shmem: u64,
         pool: u64,
         processes: u64,
-        look: impl FnOnce() -> std::io::Result<u64>,
+        look: impl FnOnce() -> std::io::Result<Shared>,
     ) -> u64 {
         let beside = shmem.saturating_sub(pool);
         if beside < PAGES_MIN {
-            (self.of_others, self.seen) = (0, 0);
+            (self.of_others, self.own, self.seen) = (0, 0, 0);
             return 0;
         }
         let soon = beside >= self.seen + PAGES_MIN || processes != self.processes || self.changing;
@@ -72,7 +89,10 @@ impl CommonPages {
         };
         if self.looked.elapsed() >= pause {
             let begun = Instant::now();
-            let before = std::mem::replace(&mut self.of_others, look().map_or(0, |share| shmem.saturating_sub(share)));
+            let shared = look().unwrap_or(Shared { resident: shmem, share: shmem });
+            let of_others = shared.resident.saturating_sub(shared.share);
+            let before = std::mem::replace(&mut self.of_others, of_others);
+            self.own = shared.share;
             self.changing = before.abs_diff(self.of_others) >= PAGES_MIN / 4;
             (self.seen, self.processes) = (beside, processes);
             self.looked = Instant::now();
@@ -91,37 +111,50 @@ mod tests {
         CommonPages { looked: Instant::now() - 2 * LOOK_EVERY, ..CommonPages::new() }
     }
 
+    fn share(resident: u64, share: u64) -> std::io::Result<Shared> {
+        Ok(Shared { resident, share })
+    }
+
     #[test]
     fn a_process_counts_its_share() {
         let mut pages = old();
-        assert_eq!(pages.of_others_by(9000, 1000, 2, || Ok(3000)), 6000);
+        assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 3000)), 6000);
         // Nobody looks again at once, and new pages are its own.
-        assert_eq!(pages.of_others_by(9500, 1000, 2, || unreachable!()), 6000);
+        assert_eq!(pages.of_others(9500, 1000, 2, || unreachable!()), 6000);
+        assert_eq!(pages.new_pages(2500), 500);
         // It gives most of them up: no more than it has is left out.
-        assert_eq!(pages.of_others_by(3000, 1000, 2, || unreachable!()), 2000);
+        assert_eq!(pages.of_others(3000, 1000, 2, || unreachable!()), 2000);
+    }
+
+    #[test]
+    fn what_a_look_gives_up_is_not_taken_for_that_of_others() {
+        let mut pages = old();
+        // 800 were views of a parent's pool.
+        assert_eq!(pages.of_others(9800, 1000, 2, || share(9000, 3000)), 6000);
+        assert_eq!(pages.own(), 3000);
     }
 
     #[test]
     fn who_has_a_pool_alone_does_not_look() {
-        assert_eq!(old().of_others_by(9000, 9000 - PAGES_MIN + 1, 2, || unreachable!()), 0);
+        assert_eq!(old().of_others(9000, 9000 - PAGES_MIN + 1, 2, || unreachable!()), 0);
     }
 
     #[test]
     fn what_cannot_be_looked_at_counts_in_full() {
-        assert_eq!(old().of_others_by(9000, 0, 2, || Err(std::io::ErrorKind::NotFound.into())), 0);
+        assert_eq!(old().of_others(9000, 0, 2, || Err(std::io::ErrorKind::NotFound.into())), 0);
     }
 
     #[test]
     fn when_others_come_it_looks_soon_until_nothing_changes() {
         let mut pages = old();
         let ago = |pages: &mut CommonPages| pages.looked = Instant::now() - 2 * LOOK_SOON;
-        assert_eq!(pages.of_others_by(9000, 1000, 2, || Ok(5000)), 4000);
-        for share in [3000, 3000] {
+        assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 5000)), 4000);
+        for own in [3000, 3000] {
             ago(&mut pages);
-            pages.of_others_by(9000, 1000, 3, || Ok(share));
+            pages.of_others(9000, 1000, 3, || share(9000, own));
         }
         ago(&mut pages);
-        assert_eq!(pages.of_others_by(9000, 1000, 3, || unreachable!()), 6000);
-        assert_eq!(pages.of_others_by(9000, 1000, 4, || Ok(2500)), 6500);
+        assert_eq!(pages.of_others(9000, 1000, 3, || unreachable!()), 6000);
+        assert_eq!(pages.of_others(9000, 1000, 4, || share(9000, 2500)), 6500);
     }
 }

@@ -55,12 +55,12 @@ const FAILED: u32 = 4;
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
+/// What a process needs to get on, beside what cannot be swapped: 2 MiB.
+const CHILD_WORKS_IN: u64 = 512;
 /// How long a fork waits for its process to become smaller, since it last did.
 const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
 /// How long a fork waits for a moment in which no other thread changes the mappings.
 const READ_PATIENCE: Duration = Duration::from_millis(20);
-/// How long a fork waits for other processes to give way.
-const GIVE_WAY: Duration = Duration::from_millis(1000);
 
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
@@ -491,7 +491,8 @@ impl Monitor {
     }
 
     /// Both sides of a fork count the pages that they share, so this process shrinks to the half of its share first, and
-    /// the others of the group give way to what the child will have.
+    /// the others of the group give way to what the child will have. Where they have not that much, the fork waits until
+    /// some have ended.
     fn make_room_for_child(&mut self) {
         let usage = self.usage();
         let (target, promised) = self.room_for_child(&usage);
@@ -502,12 +503,12 @@ impl Monitor {
             let engine = self.engine().expect("it is ready");
             self.shrink_for_child(engine, target);
         }
-        let begun = Instant::now();
-        while begun.elapsed() < GIVE_WAY {
+        let mut wait = self.fork_patience.wait(Instant::now());
+        loop {
             self.promise(promised);
             let usage = self.usage();
-            if usage.total <= usage.limit {
-                return;
+            if !wait.goes_on(&usage, Instant::now()) {
+                return self.fork_patience.waited(&wait, usage.total <= usage.limit);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -515,8 +516,14 @@ impl Monitor {
 
     /// Pages that this process keeps when it forks, and pages that the child will have.
     fn room_for_child(&self, usage: &Usage) -> (u64, u64) {
-        let shared = self.member().slot().shmem_pages.load(Relaxed);
-        let target = usage.before_fork(shared);
+        let slot = self.member().slot();
+        let shared = slot.shmem_pages.load(Relaxed);
+        // Neither can do with less, and reclaim would try in vain.
+        let least = match self.engine() {
+            Some(engine) => slot.fixed_pages() + engine.pool_pages() + CHILD_WORKS_IN,
+            None => 0,
+        };
+        let target = usage.before_fork(shared).max(least);
         (target, usage.mine.min(target).saturating_sub(shared))
     }
 

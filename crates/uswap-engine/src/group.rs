@@ -45,7 +45,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 /// Grows with every change of the layout: a process of another uswap must not join.
-const VERSION: u32 = 3;
+const VERSION: u32 = 5;
 /// Owner of clusters that are nobody's and not free.
 const WITHHELD: u32 = u32::MAX;
 const WORDS: usize = PROCESSES_MAX / 64;
@@ -426,8 +426,14 @@ pub struct ProcessSlot {
     pub kernel_swapped_pages: AtomicU64,
     /// What the tree of another `uswap run` has, whose supervisor this process is: it tells (`cli/run/nested.rs`).
     pub nested_pages: AtomicU64,
-    /// Resident pages that uswap leaves alone.
+    /// Those of them that are the program's.
+    pub shared_pages: AtomicU64,
+    /// Those of these that are new since the process last looked who else has them: they count in full.
+    pub new_shared_pages: AtomicU64,
+    /// Resident private pages that uswap leaves alone, its own included.
     pub unmanaged_pages: AtomicU64,
+    /// Pages that it keeps of those that could be swapped, because what cannot fills the budget; 0 mostly.
+    pub floor_pages: AtomicU64,
     /// Pages that were adopted: in RAM or swapped out.
     pub managed_pages: AtomicU64,
     /// Adopted pages that are swapped out.
@@ -452,6 +458,8 @@ pub struct ProcessSlot {
     serving: [AtomicU64; HANDLERS_SEEN],
     /// 1 when its agent ends the process because it can neither go on nor give up; it has said why.
     pub ended_by_agent: AtomicU32,
+    /// 1 for a child of a fork: its private pages may be its parent's as well.
+    forked: AtomicU32,
     /// What it counted.
     pub tally: Tally,
     inheritors: [AtomicU64; WORDS],
@@ -476,6 +484,16 @@ impl ProcessSlot {
     /// Resident pages that count against the budget.
     pub fn usage_pages(&self) -> u64 {
         self.anon_pages.load(Relaxed) + self.shmem_pages.load(Relaxed) + self.nested_pages.load(Relaxed)
+    }
+
+    /// Whether it was forked, and has not executed another program since.
+    pub fn is_forked(&self) -> bool {
+        self.forked.load(Relaxed) != 0
+    }
+
+    /// Those of them that cannot be swapped.
+    pub fn fixed_pages(&self) -> u64 {
+        self.unmanaged_pages.load(Relaxed) + self.shared_pages.load(Relaxed)
     }
 
     /// Calls the threads that read ahead and empty areas.
@@ -535,7 +553,10 @@ impl ProcessSlot {
             &self.shmem_pages,
             &self.nested_pages,
             &self.kernel_swapped_pages,
+            &self.shared_pages,
+            &self.new_shared_pages,
             &self.unmanaged_pages,
+            &self.floor_pages,
             &self.managed_pages,
             &self.swapped_pages,
             &self.pool_bytes,
@@ -552,6 +573,7 @@ impl ProcessSlot {
         self.carried_out.store(u32::MAX, Relaxed);
         self.waits_for_memory.store(0, Relaxed);
         self.ended_by_agent.store(0, Relaxed);
+        self.forked.store(0, Relaxed);
     }
 }
 
@@ -635,6 +657,7 @@ struct Header {
     /// looks at a slot whose bit is not set.
     taken: [AtomicU64; WORDS],
     peak_resident_bytes: AtomicU64,
+    most_over_bytes: AtomicU64,
     limit_bytes: AtomicU64,
     announcements: AtomicU32,
     leaving: [AtomicU32; AREAS_MAX],
@@ -790,14 +813,47 @@ impl Group {
         self.processes().map(|(_, slot)| slot.usage_pages()).sum()
     }
 
+    /// Pages that living processes have resident at the least: what may be counted in several of them counts once.
+    pub fn resident_pages_at_least(&self) -> u64 {
+        let (mut private, mut shared, mut most_shared) = (0, 0, 0);
+        for (_, slot) in self.processes() {
+            let own = slot.shared_pages.load(Relaxed);
+            private += if slot.is_forked() { 0 } else { slot.anon_pages.load(Relaxed) };
+            private += slot.shmem_pages.load(Relaxed).saturating_sub(own) + slot.nested_pages.load(Relaxed);
+            shared += own.saturating_sub(slot.new_shared_pages.load(Relaxed));
+            most_shared = most_shared.max(own);
+        }
+        private + shared.max(most_shared)
+    }
+
+    /// Pages of living processes that cannot be swapped, and those of them that are shared memory. What may be a parent's
+    /// as well is left out.
+    pub fn fixed_pages(&self) -> (u64, u64) {
+        let (mut private, mut shared, mut most_shared) = (0, 0, 0);
+        for (_, slot) in self.processes() {
+            let own = slot.shared_pages.load(Relaxed);
+            private += if slot.is_forked() { 0 } else { slot.unmanaged_pages.load(Relaxed) };
+            shared += own.saturating_sub(slot.new_shared_pages.load(Relaxed));
+            most_shared = most_shared.max(own);
+        }
+        let shared = shared.max(most_shared);
+        (private + shared, shared)
+    }
+
     /// The largest usage seen.
     pub fn peak_resident_bytes(&self) -> u64 {
         self.header().peak_resident_bytes.load(Relaxed)
     }
 
+    /// The most that usage was seen above the budget of that moment.
+    pub fn most_over_bytes(&self) -> u64 {
+        self.header().most_over_bytes.load(Relaxed)
+    }
+
     /// Notes a usage.
     pub fn note_resident_bytes(&self, bytes: u64) {
         self.header().peak_resident_bytes.fetch_max(bytes, Relaxed);
+        self.header().most_over_bytes.fetch_max(bytes.saturating_sub(self.limit_bytes()), Relaxed);
     }
 
     // Process slots: the supervisor's side.
@@ -830,6 +886,7 @@ impl Group {
                 self.note_inheritor(index, child);
             }
         }
+        self.process(child).forked.store(1, Relaxed);
         self.process(parent).fork_failed();
     }
 

@@ -31,6 +31,7 @@ pub mod engine_threads;
 mod events;
 pub mod fork;
 pub mod fork_advice;
+mod fork_patience;
 pub mod group;
 mod grown;
 pub mod guard_regions;

@@ -10,6 +10,7 @@ use uswap_sys::report::Reason;
 use uswap_sys::uffd::UffdUnavailable;
 
 use uswap_core::budget::{Claim, Usage, Watermarks};
+use uswap_core::floor::{Evidence, Floor};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{Core, PAGE_SIZE, PageRange};
 use uswap_sys::{last_thread, reserve, thread};
@@ -20,6 +21,8 @@ use crate::compaction::Compaction;
 use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
 use crate::engine_threads::FirstHandler;
 use crate::fork_advice;
+use crate::fork_patience::ForkPatience;
+use crate::group::Counter;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
 use crate::post::Post;
@@ -77,12 +80,14 @@ pub(crate) struct Monitor {
     /// Nothing more could be reclaimed the last time.
     fruitless: bool,
     claim: Claim,
+    floor: Floor,
     growth: Growth,
     started: Instant,
     pool_share: PoolShare,
     compaction: Compaction,
     /// When a child was last promised memory.
     promised: Option<Instant>,
+    pub(crate) fork_patience: ForkPatience,
     /// The engine's other threads.
     threads: Vec<u32>,
     said_cannot_swap: bool,
@@ -105,11 +110,13 @@ impl Monitor {
             looked_at_all: Instant::now(),
             fruitless: false,
             claim: Claim::default(),
+            floor: Floor::default(),
             growth: Growth::default(),
             started: Instant::now(),
             pool_share: PoolShare::new(),
             compaction: Compaction::new(),
             promised: None,
+            fork_patience: ForkPatience::new(),
             threads: Vec::new(),
             said_cannot_swap: false,
             said_cannot_look: false,
@@ -163,23 +170,47 @@ impl Monitor {
         let processes = group.processes().count() as u64;
         let mine = self.scale.weigh(slot, self.engine(), processes);
         self.end_promise();
-        let (mut total, mut processes, mut claims) = (0, 0, 0);
+        let (mut total, mut processes, mut claims, mut fixed) = (0, 0, 0, 0);
         for (index, other) in group.processes() {
             if index != mine_index {
                 claims += other.claimed_pages.load(Relaxed);
             }
+            fixed += other.fixed_pages();
             for pages in [other.usage_pages(), other.promised_pages.load(Relaxed)] {
                 total += pages;
                 processes += u64::from(pages > 0);
             }
         }
+        // Seen here at every moment that counts; the supervisor looks only now and then.
+        group.note_resident_bytes(group.resident_pages_at_least() * PAGE_SIZE as u64);
         let limit = group.limit_pages();
-        let mut usage = Usage { limit, total, mine, processes, claims, held_at: None, unseen: self.growth.unseen() };
         let now_ms = self.started.elapsed().as_millis() as u64;
+        let unseen = self.growth.unseen();
+        let mut usage = Usage { limit, total, mine, processes, claims, held_at: None, unseen, least: 0 };
+        usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.claim.update(&usage, now_ms);
         usage.held_at = self.claim.held_at(&usage, now_ms);
         self.member().slot().claimed_pages.store(claimed, Relaxed);
         usage
+    }
+
+    /// What this process keeps in any case, because `fixed` pages of all processes cannot be swapped; 0 if nothing.
+    fn least(&mut self, usage: &Usage, fixed: u64, now_ms: u64) -> u64 {
+        let Some(engine) = self.engine() else { return 0 };
+        let slot = self.member().slot();
+        let own = slot.fixed_pages();
+        let came_back = slot.tally.get(Counter::Pswpin) + slot.tally.get(Counter::SwapCacheHit);
+        let evidence = Evidence {
+            limit: usage.limit,
+            processes: usage.processes,
+            fixed_of_all: fixed,
+            swappable: usage.mine.saturating_sub(own),
+            came_back,
+        };
+        self.floor.update(&evidence, now_ms);
+        let kept = self.floor.pages();
+        slot.floor_pages.store(kept, Relaxed);
+        if kept == 0 { 0 } else { own + engine.pool_pages() + kept }
     }
 
     /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
@@ -334,7 +365,7 @@ impl Monitor {
         engine.meter.called.store(true, Relaxed);
         self.reclaim_while(engine, |usage| {
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
-            (usage.mine > marks.low && !fork.is_requested()).then(|| usage.watermarks())
+            (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then(|| usage.watermarks())
         });
     }
 
@@ -556,6 +587,11 @@ impl Engine {
         let pool = self.pool.lock();
         slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
         slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
+    }
+
+    /// Pages of RAM that the compressed pool takes.
+    pub(crate) fn pool_pages(&self) -> u64 {
+        (self.pool.lock().pool_bytes() / PAGE_SIZE) as u64
     }
 
     /// Resident anonymous pages that the books do not know, as of the last look at the size of the process. Of what the

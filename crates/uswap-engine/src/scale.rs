@@ -4,11 +4,10 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use uswap_core::PAGE_SIZE;
-use uswap_sys::rss::{StatM, own_rss};
+use uswap_sys::rss::{StatM, own_rss, own_share_of_shmem};
 
-use crate::common_pages::CommonPages;
-use crate::engine::Engine;
+use crate::common_pages::{CommonPages, Shared};
+use crate::engine::{Ancestor, Engine};
 use crate::group::ProcessSlot;
 
 /// How often slow figures are taken anew.
@@ -60,21 +59,29 @@ impl Scale {
         let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
         let anon = resident.saturating_sub(shared);
         let shmem = shared.saturating_sub(self.file_pages);
-        let of_others = match engine {
-            // Most of what it shares are the pools of those from which it was forked: they are uswap's, and count in full.
-            Some(engine) if !engine.ancestors.is_empty() => 0,
-            // As it is at this moment: what the pool has grown since must not pass for the program's.
-            Some(engine) => {
-                self.common.of_others(shmem, (engine.pool.lock().pool_bytes() / PAGE_SIZE) as u64, processes)
-            }
-            None => self.common.of_others(shmem, 0, processes),
-        };
+        // As it is at this moment: what the pool has grown since must not pass for the program's.
+        let pool = engine.map_or(0, Engine::pool_pages);
+        let ancestors = engine.map_or(&[][..], |engine| &engine.ancestors);
+        let of_others = self.common.of_others(shmem, pool, processes, || look_at_shared(ancestors));
         let shmem = shmem - of_others;
+        let beside = shmem.saturating_sub(pool);
+        // What is left of the views of its ancestors' pools is uswap's.
+        let shared = if ancestors.is_empty() { beside } else { beside.min(self.common.own().saturating_sub(pool)) };
         slot.anon_pages.store(anon, Relaxed);
         slot.shmem_pages.store(shmem, Relaxed);
         slot.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
+        slot.shared_pages.store(shared, Relaxed);
+        slot.new_shared_pages.store(self.common.new_pages(beside), Relaxed);
         anon + shmem
     }
+}
+
+/// What the process has of shared memory, without what it has looked at of its ancestors' pools, which it does not need.
+fn look_at_shared(ancestors: &[Ancestor]) -> io::Result<Shared> {
+    for ancestor in ancestors {
+        ancestor.pool.drop_resident()?;
+    }
+    Ok(Shared { resident: own_rss()?.shmem_pages, share: own_share_of_shmem()? })
 }
 
 /// How fast the program fills memory that is not adopted yet, where nothing makes it wait.

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::charge::{Account, Charges, Group};
 use crate::tree::{Sampler, start};
 use crate::{MIB, Samples, Stats, TempDir, settings};
 
@@ -55,6 +56,7 @@ pub struct Launch {
     directory: PathBuf,
     time_limit: Duration,
     pipe: bool,
+    charged: bool,
 }
 
 impl Launch {
@@ -73,6 +75,7 @@ impl Launch {
             directory: test.path().to_owned(),
             time_limit: Duration::from_secs(120),
             pipe: false,
+            charged: false,
         }
     }
 
@@ -118,6 +121,13 @@ impl Launch {
         self
     }
 
+    /// With the kernel's account of the memory of the whole tree, `uswap run` included: in a memory cgroup of its own.
+    #[must_use]
+    pub fn charged(mut self) -> Launch {
+        self.charged = true;
+        self
+    }
+
     /// The directory in which the program runs.
     pub fn work(&self) -> PathBuf {
         self.directory.join("work")
@@ -142,10 +152,19 @@ impl Launch {
         static RUN: AtomicU32 = AtomicU32::new(0);
         let run = RUN.fetch_add(1, Ordering::Relaxed);
         let log = |name: &str| self.directory.join("log").join(format!("{run}.{name}"));
+        let group = self.charged.then(|| Group::new().expect("see need_charges"));
+        let start_of = |program: &OsStr| match &group {
+            None => Command::new(program),
+            Some(group) => {
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.entrance()).arg(program);
+                command
+            }
+        };
         let mut command = match budget {
-            None => Command::new(&self.program),
+            None => start_of(&self.program),
             Some(budget) => {
-                let mut command = Command::new(settings::uswap_binary());
+                let mut command = start_of(settings::uswap_binary().as_os_str());
                 command.arg("run").arg("--memory").arg(budget.memory.to_string());
                 command.arg("--stats").arg(log("stats"));
                 if budget.quiet {
@@ -186,6 +205,7 @@ impl Launch {
         drop(command);
         Running {
             sampler: Some(Sampler::start(child.id(), budget.is_none())),
+            account: group.map(Account::of),
             child,
             text,
             begun,
@@ -231,6 +251,7 @@ fn foreign_files() -> Vec<PathBuf> {
 pub struct Running {
     child: Child,
     sampler: Option<Sampler>,
+    account: Option<Account>,
     text: String,
     begun: Instant,
     deadline: Instant,
@@ -333,6 +354,7 @@ impl Running {
             stdout,
             stderr: self.stderr_so_far(),
             wall,
+            charges: self.account.take().map(Account::finish).unwrap_or_default(),
             samples: self.sampler.take().expect("it runs until here").finish(),
             stats: self
                 .stats
@@ -386,6 +408,8 @@ pub struct Finished {
     pub wall: Duration,
     /// Memory over time.
     pub samples: Samples,
+    /// What the kernel charged for, where that was asked for.
+    pub charges: Charges,
     /// What `uswap run` counted; `None` without uswap, or when it was killed before it could write. Half a file is an
     /// error.
     pub stats: Option<Stats>,

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod charge;
 mod compare;
 mod kernel_swap;
 mod launch;
@@ -32,6 +33,7 @@ mod temp;
 mod tree;
 
 pub use build::{c_library, c_program, c_static_program, script};
+pub use charge::{Charges, need_charges};
 pub use compare::{Share, compare, record};
 pub use kernel_swap::{KernelSwap, MemoryCgroup, SwapKind};
 pub use launch::{Budget, Finished, Launch, Running};

@@ -1,10 +1,12 @@
 //! `uswap run`: checks, sets up, starts the program, and stays with it.
 
 pub mod agent;
+pub mod descendants;
 pub mod environment;
 mod kept_memory;
 pub mod nested;
 pub mod options;
+pub mod outside;
 pub mod program;
 pub mod signals;
 pub mod stats;
@@ -221,12 +223,12 @@ fn serve(
     supervisor.finish();
     let shared = supervisor.shared();
     if let (Some(file), Some(path)) = (&run.stats_file, &run.options.stats) {
-        let json = stats::json(&shared.group, &supervisor.peaks, &shared.areas, ending.status(), wall_seconds);
+        let json = stats::json(shared, &supervisor.peaks, &supervisor.outside, ending.status(), wall_seconds);
         if let Err(error) = stats::write(file, &json) {
             say(format_args!("cannot write '{}': {}", path.display(), reason(&error)));
         }
     }
-    supervisor.tell(stats::summary(&shared.group, &supervisor.peaks));
+    supervisor.tell(stats::summary(&shared.group, &supervisor.peaks, &supervisor.outside.overrun(&shared.group)));
     match somebody_stays {
         true => stay_behind(&mut supervisor, anchor),
         false => supervisor.user_anchors.wait(),

@@ -7,6 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use uswap_engine::group::{Counter, Group, Histogram, LatencyKind, PAGE_BYTES, SlotState};
 
+use super::outside::{Outside, Overrun};
+use super::supervise::Shared;
 use crate::size;
 use crate::swap_area::OpenArea;
 
@@ -28,12 +30,10 @@ impl Peaks {
     pub fn sample(&mut self, group: &Group) {
         use std::sync::atomic::Ordering::Relaxed;
         let mut now = Peaks::default();
-        let mut resident_pages = 0;
         for (_, slot) in group.taken() {
             if slot.state() == SlotState::Dead {
                 continue;
             }
-            resident_pages += slot.usage_pages();
             now.managed_bytes += slot.managed_pages.load(Relaxed) * PAGE_BYTES;
             now.unmanaged_bytes += slot.unmanaged_pages.load(Relaxed) * PAGE_BYTES;
             now.swapped_bytes += slot.swapped_pages.load(Relaxed) * PAGE_BYTES;
@@ -45,7 +45,7 @@ impl Peaks {
                 *now += used.load(Relaxed);
             }
         }
-        group.note_resident_bytes(resident_pages * PAGE_BYTES);
+        group.note_resident_bytes(group.resident_pages_at_least() * PAGE_BYTES);
         self.managed_bytes = self.managed_bytes.max(now.managed_bytes);
         self.unmanaged_bytes = self.unmanaged_bytes.max(now.unmanaged_bytes);
         self.swapped_bytes = self.swapped_bytes.max(now.swapped_bytes);
@@ -63,7 +63,7 @@ impl Peaks {
 }
 
 /// The line at the end.
-pub fn summary(group: &Group, peaks: &Peaks) -> String {
+pub fn summary(group: &Group, peaks: &Peaks, overrun: &Overrun) -> String {
     let limit = size::chosen(group.limit_bytes());
     let peak = match group.peak_resident_bytes() {
         0 => format!("budget {limit}"),
@@ -73,6 +73,13 @@ pub fn summary(group: &Group, peaks: &Peaks) -> String {
     let failures = group.count(Counter::ChecksumFailures);
     let lost = group.count(Counter::PoisonedPages);
     let mut parts = vec![peak];
+    // Bursts of less are what reclaim answers to.
+    if overrun.most_bytes > (group.limit_bytes() / 50).max(1 << 20)
+        && let Some(reason) = &overrun.reason
+    {
+        let (most, seconds) = (size::measured(overrun.most_bytes), overrun.lasted.as_secs_f64());
+        parts.push(format!("passed by {most} (for {seconds:.2} s: {reason})"));
+    }
     let out = group.count(Counter::Pswpout) + group.count(Counter::SwpoutZero) + group.count(Counter::CleanDropped);
     if out == 0 {
         parts.push("nothing swapped".to_owned());
@@ -124,7 +131,35 @@ fn percentiles(histogram: &Histogram) -> Value {
 }
 
 /// The object that `--stats` writes.
-pub fn json(group: &Group, peaks: &Peaks, areas: &[OpenArea], exit_status: i32, wall_seconds: f64) -> Value {
+pub fn json(shared: &Shared, peaks: &Peaks, outside: &Outside, exit_status: i32, wall_seconds: f64) -> Value {
+    let mut object = totals(&shared.group, peaks, &shared.areas);
+    object.extend(seen_from_outside(&shared.group, outside));
+    object.insert("exit_status".to_owned(), exit_status.into());
+    object.insert("wall_seconds".to_owned(), wall_seconds.into());
+    Value::Object(object)
+}
+
+/// Whether the budget held.
+fn seen_from_outside(group: &Group, outside: &Outside) -> Map<String, Value> {
+    let overrun = outside.overrun(group);
+    let unmanaged: Vec<Value> = outside
+        .unmanaged()
+        .into_iter()
+        .map(|(pid, outsider)| json!({ "pid": pid, "name": outsider.name, "peak_bytes": outsider.peak_bytes }))
+        .collect();
+    [
+        ("over_limit_bytes", overrun.most_bytes.into()),
+        ("over_limit_seconds", overrun.lasted.as_secs_f64().into()),
+        ("over_limit_reason", overrun.reason.map(|reason| reason.to_string()).into()),
+        ("unmanaged_processes", unmanaged.into()),
+    ]
+    .map(|(key, value): (&str, Value)| (key.to_owned(), value))
+    .into_iter()
+    .collect()
+}
+
+/// What the group has counted.
+fn totals(group: &Group, peaks: &Peaks, areas: &[OpenArea]) -> Map<String, Value> {
     let vmstat: Map<String, Value> =
         Counter::ALL.iter().map(|c| (c.name().to_owned(), Value::from(group.count(*c)))).collect();
     let latency: Map<String, Value> =
@@ -140,7 +175,7 @@ pub fn json(group: &Group, peaks: &Peaks, areas: &[OpenArea], exit_status: i32, 
             direct: area.config.direct,
         })
         .collect();
-    json!({
+    let object = json!({
         "memory_limit_bytes": group.limit_bytes(),
         "peak_resident_bytes": group.peak_resident_bytes(),
         "managed_bytes": peaks.managed_bytes,
@@ -153,9 +188,9 @@ pub fn json(group: &Group, peaks: &Peaks, areas: &[OpenArea], exit_status: i32, 
         "vmstat": vmstat,
         "fault_latency_us": latency,
         "checksum_failures": group.count(Counter::ChecksumFailures),
-        "exit_status": exit_status,
-        "wall_seconds": wall_seconds,
-    })
+    });
+    let Value::Object(object) = object else { unreachable!("made as an object") };
+    object
 }
 
 /// Writes it over what the file had.
@@ -171,6 +206,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
+    use crate::run::outside::Reason;
     use uswap_engine::group::GroupConfig;
 
     fn group() -> Group {
@@ -181,7 +217,7 @@ mod tests {
     fn the_summary_says_what_happened() {
         let group = group();
         let mut peaks = Peaks::default();
-        assert_eq!(summary(&group, &peaks), "budget 150 MiB, nothing swapped");
+        assert_eq!(summary(&group, &peaks, &Overrun::default()), "budget 150 MiB, nothing swapped");
         let slot = group.process(group.allot(1).unwrap());
         slot.anon_pages.store(100 << 8, Relaxed);
         slot.pool_stored_bytes.store(10 << 20, Relaxed);
@@ -195,12 +231,21 @@ mod tests {
         peaks.sample(&group);
         let expected = "peak 100.0 MiB of 150 MiB, 200.0 MiB swapped out, 300.0 MiB in, 2.1x compressed, \
                         0 checksum failures";
-        assert_eq!(summary(&group, &peaks), expected);
+        assert_eq!(summary(&group, &peaks, &Overrun::default()), expected);
+        let lasted = std::time::Duration::from_millis(60);
+        let overrun = Overrun { most_bytes: 17 << 20, lasted, reason: Some(Reason::TooFast) };
+        let why = "passed by 17.0 MiB (for 0.06 s: memory was filled faster than it could be adopted and swapped), 200";
+        assert!(summary(&group, &peaks, &overrun).contains(why), "{}", summary(&group, &peaks, &overrun));
+        let little = Overrun { most_bytes: 3 << 20, ..overrun };
+        assert_eq!(summary(&group, &peaks, &little), expected);
         slot.kernel_swapped_pages.store(3 << 8, Relaxed);
         peaks.sample(&group);
         slot.kernel_swapped_pages.store(1 << 8, Relaxed);
         peaks.sample(&group);
-        assert_eq!(summary(&group, &peaks), format!("{expected}, up to 3.0 MiB swapped out by the kernel"));
+        assert_eq!(
+            summary(&group, &peaks, &Overrun::default()),
+            format!("{expected}, up to 3.0 MiB swapped out by the kernel")
+        );
     }
 
     /// Of random data only the few pages that are not random are in the pool.
@@ -224,8 +269,9 @@ mod tests {
     fn the_file_has_the_keys_that_stay() {
         let group = group();
         group.process(group.allot(1).unwrap()).tally.latency(LatencyKind::Zswap).record(2000);
-        let stats = json(&group, &Peaks::default(), &[], 3, 1.5);
-        let keys: Vec<&str> = stats.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut stats = totals(&group, &Peaks::default(), &[]);
+        stats.extend(seen_from_outside(&group, &Outside::new()));
+        let keys: Vec<&str> = stats.keys().map(String::as_str).collect();
         let mut expected = [
             "memory_limit_bytes",
             "peak_resident_bytes",
@@ -239,8 +285,10 @@ mod tests {
             "vmstat",
             "fault_latency_us",
             "checksum_failures",
-            "exit_status",
-            "wall_seconds",
+            "over_limit_bytes",
+            "over_limit_seconds",
+            "over_limit_reason",
+            "unmanaged_processes",
         ];
         expected.sort_unstable();
         assert_eq!(keys, expected);

@@ -26,6 +26,7 @@ use uswap_sys::launch::{self, SignalFd};
 
 use super::kept_memory::KeptMemory;
 use super::nested::Nested;
+use super::outside::Outside;
 use super::signals;
 use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
@@ -120,6 +121,8 @@ pub struct Supervisor {
     ended_by_us: bool,
     /// The largest usage so far.
     pub peaks: Peaks,
+    /// The tree as it is seen from outside.
+    pub outside: Outside,
     next_fork_check: Instant,
     /// Forks in flight as they were at the last check, by slot.
     late_forks: HashMap<u32, u32>,
@@ -175,6 +178,7 @@ impl Supervisor {
             ending: None,
             ended_by_us: false,
             peaks: Peaks::default(),
+            outside: Outside::new(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
             late_forks: HashMap::new(),
             quiet,
@@ -251,6 +255,19 @@ impl Supervisor {
     pub fn finish(&mut self) {
         self.relay_messages();
         self.peaks.sample(&self.shared.group);
+        if let Some(line) = self.outside.squeezed(&self.shared.group, true) {
+            self.tell(line);
+        }
+    }
+
+    fn look_from_outside(&mut self) {
+        let members = self.members.iter().filter(|member| member.index.is_some()).map(|member| member.pid);
+        let Shared { group, anchor_pid, .. } = &self.shared;
+        let is_anchor = |pid| pid == *anchor_pid || self.user_anchors.contains(pid);
+        self.outside.look(group, members, is_anchor);
+        if let Some(line) = self.outside.squeezed(group, false) {
+            self.tell(line);
+        }
     }
 
     fn is_alone(&self) -> bool {
@@ -284,6 +301,7 @@ impl Supervisor {
         // Before the dead are taken out of the books: their last values count.
         self.peaks.sample(&self.shared.group);
         self.nested.update(&self.shared.group, self.quiet);
+        self.look_from_outside();
         for source in ready {
             match source {
                 Source::Signals => self.handle_signals(),

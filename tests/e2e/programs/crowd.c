@@ -1,0 +1,145 @@
+/*
+ * Processes that need more than their budget has room for.
+ *
+ *     crowd children MIB COUNT   a parent of MIB forks COUNT children at once, each reads and writes 300 pages of it
+ *     crowd shared MIB ROUNDS    four processes share MIB, and each works in 4 MiB of its own as well
+ *     crowd threads MIB COUNT    COUNT threads fill MIB together as fast as they can
+ *     crowd holds MIB MS         fills MIB and holds it for so long
+ */
+#include "check.h"
+#include <pthread.h>
+
+static size_t pages;
+static uint64_t *memory;
+
+static uint64_t *at(uint64_t *p, size_t page) { return p + page * WORDS; }
+
+static uint64_t value(size_t page) { return mix(page) | 1; }
+
+static void write_all(uint64_t *p, size_t count)
+{
+	for (size_t k = 0; k < count; k++)
+		*at(p, k) = value(k);
+}
+
+static void ended_well(pid_t pid)
+{
+	int status;
+	MUST(waitpid(pid, &status, 0) == pid);
+	if (status)
+		bad("child %d ended with %x", (int)pid, status);
+}
+
+static int child(size_t number)
+{
+	uint64_t random = number + 1;
+	for (int k = 0; k < 300; k++) {
+		random = mix(random + (uint64_t)k);
+		size_t page = random % pages;
+		if (*at(memory, page) != value(page))
+			bad("child %zu: page %zu is %lx", number, page, (unsigned long)*at(memory, page));
+		at(memory, page)[100] += number;
+	}
+	return 0;
+}
+
+static void children(size_t count)
+{
+	pid_t pids[1024];
+	write_all(memory, pages);
+	for (size_t k = 0; k < count; k++) {
+		pids[k] = fork();
+		MUST(pids[k] >= 0);
+		if (pids[k] == 0)
+			_exit(child(k));
+	}
+	for (size_t k = 0; k < count; k++)
+		ended_well(pids[k]);
+	for (size_t k = 0; k < pages; k++)
+		if (*at(memory, k) != value(k) || at(memory, k)[100])
+			bad("page %zu of the parent has changed", k);
+}
+
+static int sharer(size_t number, size_t rounds)
+{
+	enum { OWN = 1024 };
+	uint64_t *own = (uint64_t *)map(OWN * PAGE);
+	uint64_t random = number + 1;
+	for (size_t k = number; k < pages; k += 4)
+		*at(memory, k) = value(k);
+	write_all(own, OWN);
+	for (size_t k = 0; k < rounds; k++) {
+		random = mix(random + k);
+		__atomic_fetch_add(&at(memory, random % pages)[200], 1, __ATOMIC_RELAXED);
+		uint64_t *page = at(own, random / pages % OWN);
+		if (*page != value(random / pages % OWN))
+			bad("sharer %zu: an own page is %lx", number, (unsigned long)*page);
+		page[7]++;
+	}
+	return 0;
+}
+
+static void shared(size_t rounds)
+{
+	pid_t pids[4];
+	uint64_t sum = 0;
+	for (size_t k = 0; k < 4; k++) {
+		pids[k] = fork();
+		MUST(pids[k] >= 0);
+		if (pids[k] == 0)
+			_exit(sharer(k, rounds));
+	}
+	for (size_t k = 0; k < 4; k++)
+		ended_well(pids[k]);
+	for (size_t k = 0; k < pages; k++) {
+		if (*at(memory, k) != value(k))
+			bad("shared page %zu is %lx", k, (unsigned long)*at(memory, k));
+		sum += at(memory, k)[200];
+	}
+	if (sum != 4 * rounds)
+		bad("%lu additions of %zu", (unsigned long)sum, 4 * rounds);
+}
+
+static size_t part;
+
+static void *fill_part(void *p)
+{
+	memset(p, 42, part * PAGE);
+	return NULL;
+}
+
+static void threads(size_t count)
+{
+	pthread_t ids[64];
+	part = pages / count;
+	for (size_t k = 0; k < count; k++)
+		MUST(pthread_create(&ids[k], NULL, fill_part, at(memory, k * part)) == 0);
+	for (size_t k = 0; k < count; k++)
+		MUST(pthread_join(ids[k], NULL) == 0);
+	for (size_t k = 0; k < count * part; k++)
+		if (at(memory, k)[k % WORDS] != 0x2a2a2a2a2a2a2a2a)
+			bad("page %zu", k);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4)
+		return 2;
+	size_t count = strtoul(argv[3], NULL, 10);
+	pages = strtoul(argv[2], NULL, 10) * MiB / PAGE;
+	int kind = strcmp(argv[1], "shared") ? MAP_PRIVATE : MAP_SHARED;
+	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
+	MUST(memory != MAP_FAILED);
+	if (strcmp(argv[1], "children") == 0)
+		children(count);
+	else if (strcmp(argv[1], "shared") == 0)
+		shared(count);
+	else if (strcmp(argv[1], "threads") == 0)
+		threads(count);
+	else {
+		write_all(memory, pages);
+		sleep_ms((long)count);
+	}
+	printf("ok %s\n", argv[1]);
+	return 0;
+}
