@@ -90,7 +90,8 @@ impl Bench {
         if matches!(part, Part::Beside(_)) && pages_out() == swapped_before {
             record.note += " (the kernel swapped nothing out)";
         }
-        record.note = record.note.trim().to_owned();
+        // Where the data lay is nobody's business in the page.
+        record.note = record.note.replace(&format!("{}/", self.data.display()), "").trim().to_owned();
         Ok(record)
     }
 

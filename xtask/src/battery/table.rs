@@ -98,7 +98,7 @@ fn measure<'a>(record: &Record, records: &'a Records) -> Option<&'a Record> {
 fn row(program: &Program, records: &Records) -> String {
     let alone = records.get(&program.name, Part::Alone);
     let (peak, seconds) = match alone {
-        Some(alone) => ((alone.peak_bytes >> 20).to_string(), format!("{:.1}", alone.seconds)),
+        Some(alone) => ((alone.peak_bytes >> 20).to_string(), cell(alone, None)),
         None => (String::new(), String::new()),
     };
     let far = records.get(&program.name, Part::Far).map(|far| match (far.verdict, alone) {
