@@ -435,7 +435,7 @@ mod tests {
         let mut sleeper = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
         let mut outside = Outside::new();
         let begun = Instant::now();
-        while !outside.outsiders.get(&sleeper.id()).is_some_and(|outsider| outsider.name == "sleep") {
+        while outside.outsiders.get(&sleeper.id()).is_none_or(|outsider| outsider.name != "sleep") {
             assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", outside.outsiders);
             outside.look(&group, [].into_iter(), |_| false);
             std::thread::sleep(Duration::from_millis(5));
