@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_inner_tree_counts_in_the_outer_one_and_gets_what_is_left() {
         let (outer, ours) = (group(100), group(80));
-        let slot = |group: &Group, pid: u32, mib: u64| {
+        let slot = |group: &Group, pid, mib: u64| {
             let index = group.allot(pid).unwrap();
             group.process(index).running();
             group.process(index).anon_pages.store(mib << 8, Relaxed);

@@ -205,6 +205,10 @@ impl Outside {
     /// Looks for processes of the tree that are no members, if some may have come.
     fn scan(&mut self, group: &Group, members: &[u32], is_other: impl Fn(u32) -> bool, now: Instant) {
         self.outsiders.retain(|pid, _| !members.contains(pid));
+        // It has joined after all: it was faster than its agent.
+        if matches!(&self.overrun.reason, Some(Reason::Unmanaged { pid, .. }) if members.contains(pid)) {
+            self.overrun.reason = Some(Reason::TooFast);
+        }
         if now < self.next_scan {
             return;
         }
@@ -440,8 +444,12 @@ mod tests {
         outside.outsiders.get_mut(&sleeper.id()).unwrap().bytes = 70 * MIB;
         let reason = Reason::Unmanaged { pid: sleeper.id(), name: "sleep".to_owned(), bytes: 70 * MIB };
         assert_eq!(outside.reason(&group, 6 * MIB), reason);
+        // It joins after all.
+        outside.overrun.reason = Some(reason);
+        outside.looked = None;
         outside.look(&group, [sleeper.id()].into_iter(), |_| false);
-        assert!(outside.outsiders.get(&sleeper.id()).is_none_or(|outsider| outsider.bytes > 0));
+        assert!(!outside.outsiders.contains_key(&sleeper.id()));
+        assert_eq!(outside.overrun.reason, Some(Reason::TooFast));
         let _ = sleeper.kill();
         let _ = sleeper.wait();
     }
