@@ -137,9 +137,12 @@ impl Engine {
 
     /// Carries out plans that no thread waits for.
     pub(crate) fn bring_in(&self, loads: &mut Vec<Load>, worker: &mut Worker) {
+        let slot = self.member.slot();
+        slot.reads_ahead(loads.first().map_or(0, |load| load.plan.span_from(0).start.address()));
         self.load(loads, worker);
         for load in loads.drain(..) {
             let _ = self.install(&load, worker);
         }
+        slot.reads_ahead(0);
     }
 }

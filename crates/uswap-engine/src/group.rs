@@ -39,7 +39,9 @@ pub const AREAS_MAX: usize = 8;
 /// Slots in a cluster: 512 slots of 4 KiB are 2 MiB.
 pub const CLUSTER_SLOTS: u64 = 512;
 /// Handlers of a process that say what they are at; those of more CPUs share their places.
-const HANDLERS_SEEN: usize = 32;
+const HANDLERS_SEEN: usize = 31;
+/// In place of a handler's number: the threads that read ahead, which share one place.
+pub const READING_AHEAD: usize = HANDLERS_SEEN;
 /// Bytes in a page, and in a slot.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -455,7 +457,7 @@ pub struct ProcessSlot {
     /// It would bring in what is on an area that leaves, and the budget is used up.
     pub waits_for_memory: AtomicU32,
     /// The address of the page that each handler is serving; 0: none.
-    serving: [AtomicU64; HANDLERS_SEEN],
+    serving: [AtomicU64; HANDLERS_SEEN + 1],
     /// 1 when its agent ends the process because it can neither go on nor give up; it has said why.
     pub ended_by_agent: AtomicU32,
     /// 1 for a child of a fork: its private pages may be its parent's as well.
@@ -507,7 +509,12 @@ impl ProcessSlot {
         self.serving[number % HANDLERS_SEEN].store(address as u64, Relaxed);
     }
 
-    /// The handlers that are serving a page, and its address.
+    /// A thread that reads ahead is bringing in pages from `address` on, or none: 0. For the watchdog.
+    pub fn reads_ahead(&self, address: usize) {
+        self.serving[READING_AHEAD].store(address as u64, Relaxed);
+    }
+
+    /// The handlers that are serving a page, and its address; and [`READING_AHEAD`] with that of threads that read ahead.
     pub fn being_served(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.serving.iter().map(|address| address.load(Relaxed)).enumerate().filter(|(_, address)| *address != 0)
     }

@@ -143,7 +143,7 @@ mod tests {
         assert!(commands.contains(&"uswap run        [-q]".to_owned()), "{commands:?}");
         assert!(commands.contains(&"$ uswap doctor".to_owned()), "{commands:?}");
         assert!(!commands.contains(&"uswap says".to_owned()), "{commands:?}");
-        assert_eq!((document.bold(), document.rows()), (vec![(13, "Bold".to_owned())], vec!["row"]));
+        assert_eq!((document.bold(), document.rows()), (vec![(14, "Bold".to_owned())], vec!["row"]));
         assert_eq!(document.anchors().collect::<Vec<_>>(), ["a-b-c"]);
     }
 }

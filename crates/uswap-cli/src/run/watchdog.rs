@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use uswap_engine::group::{Counter, LatencyKind, ProcessSlot};
+use uswap_engine::group::{Counter, LatencyKind, ProcessSlot, READING_AHEAD};
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -253,7 +253,10 @@ fn describe(text: &mut String, process: &Watched<'_>, seen: &Seen, threads: &[Th
     let named = if detail { usize::MAX } else { NAMED_MAX };
     waiting.take(named).chain(engine).for_each(|thread| describe_thread(text, thread));
     for (handler, address) in process.slot.being_served() {
-        let _ = writeln!(text, "uswap:   handler {handler} is at page {address:#x}");
+        let _ = match handler {
+            READING_AHEAD => writeln!(text, "uswap:   reading ahead is at page {address:#x}"),
+            _ => writeln!(text, "uswap:   handler {handler} is at page {address:#x}"),
+        };
     }
     if detail {
         others.for_each(|thread| describe_thread(text, thread));
