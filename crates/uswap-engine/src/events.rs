@@ -4,6 +4,7 @@
 use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
+use uswap_sys::report::Reason;
 use uswap_sys::uffd::Message;
 
 use crate::engine::Engine;
@@ -52,11 +53,8 @@ impl Engine {
         if !holds || self.uffd.kernel_is_changing() {
             return;
         }
-        let settlement = if frozen {
-            self.settle_window()
-        } else {
-            self.order.lock().settle(self.core().pages(), self)
-        };
+        let settlement =
+            if frozen { self.settle_window() } else { self.order.lock().settle(self.core().pages(), self) };
         match settlement {
             // What was asked may have been about mappings that were changed a moment later: an unread event tells of that.
             Settlement::Decided(_) if self.uffd.kernel_is_changing() => {}
@@ -121,6 +119,9 @@ impl Mappings for Engine {
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
-        Some(Engine::is_present(self, page))
+        match self.pagemap.has_populated(page.address(), page.address() + PAGE_SIZE) {
+            Ok(is_present) => Some(is_present),
+            Err(error) => self.fatal(format_args!("uswap: the kernel does not tell what is there: {}", Reason(&error))),
+        }
     }
 }

@@ -82,7 +82,9 @@ impl Engine {
             let patience = if self.uffd.holds_events() { Some(&SETTLING) } else { None };
             let ready = match rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience)) {
                 Ok(ready) => ready,
-                Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into()))),
+                Err(error) => {
+                    self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())))
+                }
             };
             if fds[1].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
                 // The tree ends with its supervisor. The monitor looks too, but may be busy.

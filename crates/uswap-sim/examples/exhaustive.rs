@@ -8,7 +8,8 @@ use std::time::Instant;
 use uswap_core::event_order::Rule;
 use uswap_sim::exhaustive::{Report, Size, run, sample};
 
-const USAGE: &str = "usage: exhaustive PLACES PAGES THREADS CALLS [leaves] [--limit STATES] [--without RULE] [--sample SEED COUNT]";
+const USAGE: &str =
+    "usage: exhaustive PLACES PAGES THREADS CALLS [leaves] [--limit STATES] [--without RULE] [--sample SEED COUNT]";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -17,7 +18,10 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let Report { states, decisions, endings, finding, is_cut } = report;
-    println!("{states} states, {decisions} decisions, {endings} end with a line{}", if is_cut { ", cut short" } else { "" });
+    println!(
+        "{states} states, {decisions} decisions, {endings} end with a line{}",
+        if is_cut { ", cut short" } else { "" }
+    );
     match finding {
         None => ExitCode::SUCCESS,
         Some(finding) => {

@@ -140,7 +140,7 @@ pub enum Settlement {
 /// The rules that the checker of all schedules drops in turn, to see that it finds what each is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Rule {
-    /// Nothing is applied before nothing is counted.
+    /// What was read is put in order, not applied as it was read.
     Settled,
     /// A mremap's own unmapping takes nothing away (Twice).
     OwnEnd,
@@ -150,7 +150,9 @@ pub enum Rule {
     DiscardLast,
     /// A mremap goes to free memory only (Lemma 5).
     FreePlace,
-    /// All orders are looked at, not the first that is possible (Lemma 6).
+    /// Memory that comes unreported has grown behind other (Lemma 6).
+    Grown,
+    /// All orders are looked at, not the first that is possible.
     AllOrders,
     /// What has content is registered (Lemma 7).
     Registered,
@@ -160,12 +162,13 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 9] = [
         Rule::Settled,
         Rule::OwnEnd,
         Rule::BeforeReturn,
         Rule::DiscardLast,
         Rule::FreePlace,
+        Rule::Grown,
         Rule::AllOrders,
         Rule::Registered,
         Rule::Present,
@@ -227,7 +230,8 @@ impl EventOrder {
     }
 
     pub(crate) fn settle_with(&self, witness: &impl Witness) -> Settlement {
-        if !self.log.iter().any(|event| matches!(event, Event::Remapped { .. })) {
+        let has_moved = self.log.iter().any(|event| matches!(event, Event::Remapped { .. }));
+        if !has_moved || !self.obeys(Rule::Settled) {
             // Lemma 1.
             return Settlement::Decided(self.log.clone());
         }

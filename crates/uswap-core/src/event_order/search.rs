@@ -8,9 +8,10 @@
 //!   its place, it came before: the memory that the mremap brings was not its thread's yet.
 //! - Lemma 5: *a mremap finds no content at its place.* The kernel gives it free memory, or frees it by an unmapping that is
 //!   reported of its own (`MREMAP_FIXED`). What the books know of memory that no call has touched is there.
-//! - Lemma 6: *no other order of two calls is excluded*: an order that keeps to 3, 4 and 5 is taken for possible, also where
-//!   a call finds nothing that is known: memory that has grown in its place is not reported, and may be anywhere. So
-//!   the true order is among those that are found, and if all leave the same behind, that is there.
+//! - Lemma 6: *memory that comes unreported has grown, behind memory that is mapped.* Where an order has a call find nothing,
+//!   a mapping must have grown as far, over all that is free before it. What has grown stays, until a call takes it.
+//! - *No other order of two calls is excluded.* So the true order is among those that are found, and if all leave the same
+//!   behind, that is there.
 
 use alloc::collections::BTreeSet;
 use alloc::vec;
@@ -34,7 +35,7 @@ pub(super) enum What {
     Nothing,
     /// What the program has discarded.
     Discarded,
-    /// Nothing, and mapped: a mremap with `MREMAP_DONTUNMAP` has left it behind.
+    /// Nothing, and mapped: a mremap with `MREMAP_DONTUNMAP` has left it behind, or it has grown there.
     Left,
 }
 
@@ -126,6 +127,8 @@ struct Node {
 /// Adds those of `calls` that are not there; false if there are too many.
 fn add_outcomes(calls: &[Call], dropped: Option<Rule>, witness: &impl Witness, outcomes: &mut Vec<Outcome>) -> bool {
     let follows = predecessors(calls, dropped);
+    // What happens in one of these has nothing to do with another: nothing is there that could grow from one to the other.
+    let blocks: Vec<PageRange> = untouched(calls).iter().map(Piece::range).collect();
     let root = Node { left: (0..calls.len()).collect(), pieces: untouched(calls), order: Vec::new() };
     let mut seen = BTreeSet::new();
     let mut stack = vec![root];
@@ -150,7 +153,9 @@ fn add_outcomes(calls: &[Call], dropped: Option<Rule>, witness: &impl Witness, o
             continue;
         }
         let may_be_next = |&&index: &&usize| !follows[index].iter().any(|earlier| node.left.contains(earlier));
-        let alone = |index: usize| !node.left.iter().any(|&other| other != index && calls[index].meets(&calls[other]));
+        let is_near = |one: &Call, other: &Call| blocks.iter().any(|&block| one.touches(block) && other.touches(block));
+        let alone =
+            |index: usize| !node.left.iter().any(|&other| other != index && is_near(&calls[index], &calls[other]));
         let mut next: Vec<usize> = node.left.iter().filter(may_be_next).copied().collect();
         if let Some(&index) = next.iter().find(|&&index| alone(index)) {
             // It has nothing to do with what is left: its place among that does not matter.
@@ -208,16 +213,9 @@ fn untouched(calls: &[Call]) -> Vec<Piece> {
 /// What `call` makes of `pieces`; `None` if it cannot be.
 fn after(pieces: &[Piece], call: &Call, dropped: Option<Rule>, witness: &impl Witness) -> Option<Vec<Piece>> {
     let from = call.from();
+    let pieces = if dropped == Some(Rule::Grown) { pieces.to_vec() } else { grown_for(pieces, call) };
     let mut result: Vec<Piece> = Vec::with_capacity(pieces.len() + 4);
-    let keep = |left: &mut Vec<Piece>, range: PageRange, pieces: &[Piece]| {
-        for piece in pieces {
-            let before = PageRange { start: PageNumber(0), pages: range.start.0 };
-            let behind = PageRange { start: range.end(), pages: u64::MAX - range.end().0 };
-            left.extend(piece.within(before));
-            left.extend(piece.within(behind));
-        }
-    };
-    keep(&mut result, from, pieces);
+    keep_beside(from, &pieces, &mut result);
     let left_behind = match call.event {
         Event::Removed(_) => What::Discarded,
         Event::Remapped { .. } if call.end.is_none() => What::Left,
@@ -227,20 +225,56 @@ fn after(pieces: &[Piece], call: &Call, dropped: Option<Rule>, witness: &impl Wi
     if let Some(place) = call.to() {
         let is_mapped = |piece: Piece| match piece.origin() {
             Some(origin) => witness.knows_any(origin),
-            None => piece.what == What::Left,
+            None => piece.what == What::Left || piece.what == What::Discarded,
         };
         let is_taken = pieces.iter().filter_map(|piece| piece.within(place)).any(is_mapped);
         if is_taken && dropped != Some(Rule::FreePlace) {
             return None;
         }
         let mut others = Vec::with_capacity(result.len() + 4);
-        keep(&mut others, place, &result);
+        keep_beside(place, &result, &mut others);
         let moved = pieces.iter().filter_map(|piece| piece.within(from));
         others.extend(moved.map(|piece| Piece { at: PageNumber(piece.at.0 - from.start.0 + place.start.0), ..piece }));
         result = others;
     }
     result.sort_unstable();
     Some(joined(result))
+}
+
+/// The parts of `pieces` that are not in `range`.
+fn keep_beside(range: PageRange, pieces: &[Piece], kept: &mut Vec<Piece>) {
+    for piece in pieces {
+        kept.extend(piece.within(PageRange { start: PageNumber(0), pages: range.start.0 }));
+        kept.extend(piece.within(PageRange { start: range.end(), pages: u64::MAX - range.end().0 }));
+    }
+}
+
+/// Lemma 6: `pieces` before `call`, which finds memory wherever it must.
+fn grown_for(pieces: &[Piece], call: &Call) -> Vec<Piece> {
+    let from = call.from();
+    let is_nothing = |piece: &Piece| piece.what == What::Nothing;
+    let found: Vec<Piece> = pieces.iter().filter_map(|piece| piece.within(from)).collect();
+    // An unmapping may be of more than what is there, but not of nothing.
+    let is_unmapping = matches!(call.event, Event::Unmapped(_));
+    if if is_unmapping { !found.iter().all(is_nothing) } else { !found.iter().any(is_nothing) } {
+        return pieces.to_vec();
+    }
+    let mut result = Vec::with_capacity(pieces.len() + 4);
+    keep_beside(from, pieces, &mut result);
+    let mut needed: Vec<PageNumber> = Vec::new();
+    for piece in found {
+        let has_grown = is_nothing(&piece) && !is_unmapping;
+        needed.extend(is_nothing(&piece).then_some(piece.at));
+        result.push(Piece { what: if has_grown { What::Left } else { piece.what }, ..piece });
+    }
+    result.sort_unstable();
+    for mut at in needed {
+        while let Some(before) = result.iter_mut().find(|piece| piece.range().end() == at && is_nothing(piece)) {
+            before.what = What::Left;
+            at = before.at;
+        }
+    }
+    result
 }
 
 /// Neighbours that belong together, as one.

@@ -1,7 +1,8 @@
 //! Which of several outcomes is what has happened, by what the kernel has mapped and populated.
 //!
-//! - Lemma 7: *where an outcome has content, or has left memory mapped, memory is registered.* What the books know of is registered, a mremap keeps that,
-//!   and everything that has ended it has been read, and is in every outcome.
+//! - Lemma 7: *where an outcome has content, and where a call found memory or brought it, memory is registered*, until a call
+//!   takes it. What the books know of is registered, so is what is reported on, a mremap keeps that, and everything
+//!   that has ended it was read, and is in every outcome.
 //! - Lemma 8: *a page that the books call resident is there, and one that they call swapped is not*, wherever it was moved: while
 //!   a change is counted, or kept, nothing is filled and nothing is moved out. Excepted is what the kernel may drop by
 //!   itself, and what is being read in. Where an outcome has nothing, nothing is there: memory that has grown in its
@@ -74,21 +75,15 @@ impl Page {
 pub(super) fn decide(calls: &[Call], orders: Orders, dropped: Option<Rule>, witness: &impl Witness) -> Settlement {
     let somewhere = calls[0].from().start;
     let Orders::All(outcomes) = orders else { return Settlement::Unclear(somewhere) };
-    match tell_apart(calls, outcomes, dropped, witness) {
+    match tell_apart(outcomes, dropped, witness) {
         Ok(Some(events)) => Settlement::Decided(events),
         Ok(None) => Settlement::Unclear(somewhere),
         Err(Changing) => Settlement::Changing,
     }
 }
 
-fn tell_apart(
-    calls: &[Call],
-    mut outcomes: Vec<Outcome>,
-    dropped: Option<Rule>,
-    witness: &impl Witness,
-) -> Asked<Option<Vec<Event>>> {
-    let is_sole = outcomes.len() == 1;
-    if !is_sole && dropped != Some(Rule::Registered) {
+fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl Witness) -> Asked<Option<Vec<Event>>> {
+    if outcomes.len() > 1 && dropped != Some(Rule::Registered) {
         outcomes = those(outcomes, |outcome| is_mapped(outcome, witness))?;
     }
     let mut differing = BTreeSet::new();
@@ -117,12 +112,6 @@ fn tell_apart(
             events.push(Event::Uncopied(PageRange { start: page, pages: 1 }));
         }
     }
-    if !is_sole {
-        // What was never filled may be in another place than this order says.
-        for place in calls.iter().filter_map(Call::to) {
-            unmapped_parts(place, witness, &mut events)?;
-        }
-    }
     Ok(Some(events))
 }
 
@@ -138,20 +127,22 @@ fn those(outcomes: Vec<Outcome>, mut may_be: impl FnMut(&Outcome) -> Asked<bool>
 
 /// Lemma 7.
 fn is_mapped(outcome: &Outcome, witness: &impl Witness) -> Asked<bool> {
-    for piece in outcome.pieces.iter().filter(|piece| piece.what == What::Left || piece.origin().is_some()) {
-        let mut parts = vec![(piece.range(), piece.origin())];
-        while let Some((place, origin)) = parts.pop() {
-            let need_not_be = origin.is_some_and(|origin| !witness.knows_any(origin));
-            if need_not_be || witness.is_registered(place).ok_or(Changing)? {
+    for piece in &outcome.pieces {
+        let must_be = match piece.what {
+            What::Nothing => continue,
+            What::Left | What::Discarded => true,
+            What::From(origin) => origin != piece.at,
+        };
+        let mut parts = vec![piece.range()];
+        while let Some(place) = parts.pop() {
+            // What was never moved may be free, where nothing is known of it.
+            if !must_be && !witness.knows_any(place) || witness.is_registered(place).ok_or(Changing)? {
                 continue;
             }
             if place.pages == 1 {
                 return Ok(false);
             }
-            let origins = origin.map(PageRange::halves);
-            parts.extend(
-                place.halves().into_iter().enumerate().map(|(half, place)| (place, origins.map(|both| both[half]))),
-            );
+            parts.extend(place.halves());
         }
     }
     Ok(true)
@@ -190,19 +181,6 @@ fn keep_what_is_there(
                 outcomes.remove(index);
                 pages.remove(index);
             }
-        }
-    }
-    Ok(())
-}
-
-/// Unmaps what of `place` is not registered.
-fn unmapped_parts(place: PageRange, witness: &impl Witness, events: &mut Vec<Event>) -> Asked<()> {
-    let mut parts = vec![place];
-    while let Some(part) = parts.pop() {
-        match witness.is_registered(part).ok_or(Changing)? {
-            true => {}
-            false if part.pages == 1 => events.push(Event::Unmapped(part)),
-            false => parts.extend(part.halves()),
         }
     }
     Ok(())

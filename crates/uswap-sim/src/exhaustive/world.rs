@@ -29,8 +29,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] =
-        [Kind::Free, Kind::Foreign, Kind::Grown, Kind::Swapped, Kind::Resident, Kind::Copied];
+    pub const ALL: [Kind; 6] = [Kind::Free, Kind::Foreign, Kind::Grown, Kind::Swapped, Kind::Resident, Kind::Copied];
 }
 
 /// What may happen next.
@@ -80,15 +79,14 @@ pub struct Part {
 }
 
 impl Part {
-    fn range(self) -> PageRange {
-        PageRange { start: PageNumber(first(self.place) + self.page), pages: self.pages }
+    /// `pages`: of a place. Each place begins where the one before it ends.
+    fn range(self, pages: u64) -> PageRange {
+        PageRange { start: PageNumber(BEFORE + 1 + self.place as u64 * pages + self.page), pages: self.pages }
     }
 }
 
-/// The first page of a place. No place ends where another begins.
-fn first(place: usize) -> u64 {
-    (place as u64 + 1) * 16
-}
+/// The page before all places: nothing is mapped there.
+const BEFORE: u64 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 struct Page {
@@ -130,7 +128,6 @@ pub(super) struct World {
     begin: Vec<Kind>,
     /// By place, then by page.
     pages: Vec<Page>,
-    touched: Vec<bool>,
     threads: Vec<Thread>,
     order: EventOrder,
 }
@@ -144,7 +141,9 @@ impl World {
                 Kind::Foreign => Page { is_mapped: true, ..Page::default() },
                 Kind::Grown => Page { is_mapped: true, is_registered: true, ..Page::default() },
                 Kind::Swapped => Page { is_mapped: true, is_registered: true, is_present: false, content },
-                Kind::Resident | Kind::Copied => Page { is_mapped: true, is_registered: true, is_present: true, content },
+                Kind::Resident | Kind::Copied => {
+                    Page { is_mapped: true, is_registered: true, is_present: true, content }
+                }
             }
         };
         let kinds = begin.iter().flat_map(|&kind| std::iter::repeat_n(kind, size.pages as usize));
@@ -152,7 +151,6 @@ impl World {
             size,
             begin: begin.to_vec(),
             pages: kinds.enumerate().map(page).collect(),
-            touched: vec![false; size.places],
             threads: vec![Thread::default(); size.threads],
             order,
         }
@@ -171,15 +169,13 @@ impl World {
             let mut hasher = FxHasher::default();
             salt.hash(&mut hasher);
             (&self.begin, &self.pages, &threads, self.order.log()).hash(&mut hasher);
-            (&self.touched).hash(&mut hasher);
             hasher.finish()
         };
         u128::from(half(0x9e37_79b9)) << 64 | u128::from(half(0x85eb_ca6b_0000_0001))
     }
 
     fn index(&self, page: PageNumber) -> usize {
-        let place = page.0 / 16 - 1;
-        (place * self.size.pages + page.0 % 16) as usize
+        (page.0 - BEFORE - 1) as usize
     }
 
     fn at(&self, page: PageNumber) -> &Page {
@@ -220,37 +216,32 @@ impl World {
         steps
     }
 
-    /// Whether `place` is untouched, and another before it like it.
-    fn is_another_of_its_kind(&self, place: usize) -> bool {
-        let alike = |&other: &usize| !self.touched[other] && self.begin[other] == self.begin[place];
-        !self.touched[place] && (0..place).any(|other| alike(&other))
-    }
-
     fn calls(&self) -> Vec<Call> {
         let mut calls = Vec::new();
-        for place in (0..self.size.places).filter(|&place| !self.is_another_of_its_kind(place)) {
+        for place in 0..self.size.places {
             let whole = self.whole(place);
-            let is_free = self.of(whole.range()).all(|page| !page.is_mapped);
+            let is_free = self.of(whole.range(self.size.pages)).all(|page| !page.is_mapped);
             if is_free {
                 calls.push(Call::Map(place));
-                if self.pages.iter().any(|page| page.is_registered) {
+                let before = place.checked_sub(1).map(|before| self.whole(before).range(self.size.pages));
+                if before.is_some_and(|before| self.of(before).last().is_some_and(|page| page.is_registered)) {
                     calls.push(Call::Grow(place));
                 }
                 continue;
             }
             let halves = (0..self.size.pages).map(|page| Part { place, page, pages: 1 });
             let parts: Vec<Part> = if self.size.pages > 1 { halves.chain([whole]).collect() } else { vec![whole] };
-            for part in parts.into_iter().filter(|part| self.is_own(part.range())) {
-                let has = |what: fn(&Page) -> bool| self.of(part.range()).any(what);
+            for part in parts.into_iter().filter(|part| self.is_own(part.range(self.size.pages))) {
+                let has = |what: fn(&Page) -> bool| self.of(part.range(self.size.pages)).any(what);
                 if has(|page| page.is_mapped) {
                     calls.push(Call::Unmap(part));
                 }
-                if self.of(part.range()).all(|page| page.is_registered) {
+                if self.of(part.range(self.size.pages)).all(|page| page.is_registered) {
                     calls.push(Call::Discard(part));
                     calls.extend(self.moves(part));
                 }
             }
-            if self.is_own(whole.range()) {
+            if self.is_own(whole.range(self.size.pages)) {
                 calls.push(Call::Cover(place));
             }
         }
@@ -258,10 +249,10 @@ impl World {
     }
 
     fn moves(&self, from: Part) -> Vec<Call> {
-        let targets = (0..self.size.places).filter(|&to| to != from.place && !self.is_another_of_its_kind(to));
+        let targets = (0..self.size.places).filter(|&to| to != from.place);
         let mut moves = Vec::new();
         for to in targets {
-            let place = Part { place: to, ..from }.range();
+            let place = Part { place: to, ..from }.range(self.size.pages);
             // Over what is there: `MREMAP_FIXED`.
             if !self.is_own(place) {
                 continue;
@@ -325,8 +316,7 @@ impl World {
     fn call(&mut self, thread: usize, call: Call) {
         match call {
             Call::Move { from, to, leaves } => {
-                (self.touched[from.place], self.touched[to]) = (true, true);
-                let (from, place) = (from.range(), Part { place: to, ..from }.range());
+                let (from, place) = (from.range(self.size.pages), Part { place: to, ..from }.range(self.size.pages));
                 self.unmap(thread, place);
                 self.report(thread, Event::Remapped { from, to: place.start });
                 for index in 0..from.pages {
@@ -344,26 +334,22 @@ impl World {
                 }
             }
             Call::Unmap(part) => {
-                self.touched[part.place] = true;
-                self.unmap(thread, part.range());
+                self.unmap(thread, part.range(self.size.pages));
             }
             Call::Cover(place) => {
-                self.touched[place] = true;
-                let range = self.whole(place).range();
+                let range = self.whole(place).range(self.size.pages);
                 self.unmap(thread, range);
                 self.change(range, |page| page.is_mapped = true);
                 self.threads[thread].about.push((range.start.0, range.pages));
             }
             Call::Map(place) | Call::Grow(place) => {
-                self.touched[place] = true;
                 let is_registered = matches!(call, Call::Grow(_));
-                self.change(self.whole(place).range(), |page| {
+                self.change(self.whole(place).range(self.size.pages), |page| {
                     *page = Page { is_mapped: true, is_registered, ..Page::default() };
                 });
             }
             Call::Discard(part) => {
-                self.touched[part.place] = true;
-                let range = part.range();
+                let range = part.range(self.size.pages);
                 self.report(thread, Event::Removed(range));
                 self.threads[thread].about.push((range.start.0, range.pages));
                 self.threads[thread].discards = Some((range.start.0, range.pages));
@@ -375,7 +361,7 @@ impl World {
     fn books(&self) -> PageTable {
         let mut books = PageTable::new();
         for (place, kind) in self.begin.iter().enumerate() {
-            let range = self.whole(place).range();
+            let range = self.whole(place).range(self.size.pages);
             if matches!(kind, Kind::Free | Kind::Foreign | Kind::Grown) {
                 continue;
             }
@@ -424,12 +410,14 @@ impl World {
 
     fn compare(&self, books: &PageTable) -> Option<String> {
         for place in 0..self.size.places {
-            for page in numbers(self.whole(place).range()) {
+            for page in numbers(self.whole(place).range(self.size.pages)) {
                 let found = *self.at(page);
                 let state = books.get(page).filter(|&state| state != PageState::Untouched);
-                let is_going = self.threads.iter().filter_map(|thread| thread.discards).any(|(start, pages)| {
-                    PageRange { start: PageNumber(start), pages }.contains(page)
-                });
+                let is_going = self
+                    .threads
+                    .iter()
+                    .filter_map(|thread| thread.discards)
+                    .any(|(start, pages)| PageRange { start: PageNumber(start), pages }.contains(page));
                 let content = found.content;
                 let is_right = match state {
                     _ if is_going => true,
