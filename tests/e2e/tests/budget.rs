@@ -110,7 +110,6 @@ fn a_program_below_its_budget_is_not_swapped() {
     }
 }
 
-/// Memory that several processes share is in RAM once: it does not fill the budget once for each of them.
 /// A tree in a tree counts there, and keeps within what that has.
 #[test]
 fn a_run_inside_of_a_run_counts_in_its_budget() {
@@ -131,6 +130,7 @@ fn a_run_inside_of_a_run_counts_in_its_budget() {
     assert!(outside <= 96, "{outside} MiB resident under 64\n{finished}");
 }
 
+/// Memory that several processes share is in RAM once: it does not fill the budget once for each of them.
 #[test]
 fn shared_memory_counts_once() {
     let test = TempDir::new("shared");
