@@ -22,6 +22,9 @@ use crate::uffd::{Features, Holes, Stop, Uffd, UffdUnavailable, Wake, make_exclu
 const THREADS: usize = 2;
 /// Pages that a thread moves at a time.
 const RUN: usize = 16;
+/// Pages that a thread has. Up to 31 pages that a processor has filled last are on no list of the kernel's yet (a folio batch),
+/// and cannot be swapped out.
+const PAGES: usize = 8 * RUN;
 const WORDS: usize = PAGE_SIZE / size_of::<u64>();
 
 /// What was seen.
@@ -40,7 +43,7 @@ pub struct Tried {
 /// Tries it for some time.
 pub fn try_for(device: Option<BorrowedFd<'_>>, time: Duration) -> Result<Tried, UffdUnavailable> {
     let uffd = Uffd::new(device, Features::MOVE)?;
-    let bytes = THREADS * RUN * PAGE_SIZE;
+    let bytes = THREADS * PAGES * PAGE_SIZE;
     let sides = [(); 2].map(|()| private_memory::map(bytes, Purpose::Buffers));
     let [left, right] = sides;
     let (left, right) = (left.map_err(UffdUnavailable::Io)?, right.map_err(UffdUnavailable::Io)?);
@@ -51,7 +54,7 @@ pub fn try_for(device: Option<BorrowedFd<'_>>, time: Duration) -> Result<Tried, 
     let tried = std::thread::scope(|scope| {
         let movers: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let offset = thread * RUN * PAGE_SIZE;
+                let offset = thread * PAGES * PAGE_SIZE;
                 let (uffd, over) = (&uffd, &over);
                 let sides = [left.start() + offset, right.start() + offset];
                 scope.spawn(move || Mover { uffd, sides, seed: thread as u64, tried: Tried::default() }.run(over))
@@ -89,7 +92,7 @@ impl Mover<'_> {
     fn run(mut self, over: &AtomicBool) -> io::Result<Tried> {
         let pagemap = PageMap::open_self()?;
         let zeros = [0u8; PAGE_SIZE];
-        for index in 0..RUN {
+        for index in 0..PAGES {
             let page = self.sides[0] + index * PAGE_SIZE;
             if !self.uffd.copy(page, zeros.as_ptr(), PAGE_SIZE, Wake::Wake).is_complete() {
                 return Err(io::ErrorKind::OutOfMemory.into());
@@ -98,19 +101,20 @@ impl Mover<'_> {
             (0..WORDS).for_each(|word| unsafe { self.word(page, word).write_volatile(self.content(index, word)) });
         }
         while !over.load(Relaxed) && self.tried.wrong == 0 {
-            self.tried.swapped += count(&pagemap, self.sides[0], RUN, PopulatedRange::kernel_swapped)?;
-            self.move_all(&pagemap)?;
+            for run in (0..PAGES * PAGE_SIZE).step_by(RUN * PAGE_SIZE) {
+                self.tried.swapped += count(&pagemap, self.sides[0] + run, RUN, PopulatedRange::kernel_swapped)?;
+                self.move_run(&pagemap, self.sides.map(|side| side + run))?;
+            }
             self.sides.reverse();
             // Nobody serves faults, so a page that is not there must not be looked at.
             if self.tried.wrong == 0 {
-                self.tried.wrong += (0..RUN).filter(|&index| !self.is_right(index)).count() as u64;
+                self.tried.wrong += (0..PAGES).filter(|&index| !self.is_right(index)).count() as u64;
             }
         }
         Ok(self.tried)
     }
 
-    fn move_all(&mut self, pagemap: &PageMap) -> io::Result<()> {
-        let [source, target] = self.sides;
+    fn move_run(&mut self, pagemap: &PageMap, [source, target]: [usize; 2]) -> io::Result<()> {
         let mut done = 0;
         while done < RUN {
             let (from, to, len) = (source + done * PAGE_SIZE, target + done * PAGE_SIZE, (RUN - done) * PAGE_SIZE);

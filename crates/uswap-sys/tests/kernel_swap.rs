@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::ptr::with_exposed_provenance_mut as at;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -18,30 +18,51 @@ use uswap_sys::pagemap::{PageMap, PopulatedRange};
 use uswap_sys::swapped_moves;
 use uswap_sys::uffd::{Features, Holes, Progress, Stop, Uffd, UffdUnavailable, Wake};
 
-/// Kernel swap that is on as long as a test has this.
-struct Swap {
-    zram: Option<String>,
+/// Kernel swap that is on as long as a test has one of these. It is turned on and off with the lock held: a device that is about
+/// to go must not be taken for one that stays.
+struct Swap;
+
+struct SwapOn {
+    users: usize,
+    /// Ours, where the machine has none.
+    device: Option<Zram>,
 }
 
-static SWAP: Mutex<Weak<Swap>> = Mutex::new(Weak::new());
+static SWAP: Mutex<SwapOn> = Mutex::new(SwapOn { users: 0, device: None });
 
 impl Swap {
-    fn on() -> Result<Arc<Swap>, String> {
-        let mut shared = SWAP.lock().unwrap();
-        if let Some(swap) = shared.upgrade() {
-            return Ok(swap);
+    fn on() -> Result<Swap, String> {
+        let mut on = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_off = std::fs::read_to_string("/proc/swaps").unwrap_or_default().lines().count() <= 1;
+        if on.users == 0 && is_off {
+            on.device = Some(Zram::on()?);
         }
-        let areas = std::fs::read_to_string("/proc/swaps").unwrap_or_default().lines().count();
-        let swap = Arc::new(if areas > 1 { Swap { zram: None } } else { Swap::zram()? });
-        *shared = Arc::downgrade(&swap);
-        Ok(swap)
+        on.users += 1;
+        Ok(Swap)
     }
+}
 
-    fn zram() -> Result<Swap, String> {
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let mut on = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
+        on.users -= 1;
+        if on.users == 0 {
+            on.device = None;
+        }
+    }
+}
+
+/// A zram device with swap on it.
+struct Zram {
+    number: String,
+}
+
+impl Zram {
+    fn on() -> Result<Zram, String> {
         let number = std::fs::read_to_string("/sys/class/zram-control/hot_add")
             .map_err(|error| format!("kernel swap is off, and there is no zram: {error}"))?;
         let number = number.trim().to_owned();
-        let swap = Swap { zram: Some(number.clone()) };
+        let zram = Zram { number: number.clone() };
         std::fs::write(format!("/sys/block/zram{number}/disksize"), "256M").map_err(|error| error.to_string())?;
         for program in ["mkswap", "swapon"] {
             let output = Command::new(program).arg(format!("/dev/zram{number}")).output();
@@ -50,16 +71,16 @@ impl Swap {
                 return Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)));
             }
         }
-        Ok(swap)
+        Ok(zram)
     }
 }
 
-impl Drop for Swap {
+impl Drop for Zram {
     fn drop(&mut self) {
-        let Some(number) = &self.zram else { return };
+        let Zram { number } = self;
         let _ = Command::new("swapoff").arg(format!("/dev/zram{number}")).output();
         let _ = std::fs::write(format!("/sys/block/zram{number}/reset"), "1");
-        let _ = std::fs::write("/sys/class/zram-control/hot_remove", number);
+        let _ = std::fs::write("/sys/class/zram-control/hot_remove", &*number);
     }
 }
 
@@ -91,8 +112,20 @@ fn open(features: Features) -> Result<Uffd, UffdUnavailable> {
     }
 }
 
-/// Fresh anonymous memory, of small pages.
+/// Pages that a processor has filled last are on no list of the kernel's yet, and cannot be swapped out; madvise(2) sees to that
+/// for the processor it runs on.
+fn stay_on_this_processor() {
+    // SAFETY: plain calls on a set of our own.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+/// Fresh anonymous memory, of small pages, for a thread that fills it and has it swapped out.
 fn pages(count: usize) -> usize {
+    stay_on_this_processor();
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel picks an address that nothing uses.
     let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), count * P, prot, MapFlags::PRIVATE) }.unwrap();
