@@ -18,6 +18,6 @@ prepare() {
 END
 }
 
-work() { N=$(sized 120000 40000) sbcl --dynamic-space-size 2GB --noinform --non-interactive --load program.lisp; }
+work() { N=$(sized 120000 100000) sbcl --dynamic-space-size 2GB --noinform --non-interactive --load program.lisp; }
 
 main "$@"

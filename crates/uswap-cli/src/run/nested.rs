@@ -67,15 +67,21 @@ fn not_counted(quiet: bool) {
 }
 
 impl Nested {
-    /// Looks for a run around this one, whose budget is `wanted_bytes`.
-    pub fn find(wanted_bytes: u64, quiet: bool) -> Nested {
-        let mut nested = Nested { outer: None, wanted_bytes, set_bytes: wanted_bytes, next_look: Instant::now() };
-        if is_inside_another_run() {
-            nested.outer = group_around_us().map(|group| Outer { group, slot: None, since: Instant::now() });
-            if nested.outer.is_none() {
-                not_counted(quiet);
-            }
+    /// Looks for a run around this one, whose budget `ours` has, before a program of ours runs: what that fills meanwhile would be
+    /// beyond the budget around us.
+    pub fn find(ours: &Group, quiet: bool) -> Nested {
+        let outer = is_inside_another_run().then(group_around_us);
+        if matches!(outer, Some(None)) {
+            not_counted(quiet);
         }
+        Nested::within(outer.flatten(), ours)
+    }
+
+    fn within(outer: Option<Group>, ours: &Group) -> Nested {
+        let wanted_bytes = ours.limit_bytes();
+        let outer = outer.map(|group| Outer { group, slot: None, since: Instant::now() });
+        let mut nested = Nested { outer, wanted_bytes, set_bytes: wanted_bytes, next_look: Instant::now() };
+        nested.take_limit(ours);
         nested
     }
 
@@ -91,22 +97,22 @@ impl Nested {
             self.set_bytes = self.wanted_bytes;
         }
         let outer = self.outer.as_mut().expect("looked at above");
-        let Some(slot) = outer.own_slot() else {
-            if outer.since.elapsed() > PATIENCE {
+        match outer.own_slot() {
+            Some(slot) => outer.group.process(slot).nested_pages.store(ours.usage_pages(), Relaxed),
+            None if outer.since.elapsed() > PATIENCE => {
                 not_counted(quiet);
                 self.outer = None;
+                ours.set_limit_bytes(self.wanted_bytes);
+                return;
             }
-            return;
-        };
-        let slot = outer.group.process(slot);
-        slot.nested_pages.store(ours.usage_pages(), Relaxed);
-        let users = outer.group.processes().filter(|(_, slot)| slot.usage_pages() > 0).count() as u64;
-        let limit = outer.group.limit_pages();
-        let nested = slot.nested_pages.load(Relaxed);
-        let others = outer.group.usage_pages().saturating_sub(nested);
-        let share = (limit / users.max(1)).saturating_sub(slot.usage_pages().saturating_sub(nested));
-        let left = limit.saturating_sub(others).max(share) * PAGE_BYTES;
-        let bytes = self.wanted_bytes.min(left.max(MEMORY_BYTES_MIN));
+            None => {}
+        }
+        self.take_limit(ours);
+    }
+
+    fn take_limit(&mut self, ours: &Group) {
+        let Some(outer) = &self.outer else { return };
+        let bytes = self.wanted_bytes.min(outer.room_bytes().max(MEMORY_BYTES_MIN));
         // Every change calls all processes: small ones are not worth that.
         let worth = bytes.abs_diff(self.set_bytes) > self.set_bytes / 64;
         if worth || (bytes == self.wanted_bytes && self.set_bytes != bytes) {
@@ -117,6 +123,19 @@ impl Nested {
 }
 
 impl Outer {
+    /// What the others of the outer tree leave to ours, or the fair share of one process. As long as we have no slot there, we are
+    /// one more than there are.
+    fn room_bytes(&self) -> u64 {
+        let own = self.slot.map(|(slot, _)| self.group.process(slot));
+        let (ours, nested) = own.map_or((0, 0), |slot| (slot.usage_pages(), slot.nested_pages.load(Relaxed)));
+        let users = self.group.processes().filter(|(_, slot)| slot.usage_pages() > 0).count() as u64;
+        let users = users + u64::from(own.is_none_or(|slot| slot.usage_pages() == 0));
+        let limit = self.group.limit_pages();
+        let others = self.group.usage_pages().saturating_sub(nested);
+        let share = (limit / users.max(1)).saturating_sub(ours.saturating_sub(nested));
+        limit.saturating_sub(others).max(share) * PAGE_BYTES
+    }
+
     /// The slot of this process. The process that stays behind for daemons is another one.
     fn own_slot(&mut self) -> Option<u32> {
         let me = std::process::id();
@@ -145,11 +164,6 @@ mod tests {
         Group::create(&GroupConfig { memory_limit_bytes: mib * MIB, ..GroupConfig::default() }).unwrap().0
     }
 
-    fn nested(outer: Group, wanted_mib: u64) -> Nested {
-        let outer = Some(Outer { group: outer, slot: None, since: Instant::now() });
-        Nested { outer, wanted_bytes: wanted_mib * MIB, set_bytes: wanted_mib * MIB, next_look: Instant::now() }
-    }
-
     fn update(nested: &mut Nested, ours: &Group) -> (u64, u64) {
         nested.next_look = Instant::now();
         nested.update(ours, true);
@@ -169,7 +183,7 @@ mod tests {
         slot(&outer, std::process::id(), 1);
         let other = slot(&outer, 4_000_000, 10);
         slot(&ours, 4_000_001, 30);
-        let mut nested = nested(outer, 80);
+        let mut nested = Nested::within(Some(outer), &ours);
         assert_eq!(update(&mut nested, &ours), (80, 41));
         let usage = |nested: &Nested, mib: u64| {
             nested.outer.as_ref().unwrap().group.process(other).anon_pages.store(mib << 8, Relaxed);
@@ -187,11 +201,21 @@ mod tests {
         assert_eq!(update(&mut nested, &ours).0, 99);
     }
 
+    /// The program starts at once, and fills its memory faster than we get a slot.
+    #[test]
+    fn the_limit_is_that_of_the_outer_tree_from_the_start() {
+        let (outer, ours) = (group(100), group(1000));
+        let other = outer.allot(4_000_000).unwrap();
+        outer.process(other).running();
+        outer.process(other).anon_pages.store(30 << 8, Relaxed);
+        Nested::within(Some(outer), &ours);
+        assert_eq!(ours.limit_bytes() / MIB, 70);
+    }
+
     #[test]
     fn nobody_around_changes_nothing() {
         let ours = group(80);
-        let mut nested = Nested { outer: None, wanted_bytes: 1, set_bytes: 1, next_look: Instant::now() };
-        nested.update(&ours, true);
+        Nested::within(None, &ours).update(&ours, true);
         assert_eq!(ours.limit_bytes(), 80 * MIB);
     }
 }

@@ -160,7 +160,7 @@ impl Supervisor {
         let (messages, messages_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A swap file that is damaged as a whole has a line for each page, and none may be missing: room for ten thousand.
         let _ = rustix::pipe::fcntl_setpipe_size(&messages, 1 << 20);
-        let nested = Nested::find(shared.group.limit_bytes(), quiet);
+        let nested = Nested::find(&shared.group, quiet);
         Ok(Supervisor {
             nested,
             shared,
