@@ -46,7 +46,7 @@ END
     local turn
     for ((turn = 0; turn < 3; turn++)); do
         for ((request = turn; request < 60; request += 3)); do
-            SCRIPT_FILENAME=$PWD/program.php REQUEST_METHOD=GET QUERY_STRING="n=$(sized 20000 6000)&turn=$request" \
+            SCRIPT_FILENAME=$PWD/program.php REQUEST_METHOD=GET QUERY_STRING="n=$(sized 60000 30000)&turn=$request" \
                 cgi-fcgi -bind -connect socket >"answer.$request"
         done &
         clients[turn]=$!
