@@ -12,6 +12,8 @@ prepare() {
     cat >program.php <<'END'
 <?php
 ini_set('memory_limit', '-1');
+// Its limit counts the processor time of all threads of the process, and there are more of them under uswap.
+set_time_limit(0);
 parse_str($_SERVER['QUERY_STRING'], $query);
 $n = (int) $query['n'];
 $table = [];
