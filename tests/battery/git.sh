@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: git: clone, gc and repack -adf --window-memory of a repository of 100 commits; the same objects, fsck
+# about: git: clone, gc and repack -adf --window-memory of 40 commits of large files; the same objects, fsck
 # group: build
 # packages: git
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -7,7 +7,7 @@
 prepare() {
     need git
     local commits
-    commits=$(sized 100 50)
+    commits=$(sized 40 20)
     git init -q origin
     {
         local i j
@@ -17,7 +17,7 @@ prepare() {
             for j in 1 2 3; do
                 local name=file$((i * 7919 * j % 23))
                 printf 'M 100644 inline %s\ndata <<END-OF-FILE\n' "$name"
-                awk -v i="$i" -v j="$j" 'BEGIN { for (k = 0; k < 1500; k++) { x = (k * 2654435761 + int(i / (k % 40 + 1)) * 40503 + j) % 4294967296; printf "%08x line %d of %d\n", x, k, j } }'
+                awk -v i="$i" -v j="$j" 'BEGIN { for (k = 0; k < 20000; k++) { x = (k * 2654435761 + int(i / (k % 40 + 1)) * 40503 + j) % 4294967296; printf "%08x line %d of %d\n", x, k, j } }'
                 printf 'END-OF-FILE\n'
             done
         done

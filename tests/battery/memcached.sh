@@ -49,7 +49,7 @@ work() {
     server=$!
     trap 'kill -9 $server 2>/dev/null || true' EXIT
     await $server test -S socket
-    python3 client.py socket "$(sized 60000 15000)"
+    python3 client.py socket "$(sized 60000 30000)"
     kill $server
     wait $server || true
     trap - EXIT

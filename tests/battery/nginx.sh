@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: nginx: two workers, gzip, a cache in shared memory, 300 requests; sums of what came
+# about: nginx: two workers, gzip for 600 slow readers at a time, a cache in shared memory; sums of what came
 # group: servers
 # packages: nginx-light curl apache2-utils
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -7,7 +7,7 @@
 prepare() {
     need nginx curl ab
     mkdir -p www
-    awk 'BEGIN { for (i = 0; i < 60000; i++) { x = i * 2654435761 % 4294967296; printf "%08x line %d of a page\n", x, i } }' >www/page.txt
+    awk 'BEGIN { for (i = 0; i < 12000; i++) { x = i * 2654435761 % 4294967296; printf "%08x line %d of a page\n", x, i } }' >www/page.txt
     head -c 3000000 <(while :; do cat www/page.txt; done) >www/large.txt
 }
 
@@ -17,21 +17,24 @@ work() {
     cat >run/nginx.conf <<END
 daemon off;
 master_process on;
-worker_processes 2;
+worker_processes 2; worker_rlimit_nofile 4096;
 user $(id -un);
 pid $PWD/run/pid;
 error_log $PWD/log;
-events { worker_connections 256; }
+events { worker_connections 2048; }
 http {
     access_log off;
     client_body_temp_path $PWD/run/body; fastcgi_temp_path $PWD/run/f; uwsgi_temp_path $PWD/run/u; scgi_temp_path $PWD/run/s;
     proxy_cache_path $PWD/run/cache keys_zone=pages:32m;
     proxy_temp_path $PWD/run/proxy;
-    gzip on; gzip_types text/plain; gzip_comp_level 9; gzip_buffers 64 64k;
+    gzip on; gzip_types text/plain; gzip_http_version 1.0; gzip_comp_level 4; gzip_buffers 4 8k;
+    proxy_cache pages; proxy_cache_valid 200 1m; proxy_buffers 512 64k;
     server { listen unix:$PWD/run/back; root $PWD/www; }
     server {
         listen 127.0.0.1:${PORT:-18473};
-        location / { proxy_pass http://unix:$PWD/run/back; proxy_cache pages; proxy_cache_valid 200 1m; proxy_buffers 512 64k; }
+        location / { proxy_pass http://unix:$PWD/run/back; }
+        # Answers that take their time, so that many are under way at once, each with a compressor of its own.
+        location /slow/ { proxy_pass http://unix:$PWD/run/back:/; limit_rate 40k; }
     }
 }
 END
@@ -48,7 +51,7 @@ END
         curl -sf --compressed "$at/large.txt?$turn" | sum
         curl -sf "$at/large.txt?$turn" | sum
     done
-    ab -q -n "$(sized 300 100)" -c 64 -H 'Accept-Encoding: gzip' "$at/page.txt" | grep -E '^(Complete|Failed|Document Length|Non-2xx)' 
+    ab -q -n "$(sized 1200 600)" -s 120 -c 600 -H 'Accept-Encoding: gzip' "$at/slow/page.txt" | grep -E '^(Complete|Failed|Document Length|Non-2xx)' 
     kill -QUIT $server
     wait $server
     trap - EXIT

@@ -27,6 +27,6 @@ echo hash_final($hash), ' ', count($objects), "\n";
 END
 }
 
-work() { php program.php "$(sized 120000 40000)"; }
+work() { php program.php "$(sized 120000 75000)"; }
 
 main "$@"

@@ -4,7 +4,7 @@
 # packages: coreutils
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-prepare() { need sort; lines "$(sized 60 20)" >input; }
+prepare() { need sort; lines "$(sized 60 30)" >input; }
 
 work() {
     made=made.$$

@@ -6,8 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Fewer are not worth a look: 4 MiB.
-const PAGES_MIN: u64 = 1024;
+/// Fewer are never worth a look: 1 MiB.
+const PAGES_MIN: u64 = 256;
+/// Fewer are not worth one where very many processes would look: 4 MiB.
+const PAGES_MIN_OF_MANY: u64 = 1024;
+/// Each looks for itself, so the more there are, the more must be there to see.
+const PAGES_MIN_EACH: u64 = 16;
 /// How often a process looks that has no more than at the last time: others may have come or gone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How soon a process looks that has more.
@@ -62,10 +66,11 @@ impl CommonPages {
         self.own
     }
 
-    /// How many pages are new since the last look, in a process that counts so many shared pages `beside` the pool.
-    pub(crate) fn new_pages(&self, beside: u64) -> u64 {
+    /// How many pages are new since the last look, in a process that counts so many shared pages `beside` the pool, in a
+    /// group of so many processes.
+    pub(crate) fn new_pages(&self, beside: u64, processes: u64) -> u64 {
         let all = beside + self.of_others;
-        if all < PAGES_MIN { 0 } else { all.saturating_sub(self.seen) }
+        if all < pages_min(processes) { 0 } else { all.saturating_sub(self.seen) }
     }
 
     /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool, in a group of
@@ -78,11 +83,12 @@ impl CommonPages {
         look: impl FnOnce() -> std::io::Result<Shared>,
     ) -> u64 {
         let beside = shmem.saturating_sub(pool);
-        if beside < PAGES_MIN {
+        let min = pages_min(processes);
+        if beside < min {
             (self.of_others, self.own, self.seen) = (0, 0, 0);
             return 0;
         }
-        let soon = beside >= self.seen + PAGES_MIN || processes != self.processes || self.changing;
+        let soon = beside >= self.seen + min || processes != self.processes || self.changing;
         let pause = match soon {
             true => LOOK_SOON.max(self.took * LOOK_SOON_COST),
             false => LOOK_EVERY.max(self.took * LOOK_COST),
@@ -93,13 +99,18 @@ impl CommonPages {
             let of_others = shared.resident.saturating_sub(shared.share);
             let before = std::mem::replace(&mut self.of_others, of_others);
             self.own = shared.share;
-            self.changing = before.abs_diff(self.of_others) >= PAGES_MIN / 4;
+            self.changing = before.abs_diff(self.of_others) >= min / 4;
             (self.seen, self.processes) = (beside, processes);
             self.looked = Instant::now();
             self.took = begun.elapsed().min(LOOK_TAKES_MAX);
         }
         self.of_others.min(beside)
     }
+}
+
+/// A process of a group of so many looks when it has as many shared pages as this.
+fn pages_min(processes: u64) -> u64 {
+    (processes * PAGES_MIN_EACH).clamp(PAGES_MIN, PAGES_MIN_OF_MANY)
 }
 
 #[cfg(test)]
@@ -121,7 +132,7 @@ mod tests {
         assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 3000)), 6000);
         // Nobody looks again at once, and new pages are its own.
         assert_eq!(pages.of_others(9500, 1000, 2, || unreachable!()), 6000);
-        assert_eq!(pages.new_pages(2500), 500);
+        assert_eq!(pages.new_pages(2500, 2), 500);
         // It gives most of them up: no more than it has is left out.
         assert_eq!(pages.of_others(3000, 1000, 2, || unreachable!()), 2000);
     }
@@ -132,6 +143,13 @@ mod tests {
         // 800 were views of a parent's pool.
         assert_eq!(pages.of_others(9800, 1000, 2, || share(9000, 3000)), 6000);
         assert_eq!(pages.own(), 3000);
+    }
+
+    #[test]
+    fn few_processes_look_at_little_and_many_do_not() {
+        // A server's workers with 3.9 MiB in common: counted in each, four of them had filled a budget of 34 MiB by half.
+        assert_eq!(old().of_others(1000, 0, 4, || share(1000, 250)), 750);
+        assert_eq!(old().of_others(1000, 0, 200, || unreachable!()), 0);
     }
 
     #[test]

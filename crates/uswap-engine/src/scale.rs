@@ -71,7 +71,7 @@ impl Scale {
         slot.shmem_pages.store(shmem, Relaxed);
         slot.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
         slot.shared_pages.store(shared, Relaxed);
-        slot.new_shared_pages.store(self.common.new_pages(beside), Relaxed);
+        slot.new_shared_pages.store(self.common.new_pages(beside, processes), Relaxed);
         anon + shmem
     }
 }

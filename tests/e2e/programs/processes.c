@@ -403,27 +403,37 @@ static void spawn(void)
 }
 
 /* Shared memory that all have counts once, so there is room for what each has for itself. */
-static void shared_by_all(void)
+static void share(size_t common_bytes, size_t own_bytes, int count)
 {
-	enum { CHILDREN = 8 };
-	pid_t children[CHILDREN];
-	char *common = mmap(NULL, 40 * MiB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	MUST(common != MAP_FAILED);
-	fill(common, 40 * MiB, 40);
-	for (int k = 0; k < CHILDREN; k++) {
+	enum { CHILDREN_MAX = 8 };
+	pid_t children[CHILDREN_MAX];
+	char *common = mmap(NULL, common_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(common != MAP_FAILED && count <= CHILDREN_MAX);
+	fill(common, common_bytes, 40);
+	for (int k = 0; k < count; k++) {
 		children[k] = forked();
 		if (!children[k]) {
-			char *own = map(4 * MiB);
-			fill(own, 4 * MiB, (uint64_t)k);
+			char *own = map(own_bytes);
+			fill(own, own_bytes, (uint64_t)k);
 			for (double from = now(); now() - from < 5;) {
-				check(common, 40 * MiB, 40, "common");
-				check(own, 4 * MiB, (uint64_t)k, "own");
+				check(common, common_bytes, 40, "common");
+				check(own, own_bytes, (uint64_t)k, "own");
 			}
 			_exit(0);
 		}
 	}
-	for (int k = 0; k < CHILDREN; k++)
+	for (int k = 0; k < count; k++)
 		must_succeed(children[k], "child");
+}
+
+static void shared_by_all(void)
+{
+	share(40 * MiB, 4 * MiB, 8);
+}
+
+static void little_shared_by_all(void)
+{
+	share(3 * MiB, 3 * MiB, 6);
 }
 
 /* --- descriptors --- */
@@ -742,7 +752,7 @@ int main(int argc, char **argv)
 			    { "fork-generations", fork_generations },
 		{ "raw-fork", raw_fork },	    { "raw-fork-forks", raw_fork_forks },
 			    { "daemon", daemonize },
-		{ "shared-by-all", shared_by_all },
+		{ "shared-by-all", shared_by_all }, { "little-shared-by-all", little_shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
 		{ "spawn", spawn },		    { "descriptors", descriptors },

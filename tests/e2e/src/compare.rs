@@ -1,6 +1,7 @@
 //! The main promise: the same output and the same status, in a part of the memory.
 
 use std::io::Write;
+use std::time::Duration;
 
 use crate::{Budget, Finished, Launch, MIB, settings};
 
@@ -30,14 +31,31 @@ pub fn record(launch: &Launch) -> Finished {
     recorded
 }
 
+/// A shorter run may end while the sampler waits for a processor, with most of its memory unseen.
+const SHORT: Duration = Duration::from_secs(2);
+/// So its peak is the highest of so many runs.
+const SHORT_RUNS: u32 = 4;
+
+/// [`record`], and the peak of the program.
+fn record_peak(launch: &Launch) -> (Finished, u64) {
+    let mut recorded = record(launch);
+    let mut peak = recorded.samples.peak_proportional;
+    for _ in 1..SHORT_RUNS {
+        if recorded.wall < SHORT {
+            recorded = record(launch);
+            peak = peak.max(recorded.samples.peak_proportional);
+        }
+    }
+    (recorded, peak)
+}
+
 /// Runs the program without uswap, then as often as the settings say within a share of its peak. Output and status
 /// must be the same each time, and pages must have been swapped out; how well the budget was kept is printed (it is
 /// asserted in `budget.rs`). `verify` looks at what else the program made: after the run without uswap, for which
 /// it gets no other to compare with, and after each of the others.
 pub fn compare(launch: &Launch, share: Share, mut verify: impl FnMut(Option<&Finished>, &Finished)) {
-    let recorded = record(launch);
+    let (recorded, peak) = record_peak(launch);
     verify(None, &recorded);
-    let peak = recorded.samples.peak_proportional;
     let budget = Budget::bytes(share.of(peak));
     for run in 1..=settings::repeat() {
         let finished = launch.under(&budget).finish();

@@ -73,6 +73,11 @@ fn rustc_makes_the_same_program_in_half_of_its_memory() {
 }
 
 #[test]
+fn npm_installs_the_same_tree_of_packages_in_half_of_its_memory() {
+    battery("npm", &[("node", "nodejs"), ("npm", "npm")]);
+}
+
+#[test]
 fn a_static_program_of_the_battery_is_refused_by_name() {
     if need("gcc", "gcc").is_none() {
         return;

@@ -18,23 +18,21 @@ pub enum Judged {
     Good,
     /// Right, or still working, but beyond the time limit.
     Slow,
+    /// Cut off while still working, before it was known whether it is slow: the kernel took too long as well, or was not tried.
+    Cut,
     /// Wrong result, crash, or hang.
     Bad,
 }
 
 /// Judges a run by the time of its measure.
 pub fn judged(record: &Record, measure: Option<&Record>) -> Judged {
+    let measure = measure.filter(|measure| measure.verdict == Verdict::Ok);
+    let slow = measure.is_some_and(|measure| record.seconds > (measure.seconds * TIMES).max(SHORT_SECONDS));
     match record.verdict {
         Verdict::Fail | Verdict::Hang => Judged::Bad,
-        Verdict::Over => Judged::Slow,
-        Verdict::Ok | Verdict::Refused => {
-            let limit = measure.filter(|measure| measure.verdict == Verdict::Ok).map(|measure| measure.seconds * TIMES);
-            if limit.is_some_and(|limit| record.seconds > limit.max(SHORT_SECONDS)) {
-                Judged::Slow
-            } else {
-                Judged::Good
-            }
-        }
+        Verdict::Ok | Verdict::Over | Verdict::Refused if slow => Judged::Slow,
+        Verdict::Over => Judged::Cut,
+        Verdict::Ok | Verdict::Refused => Judged::Good,
     }
 }
 
@@ -53,11 +51,12 @@ CI, in a small size (`tests/e2e/tests/battery.rs`).
 - **zram, file**: under uswap at a half of its peak, in a memory cgroup of 0.4 of its peak, with zram or a swap file on: the kernel
   swaps the same program out as well.
 
-Seconds by the clock, one run each; `docs/battery.jsonl` has the processor time and the version, too. The first rows were measured on a
-machine of two processors that was overloaded, at times a hundredfold: only ratios of neighbouring cells mean something, and
-not much. *SLOW*: the right result, or still at work, after more than ten times what the kernel takes. *FAIL*: another
-result, another status, a crash. *HANG*: none of the program's own threads has used 40 ms of a processor in 20 s. *refused*: `uswap run`
-does not take the program, and says why.
+Seconds by the clock, one run each, on a machine of two processors that had other work to do meanwhile, at a lower priority: a cell
+is good for its order of magnitude, and for a comparison with its neighbours. `docs/battery.jsonl` has the processor time and the
+version, too. *SLOW*: the right result, or still at work, after more than ten times what the kernel takes. *over*: cut off while still
+at work, where the kernel was cut off as well, or ten times its time had not passed yet. *FAIL*: another result, another status, a
+crash. *HANG*: none of the program's own threads has used 40 ms of a processor in 20 s. *refused*: `uswap run` does not take the
+program, and says why. An empty cell: not run.
 
 ";
 
@@ -131,6 +130,7 @@ fn cell(record: &Record, measure: Option<&Record>) -> String {
         (Judged::Good, _) => format!("{:.1}", record.seconds),
         (Judged::Slow, Verdict::Over) => format!("SLOW >{:.0}", record.seconds),
         (Judged::Slow, _) => format!("SLOW {:.1}", record.seconds),
+        (Judged::Cut, _) => format!("over >{:.0}", record.seconds),
         (Judged::Bad, verdict) => format!("**{}**", verdict.name()),
     }
 }
@@ -176,7 +176,16 @@ mod tests {
         assert_eq!(judged(&record(Verdict::Ok, 19.0), Some(&kernel)), Judged::Good);
         assert_eq!(judged(&record(Verdict::Ok, 21.0), Some(&kernel)), Judged::Slow);
         assert_eq!(judged(&record(Verdict::Ok, 21.0), None), Judged::Good);
-        assert_eq!(judged(&record(Verdict::Over, 21.0), None), Judged::Slow);
+        assert_eq!(judged(&record(Verdict::Over, 21.0), Some(&kernel)), Judged::Slow);
         assert_eq!(judged(&record(Verdict::Hang, 1.0), Some(&kernel)), Judged::Bad);
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_is_not_called_slow_before_ten_times_the_kernel() {
+        let (quick, cut) = (record(Verdict::Ok, 2.0), record(Verdict::Over, 60.0));
+        assert_eq!(judged(&record(Verdict::Over, 19.0), Some(&quick)), Judged::Cut);
+        assert_eq!(judged(&record(Verdict::Over, 170.0), Some(&cut)), Judged::Cut);
+        assert_eq!(judged(&record(Verdict::Over, 170.0), None), Judged::Cut);
+        assert_eq!(judged(&record(Verdict::Ok, 170.0), Some(&cut)), Judged::Good);
     }
 }
