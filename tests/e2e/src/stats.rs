@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// One JSON object; see the README for its keys.
+/// One JSON object; see docs/guide.md for its keys.
 #[derive(Debug, Clone)]
 pub struct Stats(Value);
 
