@@ -38,7 +38,7 @@ impl Known {
 }
 
 /// `--memory` of `--memory=64M`, `-m` of `-m64M`.
-fn option_of(word: &str) -> Option<String> {
+pub fn option_of(word: &str) -> Option<String> {
     match word.strip_prefix("--") {
         Some(long) => {
             let name: String = long.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
@@ -125,6 +125,12 @@ impl Help {
         mistakes
     }
 
+    /// The options of a subcommand, without that for help.
+    pub fn options(&self, name: &str) -> BTreeSet<&str> {
+        let options = self.known.get(name).map(|known| known.options.iter().map(String::as_str));
+        options.into_iter().flatten().filter(|option| !matches!(*option, "-h" | "--help")).collect()
+    }
+
     /// What is wrong with a code span that is an option and nothing before it.
     pub fn mistake_in_options(&self, span: &str) -> Option<String> {
         let option = span.split_whitespace().next().filter(|word| word.starts_with("--")).and_then(option_of)?;
@@ -134,10 +140,10 @@ impl Help {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn help() -> Help {
+    pub fn help() -> Help {
         let run = "Runs.\n\nUsage: uswap run [OPTIONS]\n\nOptions:\n  -m, --memory <SIZE>  Memory\n      --swap <SPEC>  An area\n";
         let all = "Usage: uswap\n\nCommands:\n  run  Runs\n  sim  Rehearses\n\nOptions:\n  -h, --help  Help\n";
         let sim = "Commands:\n  soak  Soaks\n";

@@ -109,6 +109,26 @@ impl Document {
         begun.map(|(number, words)| (number, words.trim_end_matches('.').to_owned())).collect()
     }
 
+    /// How many lines it has.
+    pub fn length(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The first cells of the tables whose own first cell is `title`, with their lines.
+    pub fn column(&self, title: &str) -> Vec<(usize, &str)> {
+        let mut inside = false;
+        let mut cells = Vec::new();
+        for (number, line) in self.texts() {
+            match line.strip_prefix("| ").and_then(|row| row.split_once(" |")) {
+                None => inside = false,
+                Some((first, _)) if first == title => inside = true,
+                Some((first, _)) if inside && !first.starts_with("---") => cells.push((number, first)),
+                Some(_) => {}
+            }
+        }
+        cells
+    }
+
     /// The first cells of all rows of tables.
     pub fn rows(&self) -> Vec<&str> {
         let cells = self.texts().filter_map(|(_, line)| line.strip_prefix("| ")?.split_once(" |"));
@@ -145,5 +165,14 @@ mod tests {
         assert!(!commands.contains(&"uswap says".to_owned()), "{commands:?}");
         assert_eq!((document.bold(), document.rows()), (vec![(14, "Bold".to_owned())], vec!["row"]));
         assert_eq!(document.anchors().collect::<Vec<_>>(), ["a-b-c"]);
+        assert_eq!(document.length(), 15);
+    }
+
+    #[test]
+    fn a_column_ends_with_its_table() {
+        let text = "| option | x |\n| --- | --- |\n| `-m` | y |\n\n| other | x |\n| --- | --- |\n| z | z |\n";
+        let document = Document::new("a.md".to_owned(), text);
+        assert_eq!(document.column("option"), [(3, "`-m`")]);
+        assert_eq!(document.column("other"), [(7, "z")]);
     }
 }

@@ -1,12 +1,13 @@
 //! Whether the documents agree with the repository and the binary: `cargo xtask docs`.
 //!
 //! What is looked at: links with their anchors; the commands and options of `uswap` against its `--help`, and those of
-//! `cargo xtask` against its usage; files, directories and tests that are named. A sentence that is wrong in another way is not
-//! found.
+//! `cargo xtask` against its usage; files, directories and tests that are named; the length of the README, and whether the guide
+//! has all options. A sentence that is wrong in another way is not found.
 
 mod commands;
 mod markdown;
 mod names;
+mod shape;
 
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,7 @@ pub fn check(binary: &Path) -> Result<(), String> {
             help.mistake_in_options(&span).into_iter().for_each(|what| say(line, what));
             sources.mistake(&span).into_iter().for_each(|what| say(line, what));
         }
+        shape::mistakes(document, &help).into_iter().for_each(|(line, what)| say(line, what));
     }
     for limit in without_a_line(&documents) {
         println!("docs/limits.md: no line in docs/claims.md: {limit}");
@@ -56,10 +58,10 @@ fn without_a_line(documents: &[Document]) -> Vec<String> {
     limits.bold().into_iter().map(|(_, limit)| limit).filter(|limit| !rows.contains(&limit.as_str())).collect()
 }
 
-/// The documents at the top, and those in docs/.
+/// The documents at the top, and those in docs/ and docs/decisions/.
 fn documents() -> Result<Vec<Document>, String> {
     let mut paths: Vec<PathBuf> = Vec::new();
-    for directory in [root().to_owned(), root().join("docs")] {
+    for directory in [root().to_owned(), root().join("docs"), root().join("docs/decisions")] {
         let entries = std::fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         paths.extend(
             entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "md")),
