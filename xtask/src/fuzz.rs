@@ -18,9 +18,13 @@ const CANARY_SEED: u64 = 1;
 /// Schedules in which the soak's planted defect is found for sure.
 const CANARY_SOAK_SEEDS: u64 = 200;
 
+/// The crates that have model tests.
+const PACKAGES: [&str; 3] = ["uswap-core", "uswap-policy", "uswap-linux"];
+
 /// A program of tests.
 struct Tests {
     path: PathBuf,
+    package: &'static str,
     name: String,
 }
 
@@ -28,7 +32,8 @@ impl Tests {
     /// Builds the model tests and the canary; one program each.
     fn build() -> Result<Vec<Tests>, String> {
         println!("== building the model tests");
-        let output = cargo(&["test", "-q", "-p", "uswap-core", "--lib", "--test", "model_*", "--test", "canary"])
+        let output = cargo(&["test", "-q", "--lib", "--test", "model_*", "--test", "canary"])
+            .args(PACKAGES.iter().flat_map(|package| ["-p", package]))
             .args(["--no-run", "--message-format=json-render-diagnostics"])
             .stderr(std::process::Stdio::inherit())
             .output()
@@ -43,7 +48,7 @@ impl Tests {
     /// What cargo is told to run this alone.
     fn filter(&self) -> Vec<&str> {
         match self.name.as_str() {
-            "uswap_core" => vec!["--lib", "model_"],
+            name if name == library(self.package) => vec!["--lib", "model_"],
             "canary" => vec!["--test", "canary"],
             name => vec!["--test", name],
         }
@@ -51,7 +56,7 @@ impl Tests {
 
     /// The command that does the same again.
     fn replay(&self, seed: u64) -> String {
-        format!("PROPTEST_RNG_SEED={seed} cargo test -p uswap-core {}", self.filter().join(" "))
+        format!("PROPTEST_RNG_SEED={seed} cargo test -p {} {}", self.package, self.filter().join(" "))
     }
 
     /// Runs it; the number of tests, or what was found and how to find it again.
@@ -59,7 +64,7 @@ impl Tests {
         let mut command = Command::new(&self.path);
         // The arguments of the program itself stand behind the name of it.
         command.args(self.filter().iter().filter(|word| !["--lib", "--test", &self.name].contains(word)));
-        command.current_dir(root().join("crates/uswap-core")).env("PROPTEST_RNG_SEED", seed.to_string());
+        command.current_dir(root().join("crates").join(self.package)).env("PROPTEST_RNG_SEED", seed.to_string());
         let output = ran(&mut command, &self.replay(seed))?;
         let mut summary = Summary::default();
         String::from_utf8_lossy(&output.stdout).lines().for_each(|line| summary.line(line));
@@ -72,14 +77,20 @@ impl Tests {
 
 /// The programs that cargo's messages name.
 fn executables(messages: &str) -> Vec<Tests> {
-    let paths = messages.lines().filter_map(|line| Some(line.split_once("\"executable\":\"")?.1.split_once('"')?.0));
-    let tests = paths.map(|path| {
-        let path = PathBuf::from(path);
+    let tests = messages.lines().filter_map(|line| {
+        let path = PathBuf::from(line.split_once("\"executable\":\"")?.1.split_once('"')?.0);
+        let package = PACKAGES.into_iter().find(|package| line.contains(&format!("/{package}#")))?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let name = file.rsplit_once('-').map_or(&*file, |(name, _)| name).to_owned();
-        Tests { path, name }
+        // The model tests of the policies are programs of their own.
+        (name != library("uswap-policy")).then_some(Tests { path, package, name })
     });
     tests.collect()
+}
+
+/// The name of a package's library, and so of the program with its unit tests.
+fn library(package: &str) -> String {
+    package.replace('-', "_")
 }
 
 /// Runs a command; a failure is what it said, and the command that repeats it.
@@ -175,8 +186,9 @@ mod tests {
     use super::*;
 
     const MESSAGES: &str = r#"{"reason":"compiler-artifact","executable":null}
-{"reason":"compiler-artifact","executable":"/t/debug/deps/uswap_core-12ab"}
-{"reason":"compiler-artifact","executable":"/t/debug/deps/model_slots-34cd","fresh":true}"#;
+{"reason":"compiler-artifact","package_id":"path+file:///w/crates/uswap-core#0.1.0","executable":"/t/debug/deps/uswap_core-12ab"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/crates/uswap-policy#0.1.0","executable":"/t/debug/deps/uswap_policy-56ef"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/crates/uswap-policy#0.1.0","executable":"/t/debug/deps/model_streams-34cd","fresh":true}"#;
 
     #[test]
     fn programs_are_found_and_run_again_by_name() {
@@ -186,10 +198,10 @@ mod tests {
             replays,
             [
                 "PROPTEST_RNG_SEED=7 cargo test -p uswap-core --lib model_",
-                "PROPTEST_RNG_SEED=7 cargo test -p uswap-core --test model_slots",
+                "PROPTEST_RNG_SEED=7 cargo test -p uswap-policy --test model_streams",
             ]
         );
-        assert_eq!(tests[1].path, PathBuf::from("/t/debug/deps/model_slots-34cd"));
+        assert_eq!(tests[1].path, PathBuf::from("/t/debug/deps/model_streams-34cd"));
     }
 
     #[test]

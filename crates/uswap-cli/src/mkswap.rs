@@ -1,8 +1,8 @@
 //! The first page of a swap area, as mkswap(8) writes it: which of them we take, and the one that we make.
 
-use uswap_core::linux::swap_header::{self, Backing, BadHeader, ByteOrder, SwapHeader};
+use uswap_linux::swap_header::{self, Backing, BadHeader, ByteOrder, SwapHeader};
 
-pub use uswap_core::linux::swap_header::HEADER_BYTES;
+pub use uswap_linux::swap_header::HEADER_BYTES;
 
 /// The volume label of files that we made.
 const OUR_LABEL: &[u8; 16] = b"uswap\0\0\0\0\0\0\0\0\0\0\0";

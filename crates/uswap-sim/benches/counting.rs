@@ -5,7 +5,7 @@
 use std::fs;
 use std::hint::black_box;
 
-use uswap_core::replacement::{NAMES, by_name};
+use uswap_policy::{NAMES, by_name};
 use uswap_sim::counting::{misses, numbered, run};
 use uswap_sim::device::Profile;
 use uswap_sim::workload::Spec;

@@ -6,8 +6,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use clap::Args;
-use uswap_core::linux::swap_entry::PteFormat;
-use uswap_core::linux::swap_header::{self, Backing, HEADER_BYTES, SwapHeader};
+use uswap_linux::swap_entry::PteFormat;
+use uswap_linux::swap_header::{self, Backing, HEADER_BYTES, SwapHeader};
 
 use crate::failure::{Failure, reason};
 

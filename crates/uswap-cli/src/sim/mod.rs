@@ -68,7 +68,7 @@ fn list() -> String {
         text += &format!("  {name:<14}{about}\n");
     }
     text += "policies\n";
-    for name in uswap_core::replacement::NAMES {
+    for name in uswap_policy::NAMES {
         text += &format!("  {name}\n");
     }
     text

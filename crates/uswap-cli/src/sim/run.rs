@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use uswap_core::PAGE_SIZE;
-use uswap_core::replacement::by_name;
+use uswap_policy::by_name;
 use uswap_sim::counting;
 
 use super::input::{self, Source};

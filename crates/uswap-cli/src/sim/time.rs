@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use uswap_core::linux::memory_max::Limits;
-use uswap_core::linux::numa::Placement;
-use uswap_core::linux::readahead::Preset;
-use uswap_core::replacement::by_name;
+use uswap_linux::memory_max::Limits;
+use uswap_linux::numa::Placement;
+use uswap_linux::swapin_readahead::Preset;
+use uswap_policy::by_name;
 use uswap_sim::device::faults::FaultRates;
 use uswap_sim::timing::{self, Setup, Timed};
 

@@ -1,7 +1,7 @@
 //! All policies on all sizes of memory, with Belady's optimum as the bound.
 
 use uswap_core::PageNumber;
-use uswap_core::replacement::{NAMES, belady_misses, by_name};
+use uswap_policy::{NAMES, belady_misses, by_name};
 
 use super::misses;
 use crate::engine_memory::{Along, EngineMemory, Met};

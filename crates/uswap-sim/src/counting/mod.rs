@@ -8,7 +8,7 @@ pub use pages::{PageNames, numbered, placed};
 
 use std::hint::black_box;
 
-use uswap_core::replacement::{Access as Touched, Replacement};
+use uswap_policy::{Access as Touched, Replacement};
 
 use crate::chance::Chance;
 use crate::costs::CpuCosts;
@@ -161,7 +161,7 @@ pub fn misses(trace: &[u32], policy: &mut dyn Replacement) -> u64 {
 mod tests {
     use super::*;
     use crate::workload::Spec;
-    use uswap_core::replacement::{BYTES_PER_PAGE_MAX, by_name};
+    use uswap_policy::{BYTES_PER_PAGE_MAX, by_name};
 
     fn counts(workload: &str, capacity: usize) -> Counts {
         let mut policy = by_name("second-chance", capacity).unwrap();
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_distinct_page_takes_at_most_64_bytes() {
-        for name in uswap_core::replacement::NAMES {
+        for name in uswap_policy::NAMES {
             for far in [0, 1 << 40] {
                 let mut policy = by_name(name, 20_000).unwrap();
                 let accesses = Spec::parse("random:pages=200000,accesses=1000000").unwrap().accesses(3);

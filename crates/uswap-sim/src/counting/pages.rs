@@ -89,7 +89,7 @@ impl PageNames {
     }
 
     /// `accesses` are numbered next: looks at their pages together, see
-    /// [`Replacement::look_ahead`](uswap_core::replacement::Replacement::look_ahead).
+    /// [`Replacement::look_ahead`](uswap_policy::Replacement::look_ahead).
     pub fn look_ahead(&self, accesses: &[Access]) {
         let numbers = accesses.iter().filter_map(|access| self.near.get(usize::try_from(access.page).ok()?));
         black_box(numbers.fold(0, |seen, &number| seen | number));

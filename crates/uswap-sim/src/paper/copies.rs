@@ -1,9 +1,9 @@
 //! Rows 12 to 16: needless copies of pages that were read back and then written, 2022.
 
-use uswap_core::linux::anon_page::{AnonPage, Process, Surroundings, Touched};
-use uswap_core::linux::write_reuse::ReuseEra;
 use uswap_core::reclaim::IsolationOutcome;
 use uswap_core::{BLOCK_PAGES, Core, CoreConfig, FaultPlan, FrameLeft, PageNumber, PageRange, StoreResult};
+use uswap_linux::anon_page::{AnonPage, Process, Surroundings, Touched};
+use uswap_linux::write_reuse::ReuseEra;
 
 use super::row::{Kind, Pair, Row};
 use super::threads::{Context, pair};

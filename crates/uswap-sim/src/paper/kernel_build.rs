@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swapped_memory::SwappedMemory;
-use uswap_core::linux::zswap::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
-use uswap_core::replacement::{Access as Touched, by_name};
 use uswap_core::units::PAGE_SIZE;
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::swapped_memory::SwappedMemory;
+use uswap_linux::zswap_store::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
+use uswap_policy::{Access as Touched, by_name};
 
 use super::machine::machine;
 use super::row::{Kind, Row};

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use uswap_core::linux::swapoff::Place;
-use uswap_core::linux::swapped_memory::SwappedMemory;
 use uswap_core::{PageNumber, PageRange};
+use uswap_linux::swapped_memory::SwappedMemory;
+use uswap_linux::try_to_unuse::Place;
 
 use super::machine::machine;
 use crate::chance::Chance;
@@ -118,7 +118,7 @@ pub enum FileOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uswap_core::linux::swapped_memory::Pte;
+    use uswap_linux::swapped_memory::Pte;
 
     #[test]
     fn runs_cover_every_page_once_and_have_the_mean_that_was_asked_for() {

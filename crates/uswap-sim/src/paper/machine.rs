@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use uswap_core::linux::readahead::Readahead;
-use uswap_core::linux::slot_alloc::AllocRule;
-use uswap_core::linux::swap_area::AreaTraits;
-use uswap_core::linux::swap_areas::{SwapAreas, SwapAreasConfig};
-use uswap_core::linux::swap_header::{HEADER_BYTES, SwapHeader};
-use uswap_core::linux::swap_in::SwapInPath;
-use uswap_core::linux::swapoff::{Op, Swapoff, SwapoffEra, TableDrain};
-use uswap_core::linux::swapon::{SwapTarget, SwaponRequest};
-use uswap_core::linux::swapped_memory::{AreaTable, SwappedMemory};
+use uswap_linux::slot_alloc::AllocRule;
+use uswap_linux::swap_area::AreaTraits;
+use uswap_linux::swap_areas::{SwapAreas, SwapAreasConfig};
+use uswap_linux::swap_header::{HEADER_BYTES, SwapHeader};
+use uswap_linux::swap_in::SwapInPath;
+use uswap_linux::swapin_readahead::Readahead;
+use uswap_linux::swapon::{SwapTarget, SwaponRequest};
+use uswap_linux::swapped_memory::{AreaTable, SwappedMemory};
+use uswap_linux::try_to_unuse::{Op, Swapoff, SwapoffEra, TableDrain};
 
 use super::faults::{Faults, Hits};
 use crate::chance::Chance;

@@ -1,9 +1,9 @@
 //! The rows, thread by thread.
 
-use uswap_core::linux::shmem::OwnerSearch;
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swapoff::SwapoffEra;
-use uswap_core::linux::zswap::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
+use uswap_linux::shmem::OwnerSearch;
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::try_to_unuse::SwapoffEra;
+use uswap_linux::zswap_store::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
 
 use super::calibration::Calibration;
 use super::faults::Faults;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::readahead::kinds::{ReadAlong, ReadaheadKind, SwapReadahead};
 use uswap_core::PageNumber;
-use uswap_core::readahead_streams::Tag;
-use uswap_core::swap_readahead::{ReadAlong, ReadaheadKind, SwapReadahead};
+use uswap_policy::streams::Tag;
 
 use super::{Pattern, Score};
 

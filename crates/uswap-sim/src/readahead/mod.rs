@@ -5,10 +5,11 @@
 //! unused readahead or not; the engine's own way decides that by itself, too.
 
 mod engine;
+pub mod kinds;
 mod memory;
 pub mod suite;
 
-use uswap_core::swap_readahead::ReadaheadKind;
+use crate::readahead::kinds::ReadaheadKind;
 
 pub use suite::Pattern;
 

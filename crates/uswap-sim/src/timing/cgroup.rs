@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use uswap_core::linux::memory_max::Limits;
-use uswap_core::linux::numa::Node;
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::replacement::Replacement;
+use uswap_linux::memory_max::Limits;
+use uswap_linux::numa::Node;
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_policy::Replacement;
 
 use crate::content::Content;
 

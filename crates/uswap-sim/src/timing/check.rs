@@ -1,8 +1,8 @@
 //! What must hold while processes share memory and an area, and who looks.
 
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swapoff::SwapoffBooks;
-use uswap_core::linux::swapped_memory::Pte;
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::swapped_memory::Pte;
+use uswap_linux::try_to_unuse::SwapoffBooks;
 
 use super::Run;
 use crate::content::Content;

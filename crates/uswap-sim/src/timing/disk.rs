@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use uswap_core::linux::swap_entry::SwapEntry;
+use uswap_linux::swap_entry::SwapEntry;
 
 use crate::chance::Chance;
 use crate::content::Content;

@@ -1,7 +1,7 @@
 //! A process ends: it is done, it is killed, or there is no memory for it.
 
-use uswap_core::linux::swapoff::SwapoffBooks;
-use uswap_core::linux::swapped_memory::Pte;
+use uswap_linux::swapped_memory::Pte;
+use uswap_linux::try_to_unuse::SwapoffBooks;
 
 use super::{Run, Sabotage};
 

@@ -25,16 +25,16 @@ pub use sabotage::Sabotage;
 
 use std::collections::BTreeMap;
 
-use uswap_core::linux::memory_max::{Charging, Limits};
-use uswap_core::linux::numa::{Misplaced, Placement};
-use uswap_core::linux::readahead::{Preset, Readahead};
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swap_in::SwapInPath;
-use uswap_core::linux::swapoff::Place;
-use uswap_core::linux::swapped_memory::SwappedMemory;
-use uswap_core::linux::writeout::PageIo;
-use uswap_core::replacement::Replacement;
 use uswap_core::{PageNumber, PageRange};
+use uswap_linux::memory_max::{Charging, Limits};
+use uswap_linux::numa::{Misplaced, Placement};
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::swap_in::SwapInPath;
+use uswap_linux::swapin_readahead::{Preset, Readahead};
+use uswap_linux::swapped_memory::SwappedMemory;
+use uswap_linux::try_to_unuse::Place;
+use uswap_linux::writeout::PageIo;
+use uswap_policy::Replacement;
 
 use self::cgroup::Cgroup;
 use self::check::Checked;

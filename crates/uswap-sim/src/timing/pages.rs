@@ -1,6 +1,6 @@
 //! What each page of each process holds, and what its program wrote last: the two must be the same.
 
-use uswap_core::linux::numa::Node;
+use uswap_linux::numa::Node;
 
 use super::check::{Checked, Checker, violated};
 use crate::chance::Chance;

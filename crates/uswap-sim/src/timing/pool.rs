@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swapoff::SwapoffBooks;
-use uswap_core::linux::swapped_memory::SwappedMemory;
-use uswap_core::linux::writeout::{Folio, PageIo, ReadFrom, Writeout, ZeroMap};
-use uswap_core::linux::zswap::{Compressed, LruId, StoreRequest, WritebackHost, Zswap, ZswapConfig};
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::swapped_memory::SwappedMemory;
+use uswap_linux::try_to_unuse::SwapoffBooks;
+use uswap_linux::writeout::{Folio, PageIo, ReadFrom, Writeout, ZeroMap};
+use uswap_linux::zswap_store::{Compressed, LruId, StoreRequest, WritebackHost, Zswap, ZswapConfig};
 
 use super::disk::Write;
 use crate::content::Content;

@@ -1,7 +1,7 @@
 //! The rules of readahead, looked at with each fault: windows, what is read, and what counts as a hit.
 
-use uswap_core::linux::readahead::{HitLedger, Violation, Window, check_reads, check_window};
-use uswap_core::linux::swap_in::Read;
+use uswap_linux::swap_in::Read;
+use uswap_linux::swapin_readahead::{HitLedger, Violation, Window, check_reads, check_window};
 
 /// page_cluster, as Linux has it.
 pub(super) const PAGE_CLUSTER: u32 = 3;

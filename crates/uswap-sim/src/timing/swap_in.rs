@@ -1,11 +1,11 @@
 //! A thread touches a page that is not in memory.
 
 use uswap_core::PageNumber;
-use uswap_core::linux::numa::Node;
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swap_in::{Read, SwapIn, SwappedIn};
-use uswap_core::linux::swapoff::{Place, SwapoffBooks};
-use uswap_core::linux::swapped_memory::Pte;
+use uswap_linux::numa::Node;
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::swap_in::{Read, SwapIn, SwappedIn};
+use uswap_linux::swapped_memory::Pte;
+use uswap_linux::try_to_unuse::{Place, SwapoffBooks};
 
 use super::cgroup::Ahead;
 use super::check::{Checked, Checker, violated};

@@ -1,10 +1,10 @@
 //! Pages leave memory: to the bits of zero pages, to the compressed pool, to the device; and what becomes of a failed write.
 
-use uswap_core::linux::memory_high::{OverHigh, Throttle, penalty_jiffies};
-use uswap_core::linux::memory_max::Charge;
-use uswap_core::linux::swap_entry::SwapEntry;
-use uswap_core::linux::swapoff::SwapoffBooks;
-use uswap_core::linux::writeout::Writeout;
+use uswap_linux::memory_high::{OverHigh, Throttle, penalty_jiffies};
+use uswap_linux::memory_max::Charge;
+use uswap_linux::swap_entry::SwapEntry;
+use uswap_linux::try_to_unuse::SwapoffBooks;
+use uswap_linux::writeout::Writeout;
 
 use super::Sabotage;
 use super::disk::Write;

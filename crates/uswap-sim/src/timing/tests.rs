@@ -1,6 +1,6 @@
 //! What timing mode shows, and that each of its checkers and knobs works.
 
-use uswap_core::replacement::by_name;
+use uswap_policy::by_name;
 
 use super::*;
 
