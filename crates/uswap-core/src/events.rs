@@ -20,7 +20,7 @@ impl Core {
         match event {
             Event::Removed(range) => self.removed(range),
             Event::Unmapped(range) => self.unmapped(range),
-            Event::Remapped { from, to } => self.remapped(from.start, to, from.pages),
+            Event::Remapped { from, to, .. } => self.remapped(from.start, to, from.pages),
             Event::Uncopied(range) => self.uncopied(range),
         }
     }

@@ -54,11 +54,6 @@ impl ForkWindow {
         Self { done: Vec::new(), order }
     }
 
-    /// As [`EventOrder::expect_no_unmappings`].
-    pub fn expect_no_unmappings(&mut self) {
-        self.order.expect_no_unmappings();
-    }
-
     /// Takes a note.
     pub fn note(&mut self, note: Note) {
         match note {
@@ -88,7 +83,7 @@ impl ForkWindow {
                 Done::Event(Event::Removed(range) | Event::Unmapped(range)) if range.contains(page) => {
                     return Beside::Discarded;
                 }
-                Done::Event(Event::Remapped { from, to }) => {
+                Done::Event(Event::Remapped { from, to, .. }) => {
                     if from.moved_to(to).contains(page) {
                         page = PageNumber(page.0 - to.0 + from.start.0);
                     } else if from.contains(page) {
@@ -160,7 +155,7 @@ mod tests {
     }
 
     fn moved(from: PageRange, to: u64) -> Event {
-        Event::Remapped { from, to: PageNumber(to) }
+        Event::Remapped { from, to: PageNumber(to), may_stay: false }
     }
 
     fn books(adopted: &[PageRange]) -> PageTable {

@@ -20,7 +20,8 @@ impl Engine {
             Message::Remap { from, to, len } => {
                 let pages = (len / PAGE_SIZE) as u64;
                 let from = PageRange { start: PageNumber::containing(from), pages };
-                Event::Remapped { from, to: PageNumber::containing(to) }
+                let may_stay = left_mapped::may_be_one(from.start.address());
+                Event::Remapped { from, to: PageNumber::containing(to), may_stay }
             }
             Message::Remove { start, end } => Event::Removed(PageRange::of_bytes(start, end)),
             Message::Unmap { start, end } => Event::Unmapped(PageRange::of_bytes(start, end)),
@@ -39,15 +40,13 @@ impl Engine {
     /// Keeps an event that was read until it is settled.
     pub(crate) fn keep_event(&self, event: Event) {
         let mut order = self.order.lock();
-        if left_mapped::is_used() {
-            order.expect_no_unmappings();
-        }
         order.read(event);
         self.uffd.hold_events(true);
     }
 
     /// With the gate shut: applies all that was read, if nothing is being changed, so that everything that has happened was
-    /// read. Nothing is filled until then.
+    /// read. Nothing is filled until then. What the program changes meanwhile is unread, and so comes later: it does not matter,
+    /// unless the kernel was asked ([`Mappings`]).
     pub(crate) fn settle_events(&self, frozen: bool) {
         let holds = if frozen { self.window.order(|order| order.holds()) } else { self.order.lock().holds() };
         if !holds || self.uffd.kernel_is_changing() {
@@ -56,8 +55,6 @@ impl Engine {
         let settlement =
             if frozen { self.settle_window() } else { self.order.lock().settle(self.core().pages(), self) };
         match settlement {
-            // What was asked may have been about mappings that were changed a moment later: an unread event tells of that.
-            Settlement::Decided(_) if self.uffd.kernel_is_changing() => {}
             Settlement::Decided(events) if frozen => self.settle_aside(events),
             Settlement::Decided(events) => self.settle(events),
             Settlement::Changing => {}
@@ -104,7 +101,7 @@ impl Engine {
 
     pub(crate) fn apply(&self, event: Event) {
         self.core().apply(event);
-        if let Event::Remapped { from, to } = event {
+        if let Event::Remapped { from, to, .. } = event {
             fork_advice::moved(from.start, to, from.pages);
         }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
@@ -120,7 +117,8 @@ impl Mappings for Engine {
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
         match self.pagemap.has_populated(page.address(), page.address() + PAGE_SIZE) {
-            Ok(is_present) => Some(is_present),
+            // With the gate shut nothing is read: whatever has been changed since the events were read is counted still.
+            Ok(is_present) => (!self.uffd.kernel_is_changing()).then_some(is_present),
             Err(error) => self.fatal(format_args!("uswap: the kernel does not tell what is there: {}", Reason(&error))),
         }
     }

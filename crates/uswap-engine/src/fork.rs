@@ -40,7 +40,6 @@ use crate::fork_advice;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
-use crate::left_mapped;
 use crate::monitor::{ENGINE, Monitor};
 use crate::page_io::SlotPage;
 use crate::patience::Lock;
@@ -221,9 +220,6 @@ impl Window {
         self.count.store(0, Release);
         self.notes.store(base.as_ptr(), Release);
         let mut seen = ForkWindow::with_capacity(NOTES);
-        if left_mapped::is_used() {
-            seen.expect_no_unmappings();
-        }
         *self.seen.lock() = seen;
         Ok(())
     }

@@ -30,9 +30,14 @@ impl Call {
     /// Where it brings memory to.
     pub fn to(&self) -> Option<PageRange> {
         match self.event {
-            Event::Remapped { from, to } => Some(from.moved_to(to)),
+            Event::Remapped { from, to, .. } => Some(from.moved_to(to)),
             _ => None,
         }
+    }
+
+    /// Whether what was taken for its end may be another call's, as it has none.
+    pub fn has_doubtful_end(&self) -> bool {
+        self.end.is_some() && matches!(self.event, Event::Remapped { may_stay: true, .. })
     }
 
     /// Whether it touches a page of `range`.
@@ -77,10 +82,10 @@ pub(super) fn of(log: &[Event], has_ends: bool) -> Vec<Call> {
     calls
 }
 
-/// As [`of`] has them, and each mremap as one that left its old place mapped (`MREMAP_DONTUNMAP`), with what was taken for
-/// its end on its own; and all mixtures. `None` if there are too many.
+/// As [`of`] has them, and each mremap that may have left its old place mapped as one that did, with what was taken for its end
+/// on its own; and all mixtures. `None` if there are too many.
 pub(super) fn with_and_without_ends(calls: &[Call]) -> Option<Vec<Vec<Call>>> {
-    let with_end: Vec<usize> = (0..calls.len()).filter(|&index| calls[index].end.is_some()).collect();
+    let with_end: Vec<usize> = (0..calls.len()).filter(|&index| calls[index].has_doubtful_end()).collect();
     (with_end.len() <= DOUBTFUL_ENDS).then(|| {
         let mixtures = 0..1u32 << with_end.len();
         let mixture = |chosen: u32| {

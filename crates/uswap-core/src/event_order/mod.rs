@@ -48,6 +48,8 @@ pub enum Event {
         from: PageRange,
         /// Its first page now.
         to: PageNumber,
+        /// Whether it may have left `from` mapped (`MREMAP_DONTUNMAP`), so that no second report of it can be expected.
+        may_stay: bool,
     },
     /// Not reported, but concluded: stored copies of pages that are there may be of another page's content.
     Uncopied(PageRange),
@@ -180,7 +182,6 @@ impl Rule {
 pub struct EventOrder {
     /// As they were read.
     log: Vec<Event>,
-    leaves_mapped: bool,
     dropped: Option<Rule>,
 }
 
@@ -197,11 +198,6 @@ impl EventOrder {
     /// Takes in an event that was read.
     pub fn read(&mut self, event: Event) {
         self.log.push(event);
-    }
-
-    /// The program uses `MREMAP_DONTUNMAP`: whether a mremap is reported a second time cannot be foreseen.
-    pub fn expect_no_unmappings(&mut self) {
-        self.leaves_mapped = true;
     }
 
     /// What was read and is not applied.
@@ -237,12 +233,14 @@ impl EventOrder {
         }
         let mut events = Vec::with_capacity(self.log.len());
         for calls in calls::components(calls::of(&self.log, self.obeys(Rule::OwnEnd))) {
-            if let ([call], false) = (calls.as_slice(), self.leaves_mapped) {
+            if let [call] = calls.as_slice()
+                && !call.has_doubtful_end()
+            {
                 // Lemma 2.
                 call.append_to(&mut events);
                 continue;
             }
-            let orders = search::orders(&calls, self.leaves_mapped, self.dropped, witness);
+            let orders = search::orders(&calls, self.dropped, witness);
             match verdict::decide(&calls, orders, self.dropped, witness) {
                 Settlement::Decided(decided) => events.extend(decided),
                 other => return other,

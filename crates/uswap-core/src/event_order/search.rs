@@ -98,25 +98,40 @@ pub(super) enum Orders {
     TooMany,
 }
 
-/// All outcomes of `calls`. With `leaves_mapped`, any mremap may have left its old place mapped.
-pub(super) fn orders(calls: &[Call], leaves_mapped: bool, dropped: Option<Rule>, witness: &impl Witness) -> Orders {
-    match attempt(calls, leaves_mapped, dropped, witness) {
-        // The program has a race of its own: somebody took memory away that another thread's mremap was about.
-        Orders::All(none) if none.is_empty() => attempt(calls, leaves_mapped, Some(Rule::BeforeReturn), witness),
+/// All outcomes of `calls`. A mremap that may have left its old place mapped has both ends, in turn.
+pub(super) fn orders(calls: &[Call], dropped: Option<Rule>, witness: &impl Witness) -> Orders {
+    match attempt(calls, Rules { dropped, is_owned: true }, witness) {
+        // The program has a race of its own: somebody took memory away that another thread's call was about.
+        Orders::All(none) if none.is_empty() => attempt(calls, Rules { dropped, is_owned: false }, witness),
         found => found,
     }
 }
 
-fn attempt(calls: &[Call], leaves_mapped: bool, dropped: Option<Rule>, witness: &impl Witness) -> Orders {
-    let mixtures = if leaves_mapped { with_and_without_ends(calls) } else { Some(vec![calls.to_vec()]) };
-    let Some(mixtures) = mixtures else { return Orders::TooMany };
+fn attempt(calls: &[Call], rules: Rules, witness: &impl Witness) -> Orders {
+    let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
     let mut outcomes = Vec::new();
     for calls in mixtures {
-        if !add_outcomes(&calls, dropped, witness, &mut outcomes) {
+        let blocks = untouched(&calls).iter().map(Piece::range).collect();
+        let search = Search { calls: &calls, rules, witness, blocks };
+        if !search.add_outcomes(&mut outcomes) {
             return Orders::TooMany;
         }
     }
     Orders::All(outcomes)
+}
+
+/// What is excluded.
+#[derive(Clone, Copy)]
+struct Rules {
+    dropped: Option<Rule>,
+    /// No thread acts on memory that another's call is about (Owned).
+    is_owned: bool,
+}
+
+impl Rules {
+    fn obey(self, rule: Rule) -> bool {
+        self.dropped != Some(rule)
+    }
 }
 
 /// A search that has come so far.
@@ -126,79 +141,170 @@ struct Node {
     order: Vec<usize>,
 }
 
-/// Adds those of `calls` that are not there; false if there are too many.
-fn add_outcomes(calls: &[Call], dropped: Option<Rule>, witness: &impl Witness, outcomes: &mut Vec<Outcome>) -> bool {
-    let follows = predecessors(calls, dropped);
-    // What happens in one of these has nothing to do with another: nothing is there that could grow from one to the other.
-    let blocks: Vec<PageRange> = untouched(calls).iter().map(Piece::range).collect();
-    let root = Node { left: (0..calls.len()).collect(), pieces: untouched(calls), order: Vec::new() };
-    let mut seen = BTreeSet::new();
-    let mut stack = vec![root];
-    let mut steps = 0;
-    while let Some(node) = stack.pop() {
-        steps += 1;
-        if steps > STEPS || outcomes.len() > OUTCOMES {
-            return false;
-        }
-        if node.left.is_empty() {
-            if !outcomes.iter().any(|outcome| outcome.pieces == node.pieces) {
-                let mut events = Vec::with_capacity(2 * calls.len());
-                node.order.iter().for_each(|&index| calls[index].append_to(&mut events));
-                outcomes.push(Outcome { pieces: node.pieces, events });
-                if dropped == Some(Rule::AllOrders) {
+struct Search<'a, W> {
+    calls: &'a [Call],
+    rules: Rules,
+    witness: &'a W,
+    /// What happens in one of these has nothing to do with another: there is memory between them that nobody touches.
+    blocks: Vec<PageRange>,
+}
+
+impl<W: Witness> Search<'_, W> {
+    /// Adds the outcomes that are not there; false if there are too many.
+    fn add_outcomes(&self, outcomes: &mut Vec<Outcome>) -> bool {
+        let follows = self.predecessors();
+        let (left, pieces) = ((0..self.calls.len()).collect(), untouched(self.calls));
+        let mut stack = vec![Node { left, pieces, order: Vec::new() }];
+        let mut seen = BTreeSet::new();
+        let mut steps = 0;
+        while let Some(node) = stack.pop() {
+            steps += 1;
+            if steps > STEPS || outcomes.len() > OUTCOMES {
+                return false;
+            }
+            if node.left.is_empty() {
+                self.add(node, outcomes);
+                if !self.rules.obey(Rule::AllOrders) {
                     break;
                 }
+            } else if seen.insert((node.left.clone(), node.pieces.clone())) {
+                let may_be_next = |&&index: &&usize| !follows[index].iter().any(|earlier| node.left.contains(earlier));
+                let next: Vec<usize> = node.left.iter().filter(may_be_next).copied().collect();
+                self.go_on(&node, &next, &mut stack);
             }
-            continue;
         }
-        if !seen.insert((node.left.clone(), node.pieces.clone())) {
-            continue;
+        true
+    }
+
+    fn add(&self, node: Node, outcomes: &mut Vec<Outcome>) {
+        if !outcomes.iter().any(|outcome| outcome.pieces == node.pieces) {
+            let mut events = Vec::with_capacity(2 * self.calls.len());
+            node.order.iter().for_each(|&index| self.calls[index].append_to(&mut events));
+            outcomes.push(Outcome { pieces: node.pieces, events });
         }
-        let may_be_next = |&&index: &&usize| !follows[index].iter().any(|earlier| node.left.contains(earlier));
-        let is_near = |one: &Call, other: &Call| blocks.iter().any(|&block| one.touches(block) && other.touches(block));
-        let alone =
-            |index: usize| !node.left.iter().any(|&other| other != index && is_near(&calls[index], &calls[other]));
-        let mut next: Vec<usize> = node.left.iter().filter(may_be_next).copied().collect();
-        if let Some(&index) =
-            next.iter().find(|&&index| alone(index) && after(&node.pieces, &calls[index], dropped, witness).is_some())
-        {
+    }
+
+    /// Adds what may come of `node` by one of the calls `next`, or by growth.
+    fn go_on(&self, node: &Node, next: &[usize], stack: &mut Vec<Node>) {
+        let with = |index: usize, pieces: Vec<Piece>| {
+            let left = node.left.iter().copied().filter(|&other| other != index).collect();
+            Node { left, pieces, order: node.order.iter().copied().chain([index]).collect() }
+        };
+        let alone = next.iter().filter(|&&index| self.is_alone(index, &node.left));
+        if let Some(node) = alone.filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))).next() {
             // It has nothing to do with what is left: its place among that does not matter.
-            next = vec![index];
-        } else if dropped != Some(Rule::Grown) {
-            let grown = grown(&node, calls);
+            stack.push(node);
+            return;
+        }
+        if self.rules.obey(Rule::Grown) {
+            let grown = self.grown(node);
             stack.extend(grown.map(|pieces| Node { left: node.left.clone(), pieces, order: node.order.clone() }));
         }
         // What was read first is looked at first.
-        for &index in next.iter().rev() {
-            if let Some(pieces) = after(&node.pieces, &calls[index], dropped, witness) {
-                let left = node.left.iter().copied().filter(|&other| other != index).collect();
-                let order = node.order.iter().copied().chain([index]).collect();
-                stack.push(Node { left, pieces, order });
+        stack.extend(next.iter().rev().filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))));
+    }
+
+    /// Whether no other call of `left` touches memory that this one does, or that could grow from there to here.
+    fn is_alone(&self, index: usize, left: &[usize]) -> bool {
+        let one = &self.calls[index];
+        let is_near = |other: &Call| self.blocks.iter().any(|&block| one.touches(block) && other.touches(block));
+        !left.iter().any(|&other| other != index && is_near(&self.calls[other]))
+    }
+
+    /// For each call, those that happened before it for certain (Lemmas 3 and 4).
+    fn predecessors(&self) -> Vec<Vec<usize>> {
+        let is_before = |earlier: &Call, later: &Call| {
+            let is_discarding = |call: &Call| matches!(call.event, Event::Removed(_));
+            let reaches = later.to().is_some_and(|to| earlier.touches(to));
+            if is_discarding(earlier) {
+                return self.rules.obey(Rule::DiscardLast) && reaches && earlier.read < later.read;
             }
+            if is_discarding(later) {
+                let is_moved = earlier.to().is_some() && earlier.meets(later);
+                return self.rules.obey(Rule::DiscardLast) && is_moved && earlier.read < later.read;
+            }
+            self.rules.obey(Rule::BeforeReturn) && reaches && earlier.read < later.last
+        };
+        let of = |index: usize| {
+            let others = (0..self.calls.len()).filter(move |&other| other != index && self.rules.is_owned);
+            others.filter(|&other| is_before(&self.calls[other], &self.calls[index])).collect()
+        };
+        (0..self.calls.len()).map(of).collect()
+    }
+
+    /// What a call makes of `pieces`; `None` if it cannot be.
+    fn after(&self, pieces: &[Piece], index: usize) -> Option<Vec<Piece>> {
+        let call = &self.calls[index];
+        let from = call.from();
+        let found: Vec<Piece> = pieces.iter().filter_map(|piece| piece.within(from)).collect();
+        if !self.finds_memory(call, &found) {
+            return None;
+        }
+        let mut result: Vec<Piece> = Vec::with_capacity(pieces.len() + 4);
+        keep_beside(from, pieces, &mut result);
+        let what = match call.event {
+            Event::Removed(_) => What::Discarded,
+            Event::Remapped { .. } if call.end.is_none() => What::Left,
+            _ => What::Nothing,
+        };
+        result.push(Piece { at: from.start, pages: from.pages, what });
+        if let Some(place) = call.to() {
+            let is_taken = pieces.iter().filter_map(|piece| piece.within(place)).any(|piece| self.has_memory(piece));
+            if is_taken && self.rules.obey(Rule::FreePlace) {
+                return None;
+            }
+            let mut others = Vec::with_capacity(result.len() + 4);
+            keep_beside(place, &result, &mut others);
+            let moved = found.into_iter();
+            others.extend(
+                moved.map(|piece| Piece { at: PageNumber(piece.at.0 - from.start.0 + place.start.0), ..piece }),
+            );
+            result = others;
+        }
+        result.sort_unstable();
+        Some(joined(result))
+    }
+
+    /// Lemma 6: whether a call can be about what it finds. An unmapping may be of more than what is there, but not of nothing.
+    fn finds_memory(&self, call: &Call, found: &[Piece]) -> bool {
+        let mut is_free = found.iter().map(|piece| piece.what == What::Nothing);
+        match call.event {
+            Event::Remapped { .. } => !is_free.any(|is_free| is_free),
+            _ if !self.rules.is_owned => true,
+            Event::Removed(_) => !is_free.any(|is_free| is_free),
+            Event::Unmapped(_) | Event::Uncopied(_) => !is_free.all(|is_free| is_free),
         }
     }
-    true
-}
 
-/// For each call, those that happened before it for certain.
-fn predecessors(calls: &[Call], dropped: Option<Rule>) -> Vec<Vec<usize>> {
-    let is_before = |earlier: &Call, later: &Call| {
-        let is_discarding = |call: &Call| matches!(call.event, Event::Removed(_));
-        let reaches = later.to().is_some_and(|to| earlier.touches(to));
-        if is_discarding(earlier) {
-            return dropped != Some(Rule::DiscardLast) && reaches && earlier.read < later.read;
+    /// Lemma 5: whether there certainly is memory.
+    fn has_memory(&self, piece: Piece) -> bool {
+        match piece.origin() {
+            Some(origin) => self.witness.knows_any(origin),
+            None => matches!(piece.what, What::Left | What::Discarded),
         }
-        if is_discarding(later) {
-            let is_moved = earlier.to().is_some() && earlier.meets(later);
-            return dropped != Some(Rule::DiscardLast) && is_moved && earlier.read < later.read;
-        }
-        dropped != Some(Rule::BeforeReturn) && reaches && earlier.read < later.last
-    };
-    let of = |index: usize| {
-        let others = (0..calls.len()).filter(move |&other| other != index);
-        others.filter(|&other| is_before(&calls[other], &calls[index])).collect()
-    };
-    (0..calls.len()).map(of).collect()
+    }
+
+    /// Lemma 6: what may be at the same places when a mapping has grown, as far as a call that is left wants memory.
+    fn grown<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = Vec<Piece>> + 'a {
+        let holes = node.pieces.iter().enumerate().filter(|(_, piece)| piece.what == What::Nothing);
+        // Neighbours that are both free are one piece; and nobody knows what lies before the first that a call touches.
+        holes.flat_map(move |(index, &hole)| {
+            let ends = node.left.iter().filter_map(|&call| {
+                let part = self.calls[call].from().intersection(hole.range());
+                (part.pages > 0).then(|| part.end())
+            });
+            let ends: BTreeSet<PageNumber> = ends.collect();
+            ends.into_iter().map(move |end| {
+                let mut pieces = node.pieces.clone();
+                let pages = end.0 - hole.at.0;
+                pieces[index] = Piece { pages, what: What::Left, ..hole };
+                if pages < hole.pages {
+                    pieces.insert(index + 1, Piece { at: end, pages: hole.pages - pages, what: What::Nothing });
+                }
+                joined(pieces)
+            })
+        })
+    }
 }
 
 /// What the books have wherever a call touches, in order.
@@ -217,85 +323,12 @@ fn untouched(calls: &[Call]) -> Vec<Piece> {
     pieces
 }
 
-/// What `call` makes of `pieces`; `None` if it cannot be.
-fn after(pieces: &[Piece], call: &Call, dropped: Option<Rule>, witness: &impl Witness) -> Option<Vec<Piece>> {
-    let from = call.from();
-    let is_nothing = |piece: &Piece| piece.what == What::Nothing;
-    let mut found = pieces.iter().filter_map(|piece| piece.within(from));
-    // Lemma 6. An unmapping may be of more than what is there, but not of nothing; what a discarding does to nothing is nothing.
-    let is_possible = match call.event {
-        Event::Unmapped(_) => !found.all(|piece| is_nothing(&piece)),
-        Event::Remapped { .. } => !found.any(|piece| is_nothing(&piece)),
-        Event::Removed(_) | Event::Uncopied(_) => true,
-    };
-    if !is_possible {
-        return None;
-    }
-    let mut result: Vec<Piece> = Vec::with_capacity(pieces.len() + 4);
-    keep_beside(from, pieces, &mut result);
-    match call.event {
-        Event::Removed(_) => {
-            let found = pieces.iter().filter_map(|piece| piece.within(from));
-            result.extend(
-                found.map(|piece| Piece {
-                    what: if is_nothing(&piece) { piece.what } else { What::Discarded },
-                    ..piece
-                }),
-            );
-        }
-        event => {
-            let is_left = matches!(event, Event::Remapped { .. }) && call.end.is_none();
-            let what = if is_left { What::Left } else { What::Nothing };
-            result.push(Piece { at: from.start, pages: from.pages, what });
-        }
-    }
-    if let Some(place) = call.to() {
-        let is_mapped = |piece: Piece| match piece.origin() {
-            Some(origin) => witness.knows_any(origin),
-            None => piece.what == What::Left || piece.what == What::Discarded,
-        };
-        let is_taken = pieces.iter().filter_map(|piece| piece.within(place)).any(is_mapped);
-        if is_taken && dropped != Some(Rule::FreePlace) {
-            return None;
-        }
-        let mut others = Vec::with_capacity(result.len() + 4);
-        keep_beside(place, &result, &mut others);
-        let moved = pieces.iter().filter_map(|piece| piece.within(from));
-        others.extend(moved.map(|piece| Piece { at: PageNumber(piece.at.0 - from.start.0 + place.start.0), ..piece }));
-        result = others;
-    }
-    result.sort_unstable();
-    Some(joined(result))
-}
-
 /// The parts of `pieces` that are not in `range`.
 fn keep_beside(range: PageRange, pieces: &[Piece], kept: &mut Vec<Piece>) {
     for piece in pieces {
         kept.extend(piece.within(PageRange { start: PageNumber(0), pages: range.start.0 }));
         kept.extend(piece.within(PageRange { start: range.end(), pages: u64::MAX - range.end().0 }));
     }
-}
-
-/// Lemma 6: what may be at the same places when a mapping has grown, as far as a call that is left wants memory.
-fn grown<'a>(node: &'a Node, calls: &'a [Call]) -> impl Iterator<Item = Vec<Piece>> + 'a {
-    let holes = node.pieces.iter().enumerate().filter(|(_, piece)| piece.what == What::Nothing);
-    // Neighbours that are both free are one piece; and nobody knows what lies before the first that a call touches.
-    holes.flat_map(move |(index, &hole)| {
-        let wanted = |call: &Call| {
-            let part = call.from().intersection(hole.range());
-            (part.pages > 0 && !matches!(call.event, Event::Removed(_))).then(|| part.end())
-        };
-        let ends: BTreeSet<PageNumber> = node.left.iter().filter_map(|&call| wanted(&calls[call])).collect();
-        ends.into_iter().map(move |end| {
-            let mut pieces = node.pieces.clone();
-            let pages = end.0 - hole.at.0;
-            pieces[index] = Piece { pages, what: What::Left, ..hole };
-            if pages < hole.pages {
-                pieces.insert(index + 1, Piece { at: end, pages: hole.pages - pages, what: What::Nothing });
-            }
-            joined(pieces)
-        })
-    })
 }
 
 /// Neighbours that belong together, as one.

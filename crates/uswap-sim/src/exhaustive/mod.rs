@@ -65,10 +65,9 @@ pub struct Report {
 
 /// Takes all schedules of `size`, up to `limit` states; with a rule dropped, stops where that is found.
 pub fn run(size: Size, dropped: Option<Rule>, limit: u64) -> Report {
-    let mut search =
-        Search { size, dropped, limit, seen: HashSet::default(), steps: Vec::new(), report: Report::default() };
+    let mut search = Search { dropped, limit, seen: HashSet::default(), steps: Vec::new(), report: Report::default() };
     for begin in begins(size.places) {
-        search.explore(&World::new(size, &begin, order(size, dropped)), &begin);
+        search.explore(&World::new(size, &begin, order(dropped)), &begin);
     }
     search.report
 }
@@ -79,7 +78,7 @@ pub fn sample(size: Size, seed: u64, count: u64) -> Report {
     let mut report = Report::default();
     for _ in 0..count {
         let begin: Vec<Kind> = (0..size.places).map(|_| Kind::ALL[chance.index(Kind::ALL.len())]).collect();
-        let mut world = World::new(size, &begin, order(size, None));
+        let mut world = World::new(size, &begin, order(None));
         let mut steps = Vec::new();
         loop {
             judge(&world, &begin, &steps, None, &mut report);
@@ -99,12 +98,8 @@ pub fn sample(size: Size, seed: u64, count: u64) -> Report {
     report
 }
 
-fn order(size: Size, dropped: Option<Rule>) -> EventOrder {
-    let mut order = dropped.map_or_else(EventOrder::default, EventOrder::without);
-    if size.leaves_mapped {
-        order.expect_no_unmappings();
-    }
-    order
+fn order(dropped: Option<Rule>) -> EventOrder {
+    dropped.map_or_else(EventOrder::default, EventOrder::without)
 }
 
 /// All that may be at the places at first.
@@ -119,7 +114,6 @@ fn begins(places: usize) -> Vec<Vec<Kind>> {
 }
 
 struct Search {
-    size: Size,
     dropped: Option<Rule>,
     limit: u64,
     seen: HashSet<u128, FxBuildHasher>,
@@ -134,7 +128,7 @@ impl Search {
         }
         self.report.states += 1;
         self.report.is_cut = self.report.states >= self.limit;
-        judge(world, begin, &self.steps, self.dropped.map(|_| order(self.size, None)), &mut self.report);
+        judge(world, begin, &self.steps, self.dropped.map(|_| order(None)), &mut self.report);
         for step in world.steps() {
             let mut next = world.clone();
             next.take(step);

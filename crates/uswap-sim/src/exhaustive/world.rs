@@ -318,7 +318,7 @@ impl World {
             Call::Move { from, to, leaves } => {
                 let (from, place) = (from.range(self.size.pages), Part { place: to, ..from }.range(self.size.pages));
                 self.unmap(thread, place);
-                self.report(thread, Event::Remapped { from, to: place.start });
+                self.report(thread, Event::Remapped { from, to: place.start, may_stay: leaves });
                 for index in 0..from.pages {
                     let (old, new) = (self.index(from.start.plus(index)), self.index(place.start.plus(index)));
                     self.pages[new] = std::mem::take(&mut self.pages[old]);
@@ -461,7 +461,7 @@ fn apply(books: &mut PageTable, event: Event) {
             forget(books, known);
             books.forget(range);
         }
-        Event::Remapped { from, to } => {
+        Event::Remapped { from, to, .. } => {
             apply(books, Event::Unmapped(from.moved_to(to)));
             books.adopt(from.moved_to(to));
             forget(books, known.clone());
@@ -487,7 +487,7 @@ fn packed(event: Event) -> (u8, u64, u64, u64) {
     match event {
         Event::Removed(range) => (0, range.start.0, range.pages, 0),
         Event::Unmapped(range) => (1, range.start.0, range.pages, 0),
-        Event::Remapped { from, to } => (2, from.start.0, from.pages, to.0),
+        Event::Remapped { from, to, may_stay } => (2 + u8::from(may_stay), from.start.0, from.pages, to.0),
         Event::Uncopied(_) => unreachable!("it is never reported"),
     }
 }
@@ -497,6 +497,6 @@ fn unpacked((kind, start, pages, to): (u8, u64, u64, u64)) -> Event {
     match kind {
         0 => Event::Removed(range),
         1 => Event::Unmapped(range),
-        _ => Event::Remapped { from: range, to: PageNumber(to) },
+        _ => Event::Remapped { from: range, to: PageNumber(to), may_stay: kind == 3 },
     }
 }

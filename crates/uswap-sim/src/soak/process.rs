@@ -264,7 +264,7 @@ impl Process {
     fn post(&mut self, thread: usize, call: Call) {
         let event = match call {
             Call::Discard { range, .. } => Event::Removed(range),
-            Call::Remap { from, to } => Event::Remapped { from, to },
+            Call::Remap { from, to } => Event::Remapped { from, to, may_stay: false },
             Call::Unmap { range, .. } => Event::Unmapped(range),
         };
         self.mm.events.push_back(Message::Event { thread, event });
