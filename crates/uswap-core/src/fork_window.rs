@@ -11,6 +11,8 @@ use crate::units::{PageNumber, PageRange};
 pub enum Note {
     /// The page was brought in.
     Installed(PageNumber),
+    /// Memory was adopted while the program was changing its memory, before the window.
+    Came(PageRange),
     /// An event was read.
     Read(Event),
     /// Everything that was read has been put in order: what it came to stands before this.
@@ -58,6 +60,7 @@ impl ForkWindow {
     pub fn note(&mut self, note: Note) {
         match note {
             Note::Installed(page) => self.done.push(Done::Installed(page)),
+            Note::Came(range) => self.order.came(range),
             Note::Read(event) => self.order.read(event),
             Note::Settled => self.order.clear(),
             Note::Applied(event) => self.done.push(Done::Event(event)),

@@ -272,7 +272,8 @@ impl Engine {
     fn hand_over_events(&self) {
         let _gate = self.gate.shut();
         let mut order = self.order.lock();
-        let notes: Vec<Note> = order.log().iter().map(|&event| Note::Read(event)).collect();
+        let came = order.all_that_came().iter().map(|&range| Note::Came(range));
+        let notes: Vec<Note> = came.chain(order.log().iter().map(|&event| Note::Read(event))).collect();
         order.clear();
         drop(order);
         self.note_aside(&notes);
@@ -389,6 +390,7 @@ impl Engine {
                 core.adopt(range);
                 core.found_present(range);
             }
+            Note::Came(range) => self.order.lock().came(range),
             Note::Read(event) => self.keep_event(event),
             Note::Applied(event) => self.apply(event),
             Note::Settled => self.events_are_settled(),

@@ -154,6 +154,8 @@ pub enum Rule {
     FreePlace,
     /// Memory that comes unreported has grown behind other (Lemma 6).
     Grown,
+    /// Or it was adopted while the program was changing its memory (Lemma 6).
+    Came,
     /// All orders are looked at, not the first that is possible.
     AllOrders,
     /// What has content is registered (Lemma 7).
@@ -164,24 +166,30 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 9] = [
+    pub const ALL: [Rule; 10] = [
         Rule::Settled,
         Rule::OwnEnd,
         Rule::BeforeReturn,
         Rule::DiscardLast,
         Rule::FreePlace,
         Rule::Grown,
+        Rule::Came,
         Rule::AllOrders,
         Rule::Registered,
         Rule::Present,
     ];
 }
 
+/// Ranges of memory that came that are kept apart.
+const CAME_MAX: usize = 64;
+
 /// Events between their reading and their application.
 #[derive(Clone, Debug, Default)]
 pub struct EventOrder {
     /// As they were read.
     log: Vec<Event>,
+    /// Memory that was taken in while the program was changing its memory.
+    came: Vec<PageRange>,
     dropped: Option<Rule>,
 }
 
@@ -198,6 +206,25 @@ impl EventOrder {
     /// Takes in an event that was read.
     pub fn read(&mut self, event: Event) {
         self.log.push(event);
+    }
+
+    /// `range` was adopted, if it could, while the program was changing its memory and nothing was held: what is there may have come
+    /// after calls that are not read yet.
+    pub fn came(&mut self, range: PageRange) {
+        if self.came.len() < CAME_MAX {
+            return self.came.push(range);
+        }
+        // One range that has them all tells less, and nothing wrong.
+        let (first, last) =
+            self.came.drain(..).chain([range]).fold((range.start, range.end()), |(first, last), range| {
+                (first.min(range.start), last.max(range.end()))
+            });
+        self.came.push(PageRange { start: first, pages: last.0 - first.0 });
+    }
+
+    /// What was adopted meanwhile.
+    pub fn all_that_came(&self) -> &[PageRange] {
+        &self.came
     }
 
     /// What was read and is not applied.
@@ -218,6 +245,7 @@ impl EventOrder {
     /// What was read has been applied.
     pub fn clear(&mut self) {
         self.log.clear();
+        self.came.clear();
     }
 
     /// What all that was read comes to, at a moment when nothing was being changed and everything had been read.
@@ -240,7 +268,7 @@ impl EventOrder {
                 call.append_to(&mut events);
                 continue;
             }
-            let orders = search::orders(&calls, self.dropped, witness);
+            let orders = search::orders(&calls, &self.came, self.dropped, witness);
             match verdict::decide(&calls, orders, self.dropped, witness) {
                 Settlement::Decided(decided) => events.extend(decided),
                 other => return other,

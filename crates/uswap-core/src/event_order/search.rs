@@ -11,7 +11,8 @@
 //! - Lemma 6: *memory that comes unreported has grown.* A call finds registered memory: a mremap all over, an unmapping somewhere.
 //!   Where nothing is, a mapping that ended just before must have grown there, at any time before: without a gap, so over
 //!   all that was free up to there. What has grown is registered and empty, and stays until a call takes it. Growth as
-//!   far as a call wants memory stands for that to other ends: nothing else tells these apart.
+//!   far as a call wants memory stands for that to other ends: nothing else tells these apart. Or it was adopted while the
+//!   program was changing its memory: the engine tells what it has adopted so, and that may be filled.
 //! - *No other order of two calls is excluded.* So the true order is among those that are found, and if all leave the same
 //!   behind, that is there.
 
@@ -35,9 +36,9 @@ pub(super) enum What {
     From(PageNumber),
     /// Nothing, or memory that was never filled.
     Nothing,
-    /// What the program has discarded.
+    /// What the program has discarded, or has mapped anew: registered, and unknown to the books.
     Discarded,
-    /// Nothing, and mapped: a mremap with `MREMAP_DONTUNMAP` has left it behind, or it has grown there.
+    /// Registered and empty: a mremap with `MREMAP_DONTUNMAP` has left it behind, or it has grown there.
     Left,
 }
 
@@ -99,20 +100,20 @@ pub(super) enum Orders {
 }
 
 /// All outcomes of `calls`. A mremap that may have left its old place mapped has both ends, in turn.
-pub(super) fn orders(calls: &[Call], dropped: Option<Rule>, witness: &impl Witness) -> Orders {
-    match attempt(calls, Rules { dropped, is_owned: true }, witness) {
+pub(super) fn orders(calls: &[Call], came: &[PageRange], dropped: Option<Rule>, witness: &impl Witness) -> Orders {
+    match attempt(calls, came, Rules { dropped, is_owned: true }, witness) {
         // The program has a race of its own: somebody took memory away that another thread's call was about.
-        Orders::All(none) if none.is_empty() => attempt(calls, Rules { dropped, is_owned: false }, witness),
+        Orders::All(none) if none.is_empty() => attempt(calls, came, Rules { dropped, is_owned: false }, witness),
         found => found,
     }
 }
 
-fn attempt(calls: &[Call], rules: Rules, witness: &impl Witness) -> Orders {
+fn attempt(calls: &[Call], came: &[PageRange], rules: Rules, witness: &impl Witness) -> Orders {
     let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
     let mut outcomes = Vec::new();
     for calls in mixtures {
         let blocks = untouched(&calls).iter().map(Piece::range).collect();
-        let search = Search { calls: &calls, rules, witness, blocks };
+        let search = Search { calls: &calls, came, rules, witness, blocks };
         if !search.add_outcomes(&mut outcomes) {
             return Orders::TooMany;
         }
@@ -143,6 +144,7 @@ struct Node {
 
 struct Search<'a, W> {
     calls: &'a [Call],
+    came: &'a [PageRange],
     rules: Rules,
     witness: &'a W,
     /// What happens in one of these has nothing to do with another: there is memory between them that nobody touches.
@@ -196,9 +198,12 @@ impl<W: Witness> Search<'_, W> {
             stack.push(node);
             return;
         }
+        let without_call = |pieces| Node { left: node.left.clone(), pieces, order: node.order.clone() };
         if self.rules.obey(Rule::Grown) {
-            let grown = self.grown(node);
-            stack.extend(grown.map(|pieces| Node { left: node.left.clone(), pieces, order: node.order.clone() }));
+            stack.extend(self.grown(node).map(without_call));
+        }
+        if self.rules.obey(Rule::Came) {
+            stack.extend(self.adopted(node).map(without_call));
         }
         // What was read first is looked at first.
         stack.extend(next.iter().rev().filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))));
@@ -295,14 +300,18 @@ impl<W: Witness> Search<'_, W> {
             });
             let ends: BTreeSet<PageNumber> = ends.collect();
             ends.into_iter().map(move |end| {
-                let mut pieces = node.pieces.clone();
-                let pages = end.0 - hole.at.0;
-                pieces[index] = Piece { pages, what: What::Left, ..hole };
-                if pages < hole.pages {
-                    pieces.insert(index + 1, Piece { at: end, pages: hole.pages - pages, what: What::Nothing });
-                }
-                joined(pieces)
+                let grown = PageRange { start: hole.at, pages: end.0 - hole.at.0 };
+                filled(&node.pieces, index, grown, What::Left)
             })
+        })
+    }
+
+    /// Lemma 6: what may be at the same places when memory that had come there was adopted. It may have been filled before.
+    fn adopted<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = Vec<Piece>> + 'a {
+        let holes = node.pieces.iter().enumerate().filter(|(_, piece)| piece.what == What::Nothing);
+        holes.flat_map(move |(index, hole)| {
+            let parts = self.came.iter().map(|came| came.intersection(hole.range())).filter(|part| part.pages > 0);
+            parts.map(move |part| filled(&node.pieces, index, part, What::Discarded))
         })
     }
 }
@@ -329,6 +338,18 @@ fn keep_beside(range: PageRange, pieces: &[Piece], kept: &mut Vec<Piece>) {
         kept.extend(piece.within(PageRange { start: PageNumber(0), pages: range.start.0 }));
         kept.extend(piece.within(PageRange { start: range.end(), pages: u64::MAX - range.end().0 }));
     }
+}
+
+/// `pieces`, of which the one of this index is a hole, with something at a part of that.
+fn filled(pieces: &[Piece], index: usize, part: PageRange, what: What) -> Vec<Piece> {
+    let hole = pieces[index];
+    let before = PageRange { start: hole.at, pages: part.start.0 - hole.at.0 };
+    let behind = PageRange { start: part.end(), pages: hole.range().end().0 - part.end().0 };
+    let mut result = pieces.to_vec();
+    result[index] = Piece { at: part.start, pages: part.pages, what };
+    result.extend([before, behind].into_iter().filter_map(|range| hole.within(range)));
+    result.sort_unstable();
+    joined(result)
 }
 
 /// Neighbours that belong together, as one.

@@ -41,6 +41,8 @@ pub enum Step {
     Report(usize),
     /// The discarding that was reported takes effect.
     Discard(usize),
+    /// The engine adopts a place, while the program is changing its memory.
+    Adopt(usize),
 }
 
 /// A call, with which it does something to a place, or to one page of it.
@@ -157,6 +159,7 @@ impl World {
     }
 
     pub fn with_order(&self, mut order: EventOrder) -> World {
+        self.order.all_that_came().iter().for_each(|&range| order.came(range));
         self.order.log().iter().for_each(|&event| order.read(event));
         World { order, ..self.clone() }
     }
@@ -168,7 +171,7 @@ impl World {
         let half = |salt: u64| {
             let mut hasher = FxHasher::default();
             salt.hash(&mut hasher);
-            (&self.begin, &self.pages, &threads, self.order.log()).hash(&mut hasher);
+            (&self.begin, &self.pages, &threads, self.order.log(), self.order.all_that_came()).hash(&mut hasher);
             hasher.finish()
         };
         u128::from(half(0x9e37_79b9)) << 64 | u128::from(half(0x85eb_ca6b_0000_0001))
@@ -212,6 +215,14 @@ impl World {
             {
                 steps.extend(self.calls().into_iter().map(|call| Step::Call(index, call)));
             }
+        }
+        // Not while events are held; and where nothing is changing it is how a schedule may begin.
+        let is_changing = self.threads.iter().any(|thread| !thread.reports.is_empty());
+        if is_changing && !self.order.holds() {
+            let is_foreign = |&place: &usize| {
+                self.of(self.whole(place).range(self.size.pages)).all(|page| page.is_mapped && !page.is_registered)
+            };
+            steps.extend((0..self.size.places).filter(is_foreign).map(Step::Adopt));
         }
         steps
     }
@@ -284,6 +295,13 @@ impl World {
                 let report = self.threads[thread].reports.pop().expect("it has one");
                 self.order.read(unpacked(report));
                 self.return_if_done(thread);
+            }
+            Step::Adopt(place) => {
+                let range = self.whole(place).range(self.size.pages);
+                self.order.came(range);
+                self.change(range, |page| {
+                    (page.is_registered, page.is_present) = (page.is_mapped, page.is_mapped || page.is_present);
+                });
             }
             Step::Discard(thread) => {
                 let (start, pages) = self.threads[thread].discards.take().expect("it discards");

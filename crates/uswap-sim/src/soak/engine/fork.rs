@@ -241,6 +241,7 @@ fn apply(note: Note, process: &mut Process, world: &mut World) {
                 core.found_present(range)
             });
         }
+        Note::Came(range) => process.order.came(range),
         Note::Read(event) => process.read_event(event, world),
         Note::Applied(event) => process.apply(event, world),
         Note::Settled => process.events_are_settled(),
