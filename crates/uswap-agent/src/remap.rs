@@ -36,9 +36,6 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     place: *mut c_void,
 ) -> *mut c_void {
-    if flags & libc::MREMAP_DONTUNMAP != 0 {
-        left_mapped::note();
-    }
     let real = REAL.known();
     if real.is_null() {
         // Before the agent has started.
@@ -50,6 +47,7 @@ pub unsafe extern "C" fn mremap(
     let one = |address: *mut c_void, old_len: usize, new_len: usize, place: *mut c_void| {
         let mut tries = 0;
         loop {
+            let _posted = (flags & libc::MREMAP_DONTUNMAP != 0).then(|| left_mapped::post(address as usize));
             // SAFETY: the caller's promise.
             let moved = unsafe { real(address, old_len, new_len, flags, place) };
             // SAFETY: libc gives each thread a number of its own.

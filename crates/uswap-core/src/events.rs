@@ -20,7 +20,19 @@ impl Core {
         match event {
             Event::Removed(range) => self.removed(range),
             Event::Unmapped(range) => self.unmapped(range),
-            Event::Remapped { from, to } => self.remapped(from.start, to, from.pages),
+            Event::Remapped { from, to, .. } => self.remapped(from.start, to, from.pages),
+            Event::Uncopied(range) => self.uncopied(range),
+        }
+    }
+
+    /// Stored copies of resident pages may be of other content: they count no more.
+    fn uncopied(&mut self, range: PageRange) {
+        for number in range.start.0..range.end().0 {
+            let page = PageNumber(number);
+            if let Some(PageState::Resident { clean: Some(entry) }) = self.pages.get(page) {
+                self.pages.set(page, PageState::Resident { clean: None });
+                self.drop_clean(Some(entry));
+            }
         }
     }
 

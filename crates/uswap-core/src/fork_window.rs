@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::event_order::{Event, EventOrder};
+use crate::event_order::{Event, EventOrder, Mappings, Settlement, Witness};
 use crate::page_table::{PageState, PageTable};
 use crate::units::{PageNumber, PageRange};
 
@@ -11,16 +11,14 @@ use crate::units::{PageNumber, PageRange};
 pub enum Note {
     /// The page was brought in.
     Installed(PageNumber),
+    /// Memory was adopted while the program was changing its memory, before the window.
+    Came(PageRange),
     /// An event was read.
     Read(Event),
-    /// Everything had been read, and nothing was being changed.
+    /// Everything that was read has been put in order: what it came to stands before this.
     Settled,
-    /// After that: what had arrived there, and was undecided, is there still, or is not.
-    Decided(PageRange, bool),
-    /// After that: what was in doubt has been unmapped.
-    Gone(PageRange),
-    /// After that: whatever else was in doubt is there.
-    Certain,
+    /// What was read came to this, among others.
+    Applied(Event),
 }
 
 /// What a page is, beside the books.
@@ -53,32 +51,25 @@ impl ForkWindow {
         Self { done: Vec::with_capacity(notes), order: EventOrder::default() }
     }
 
-    /// As [`EventOrder::expect_no_unmappings`].
-    pub fn expect_no_unmappings(&mut self) {
-        self.order.expect_no_unmappings();
+    /// One that goes on with what was read.
+    pub fn with_order(order: EventOrder) -> Self {
+        Self { done: Vec::new(), order }
     }
 
     /// Takes a note.
-    pub fn note(&mut self, note: Note, books: &PageTable) {
+    pub fn note(&mut self, note: Note) {
         match note {
             Note::Installed(page) => self.done.push(Done::Installed(page)),
-            Note::Read(event) => {
-                self.order.read(event);
-                while let Some(event) = self.order.next(|range| any_adopted(range, &self.done, books)) {
-                    self.done.push(Done::Event(event));
-                }
-            }
-            Note::Settled | Note::Decided(..) => {
-                if let Note::Decided(place, is_there) = note {
-                    self.order.decide(place, is_there);
-                }
-                while let Some(event) = self.order.next_of_all(|range| any_adopted(range, &self.done, books)) {
-                    self.done.push(Done::Event(event));
-                }
-            }
-            Note::Gone(range) => self.done.push(Done::Event(Event::Unmapped(range))),
-            Note::Certain => self.order.end_doubts(),
+            Note::Came(range) => self.order.came(range),
+            Note::Read(event) => self.order.read(event),
+            Note::Settled => self.order.clear(),
+            Note::Applied(event) => self.done.push(Done::Event(event)),
         }
+    }
+
+    /// As [`EventOrder::settle`], by the books and what was noted beside them.
+    pub fn settle(&self, books: &PageTable, kernel: &impl Mappings) -> Settlement {
+        self.order.settle_with(&Noted { window: self, books, kernel })
     }
 
     /// The events that were read.
@@ -95,7 +86,7 @@ impl ForkWindow {
                 Done::Event(Event::Removed(range) | Event::Unmapped(range)) if range.contains(page) => {
                     return Beside::Discarded;
                 }
-                Done::Event(Event::Remapped { from, to }) => {
+                Done::Event(Event::Remapped { from, to, .. }) => {
                     if from.moved_to(to).contains(page) {
                         page = PageNumber(page.0 - to.0 + from.start.0);
                     } else if from.contains(page) {
@@ -109,35 +100,53 @@ impl ForkWindow {
     }
 }
 
-/// Whether any page of `range` is adopted, by the notes and the books.
-fn any_adopted(range: PageRange, notes: &[Done], books: &PageTable) -> bool {
-    let is_adopted = |page: PageNumber| {
-        let noted = notes.iter().rev().find_map(|done| match *done {
-            Done::Installed(installed) => (installed == page).then_some(true),
-            Done::Event(Event::Unmapped(range)) => range.contains(page).then_some(false),
-            Done::Event(Event::Remapped { from, to }) => from.moved_to(to).contains(page).then_some(true),
-            Done::Event(Event::Removed(_)) => None,
-        });
-        noted.unwrap_or_else(|| books.get(page).is_some())
-    };
-    // What is adopted begins at one of these.
-    let begins = |done: &Done| match *done {
-        Done::Installed(page) => page,
-        Done::Event(Event::Unmapped(range) | Event::Removed(range)) => range.end(),
-        Done::Event(Event::Remapped { to, .. }) => to,
-    };
-    let mut at = Some(range.start);
-    let in_books = core::iter::from_fn(|| {
-        let next = books.next_adopted_range(at?).filter(|next| next.start < range.end());
-        at = next.map(PageRange::end);
-        next.map(|next| next.start.max(range.start))
-    });
-    notes
-        .iter()
-        .map(begins)
-        .chain(in_books)
-        .chain([range.start])
-        .any(|start| range.contains(start) && is_adopted(start))
+/// The books, with what was noted beside them, and the kernel.
+struct Noted<'a, M> {
+    window: &'a ForkWindow,
+    books: &'a PageTable,
+    kernel: &'a M,
+}
+
+impl<M> Noted<'_, M> {
+    /// What of `range` is known, page by page: a window is short, and this is asked for when calls meet.
+    fn pages(&self, range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> {
+        let state = |page| match self.window.look_up(page, self.books) {
+            Beside::Known(_, state) => state.filter(|&state| state != PageState::Untouched),
+            Beside::Installed => Some(PageState::Resident { clean: None }),
+            Beside::Discarded => None,
+        };
+        (range.start.0..range.end().0).map(PageNumber).filter_map(move |page| Some((page, state(page)?)))
+    }
+}
+
+impl<M: Mappings> Mappings for Noted<'_, M> {
+    fn is_registered(&self, range: PageRange) -> Option<bool> {
+        self.kernel.is_registered(range)
+    }
+
+    fn is_present(&self, page: PageNumber) -> Option<bool> {
+        self.kernel.is_present(page)
+    }
+}
+
+impl<M: Mappings> Witness for Noted<'_, M> {
+    fn knows_any(&self, range: PageRange) -> bool {
+        self.pages(range).next().is_some()
+    }
+
+    fn known(&self, range: PageRange) -> Vec<(PageNumber, PageState)> {
+        self.pages(range).collect()
+    }
+
+    fn may_have_gone(&self, page: PageNumber) -> bool {
+        let is_discarding = |done: &Done| matches!(done, Done::Event(Event::Removed(_)));
+        let was_discarded = |page| self.books.was_discarded(page);
+        let before = match self.window.look_up(page, self.books) {
+            Beside::Known(before, _) => was_discarded(before),
+            Beside::Installed | Beside::Discarded => true,
+        };
+        before || was_discarded(page) || self.window.done.iter().any(is_discarding)
+    }
 }
 
 #[cfg(test)]
@@ -148,8 +157,8 @@ mod tests {
         PageRange { start: PageNumber(start), pages }
     }
 
-    fn moved(from: PageRange, to: u64) -> Note {
-        Note::Read(Event::Remapped { from, to: PageNumber(to) })
+    fn moved(from: PageRange, to: u64) -> Event {
+        Event::Remapped { from, to: PageNumber(to), may_stay: false }
     }
 
     fn books(adopted: &[PageRange]) -> PageTable {
@@ -163,26 +172,48 @@ mod tests {
         books
     }
 
+    /// Everything is registered, and nothing there.
+    struct Registered;
+
+    impl Mappings for Registered {
+        fn is_registered(&self, _: PageRange) -> Option<bool> {
+            Some(true)
+        }
+
+        fn is_present(&self, _: PageNumber) -> Option<bool> {
+            Some(false)
+        }
+    }
+
+    fn settle(window: &mut ForkWindow, books: &PageTable) {
+        let Settlement::Decided(events) = window.settle(books, &Registered) else { panic!("it is clear") };
+        events.into_iter().for_each(|event| window.note(Note::Applied(event)));
+        window.note(Note::Settled);
+    }
+
     #[test]
     fn a_page_is_looked_up_newest_first() {
         let books = books(&[range(100, 10), range(200, 5)]);
         let mut window = ForkWindow::with_capacity(8);
         let known = |page| Beside::Known(PageNumber(page), Some(PageState::SwappedZero));
         assert_eq!(window.look_up(PageNumber(100), &books), known(100));
-        window.note(moved(range(100, 10), 300), &books);
+        window.note(Note::Read(moved(range(100, 10), 300)));
+        window.note(Note::Read(Event::Unmapped(range(100, 10))));
+        // What was read counts when it is settled.
+        assert!(window.order().holds());
+        assert_eq!(window.look_up(PageNumber(100), &books), known(100));
+        settle(&mut window, &books);
+        assert!(!window.order().holds());
         assert_eq!(window.look_up(PageNumber(300), &books), known(100));
         assert_eq!(window.look_up(PageNumber(100), &books), Beside::Discarded);
-        window.note(Note::Installed(PageNumber(300)), &books);
+        window.note(Note::Installed(PageNumber(300)));
         assert_eq!(window.look_up(PageNumber(300), &books), Beside::Installed);
-        window.note(Note::Read(Event::Unmapped(range(100, 10))), &books);
-        window.note(moved(range(300, 10), 100), &books);
-        // It may be older than the first, and leave it alone.
-        assert!(window.order().holds());
-        window.note(Note::Settled, &books);
-        assert_eq!(window.order().undecided(), Some(range(300, 10)));
-        window.note(Note::Decided(range(300, 10), false), &books);
+        window.note(Note::Read(moved(range(300, 10), 100)));
+        window.note(Note::Read(Event::Unmapped(range(300, 10))));
+        settle(&mut window, &books);
         assert_eq!(window.look_up(PageNumber(100), &books), Beside::Installed);
-        window.note(Note::Read(Event::Removed(range(100, 1))), &books);
+        window.note(Note::Read(Event::Removed(range(100, 1))));
+        settle(&mut window, &books);
         assert_eq!(window.look_up(PageNumber(100), &books), Beside::Discarded);
     }
 
@@ -190,66 +221,13 @@ mod tests {
     fn events_are_put_in_order() {
         let books = books(&[range(100, 10), range(200, 5)]);
         let mut window = ForkWindow::with_capacity(8);
-        window.note(moved(range(100, 10), 300), &books);
-        window.note(moved(range(200, 5), 100), &books);
-        window.note(Note::Read(Event::Unmapped(range(200, 5))), &books);
-        assert!(window.order().holds());
-        window.note(Note::Read(Event::Unmapped(range(100, 10))), &books);
-        // By the events alone, what was moved to page 100 may have gone as well.
-        assert!(window.order().holds());
+        let unmapped = [Event::Unmapped(range(200, 5)), Event::Unmapped(range(100, 10))];
+        for event in [moved(range(200, 5), 100), unmapped[0], moved(range(100, 10), 300), unmapped[1]] {
+            window.note(Note::Read(event));
+        }
+        settle(&mut window, &books);
         let known = |page| Beside::Known(PageNumber(page), Some(PageState::SwappedZero));
         assert_eq!(window.look_up(PageNumber(100), &books), known(200));
         assert_eq!(window.look_up(PageNumber(300), &books), known(100));
-        window.note(Note::Settled, &books);
-        window.note(Note::Gone(range(103, 2)), &books);
-        window.note(Note::Certain, &books);
-        assert!(!window.order().holds());
-        assert_eq!(window.look_up(PageNumber(100), &books), known(200));
-        assert_eq!(window.look_up(PageNumber(103), &books), Beside::Discarded);
-    }
-
-    /// Against a plain set of pages.
-    #[test]
-    fn what_is_adopted_is_found() {
-        let mut random = 88_172_645_463_325_252u64;
-        let mut draw = |below: u64| {
-            for shift in [13i32, -7, 17] {
-                random ^= if shift > 0 { random << shift } else { random >> -shift };
-            }
-            random % below
-        };
-        for _ in 0..2000 {
-            let mut books = PageTable::new();
-            let mut plain = [false; 64];
-            for _ in 0..draw(4) {
-                let part = range(draw(50), draw(10));
-                books.adopt(part);
-                plain[part.start.0 as usize..part.end().0 as usize].fill(true);
-            }
-            let mut notes = Vec::new();
-            for _ in 0..draw(6) {
-                let part = range(draw(50), 1 + draw(10));
-                let place = |part: PageRange| part.start.0 as usize..part.end().0 as usize;
-                notes.push(match draw(4) {
-                    0 => {
-                        plain[part.start.0 as usize] = true;
-                        Done::Installed(part.start)
-                    }
-                    1 => {
-                        plain[place(part)].fill(false);
-                        Done::Event(Event::Unmapped(part))
-                    }
-                    2 => {
-                        let to = PageNumber(draw(50));
-                        plain[place(part.moved_to(to))].fill(true);
-                        Done::Event(Event::Remapped { from: part, to })
-                    }
-                    _ => Done::Event(Event::Removed(part)),
-                });
-            }
-            let asked = range(draw(50), 1 + draw(13));
-            let expected = plain[asked.start.0 as usize..asked.end().0 as usize].contains(&true);
-            assert_eq!(any_adopted(asked, &notes, &books), expected, "{asked:?} {notes:?}");
-        }
     }
 }

@@ -44,7 +44,7 @@ impl PageNumber {
 }
 
 /// Consecutive pages.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Hash)]
 pub struct PageRange {
     /// First page.
     pub start: PageNumber,

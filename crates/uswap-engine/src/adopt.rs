@@ -490,6 +490,7 @@ impl Engine {
             return None;
         }
         let registered = self.uffd.register(start, end - start).is_ok();
+        self.note_if_changing(PageRange::of_bytes(start, end));
         drop(gate);
         if registered {
             let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
@@ -509,10 +510,20 @@ impl Engine {
             let _gate = self.gate.pass();
             if !self.uffd.holds_events() && (looks + 1 >= LOOKS_MAX || !self.uffd.is_changing()) {
                 self.core().adopt(range);
-                return Some(self.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok());
+                let registered = self.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();
+                self.note_if_changing(range);
+                return Some(registered);
             }
         }
         None
+    }
+
+    /// With the gate held, after `range` was registered: if the program is changing its memory, what is there may be newer than
+    /// what is unread, and whoever puts that in order must know.
+    pub(crate) fn note_if_changing(&self, range: PageRange) {
+        if self.uffd.kernel_is_changing() {
+            self.order.lock().came(range);
+        }
     }
 
     /// Whether all of `range` is adopted and registered. Where there was a hole when it was registered, what is mapped there

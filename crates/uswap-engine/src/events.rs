@@ -1,10 +1,10 @@
 //! Events: what the program does to adopted memory, put in order and written into the books, or beside them while a fork
 //! needs them still.
 
-use uswap_core::event_order::{Doubt, Event};
+use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
-use uswap_sys::maps::MapQuery;
+use uswap_sys::report::Reason;
 use uswap_sys::uffd::Message;
 
 use crate::engine::Engine;
@@ -20,7 +20,8 @@ impl Engine {
             Message::Remap { from, to, len } => {
                 let pages = (len / PAGE_SIZE) as u64;
                 let from = PageRange { start: PageNumber::containing(from), pages };
-                Event::Remapped { from, to: PageNumber::containing(to) }
+                let may_stay = left_mapped::may_be_one(from.start.address());
+                Event::Remapped { from, to: PageNumber::containing(to), may_stay }
             }
             Message::Remove { start, end } => Event::Removed(PageRange::of_bytes(start, end)),
             Message::Unmap { start, end } => Event::Unmapped(PageRange::of_bytes(start, end)),
@@ -30,132 +31,77 @@ impl Engine {
             }
         };
         if frozen {
-            self.note_aside(Note::Read(event));
+            self.note_aside(&[Note::Read(event)]);
         } else {
-            self.put_in_order(event);
+            self.keep_event(event);
         }
     }
 
-    /// After messages have been read, with the gate still shut: when nothing is being changed, no event is due.
+    /// Keeps an event that was read until it is settled.
+    pub(crate) fn keep_event(&self, event: Event) {
+        let mut order = self.order.lock();
+        order.read(event);
+        self.uffd.hold_events(true);
+    }
+
+    /// With the gate shut: applies all that was read, if nothing is being changed, so that everything that has happened was
+    /// read. Nothing is filled until then. What the program changes meanwhile is unread, and so comes later: it does not matter,
+    /// unless the kernel was asked ([`Mappings`]).
     pub(crate) fn settle_events(&self, frozen: bool) {
-        let is_settled = if frozen { self.window.is_settled() } else { self.order.lock().is_empty() };
-        if is_settled || self.uffd.kernel_is_changing() {
+        let holds = if frozen { self.window.order(|order| order.holds()) } else { self.order.lock().holds() };
+        if !holds || self.uffd.kernel_is_changing() {
             return;
         }
-        if frozen {
-            self.settle_aside();
-        } else {
-            self.settle();
+        let settlement =
+            if frozen { self.settle_window() } else { self.order.lock().settle(self.core().pages(), self) };
+        match settlement {
+            Settlement::Decided(events) if frozen => self.settle_aside(events),
+            Settlement::Decided(events) => self.settle(events),
+            Settlement::Changing => {}
+            Settlement::Unclear(page) => self.end_unclear(page),
         }
     }
 
-    fn settle(&self) {
-        self.apply_all();
-        let undecided = || self.order.lock().undecided();
-        while let Some(place) = undecided() {
-            let Some(is_there) = self.is_there(place) else { return };
-            self.decide(place, is_there);
-        }
-        let doubts = self.order.lock().doubts().to_vec();
-        let Some(gone) = self.gone(&doubts) else { return };
-        gone.into_iter().for_each(|part| self.apply(Event::Unmapped(part)));
-        self.end_doubts();
+    fn settle(&self, events: Vec<Event>) {
+        events.into_iter().for_each(|event| self.apply(event));
+        self.order.lock().clear();
+        self.uffd.hold_events(false);
     }
 
-    /// As [`settle`](Self::settle), as far as the journal has room. The rest is settled when the window has been closed.
-    fn settle_aside(&self) {
-        self.note_aside(Note::Settled);
-        let undecided = || self.window.order(|order| order.undecided());
-        while let Some(place) = undecided().filter(|_| self.window.has_room_for(1)) {
-            let Some(is_there) = self.is_there(place) else { return };
-            self.note_aside(Note::Decided(place, is_there));
-        }
-        let doubts = self.window.order(|order| order.doubts().to_vec());
-        let Some(gone) = self.gone(&doubts) else { return };
-        if !doubts.is_empty() && self.window.has_room_for(gone.len() + 1) {
-            gone.into_iter().for_each(|part| self.note_aside(Note::Gone(part)));
-            self.note_aside(Note::Certain);
+    /// As [`settle`](Self::settle), if the journal has room. What it has no room for is settled when the window has been closed.
+    fn settle_aside(&self, events: Vec<Event>) {
+        if self.window.has_room_for(events.len() + 1) {
+            let mut notes: Vec<Note> = events.into_iter().map(Note::Applied).collect();
+            notes.push(Note::Settled);
+            self.note_aside(&notes);
         }
     }
 
-    /// Whether what a mremap has moved to `place` is there still; `None` when the program is changing its memory.
-    fn is_there(&self, place: PageRange) -> Option<bool> {
-        let begins_here = begins_at(place.start.address());
-        let is_there = begins_here && self.uffd.is_registered(place.start.address(), PAGE_SIZE)?;
-        // In this order: what an unread event tells of is counted still.
-        (!self.uffd.kernel_is_changing()).then_some(is_there)
+    /// Several threads have moved memory on to places of each other, and nothing tells which of it is where.
+    fn end_unclear(&self, page: PageNumber) {
+        self.fatal(format_args!(
+            "uswap: process {} moved memory by several threads at a time, and the kernel's reports do not tell which of it is \
+             at {:#x} now; it is ended, for it could read wrong data (docs/event-order.md)",
+            std::process::id(),
+            page.address()
+        ));
     }
 
-    /// What of `doubts` has been unmapped; `None` when the program is changing its memory.
-    fn gone(&self, doubts: &[Doubt]) -> Option<Vec<PageRange>> {
-        let mut gone = Vec::new();
-        for doubt in doubts {
-            let start = doubt.place.start.address();
-            if doubt.from_its_start && self.uffd.is_registered(start, PAGE_SIZE)? && !begins_at(start) {
-                // Something has grown over it.
-                gone.push(doubt.range);
-                continue;
-            }
-            let mut parts = vec![doubt.range];
-            while let Some(part) = parts.pop() {
-                match self.uffd.is_registered(part.start.address(), part.pages as usize * PAGE_SIZE)? {
-                    true => {}
-                    false if part.pages == 1 => gone.push(part),
-                    false => parts.extend(part.halves()),
-                }
-            }
-        }
-        (doubts.is_empty() || !self.uffd.kernel_is_changing()).then_some(gone)
-    }
-
-    /// Applies the events that may be applied, now that `event` has been read.
-    pub(crate) fn put_in_order(&self, event: Event) {
-        let mut order = self.order.lock();
-        if left_mapped::is_used() {
-            order.expect_no_unmappings();
-        }
-        order.read(event);
-        while let Some(event) = order.next(|range| self.core().pages().has_adopted(range)) {
-            self.apply(event);
-        }
-        self.uffd.hold_events(order.holds());
-    }
-
-    /// Applies everything that is held back.
-    pub(crate) fn apply_all(&self) {
-        let mut order = self.order.lock();
-        while let Some(event) = order.next_of_all(|range| self.core().pages().has_adopted(range)) {
-            self.apply(event);
-        }
-        self.uffd.hold_events(order.holds());
+    /// What was read is settled elsewhere.
+    pub(crate) fn events_are_settled(&self) {
+        self.order.lock().clear();
+        self.uffd.hold_events(false);
     }
 
     /// Applies everything, in a child that cannot ask any more what was there.
     pub(crate) fn end_events(&self) {
-        self.apply_all();
-        let undecided = || self.order.lock().undecided();
-        while let Some(place) = undecided() {
-            self.decide(place, false);
-        }
-        self.end_doubts();
-    }
-
-    /// What was undecided is decided.
-    pub(crate) fn decide(&self, place: PageRange, is_there: bool) {
-        self.order.lock().decide(place, is_there);
-        self.apply_all();
-    }
-
-    /// What was in doubt is certain.
-    pub(crate) fn end_doubts(&self) {
-        let mut order = self.order.lock();
-        order.end_doubts();
-        self.uffd.hold_events(order.holds());
+        let events = self.order.lock().settle_unasked(self.core().pages());
+        self.settle(events);
     }
 
     pub(crate) fn apply(&self, event: Event) {
         self.core().apply(event);
-        if let Event::Remapped { from, to } = event {
+        if let Event::Remapped { from, to, .. } = event {
             fork_advice::moved(from.start, to, from.pages);
         }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
@@ -164,8 +110,16 @@ impl Engine {
     }
 }
 
-/// Whether a mapping begins at `address`; before Linux 6.11, whether one may.
-fn begins_at(address: usize) -> bool {
-    let found = MapQuery::open_self().ok().map(|mut query| query.at(address).is_some_and(|vma| vma.start == address));
-    found.unwrap_or(true)
+impl Mappings for Engine {
+    fn is_registered(&self, range: PageRange) -> Option<bool> {
+        self.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
+    }
+
+    fn is_present(&self, page: PageNumber) -> Option<bool> {
+        match self.pagemap.has_populated(page.address(), page.address() + PAGE_SIZE) {
+            // With the gate shut nothing is read: whatever has been changed since the events were read is counted still.
+            Ok(is_present) => (!self.uffd.kernel_is_changing()).then_some(is_present),
+            Err(error) => self.fatal(format_args!("uswap: the kernel does not tell what is there: {}", Reason(&error))),
+        }
+    }
 }

@@ -27,7 +27,7 @@ use uswap_sys::report::Reason;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::{Usage, Watermarks};
-use uswap_core::event_order::{Event, EventOrder};
+use uswap_core::event_order::{EventOrder, Settlement};
 use uswap_core::fork_window::{Beside, ForkWindow, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::futex::{RawLock, Word};
@@ -40,7 +40,6 @@ use crate::fork_advice;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
-use crate::left_mapped;
 use crate::monitor::{ENGINE, Monitor};
 use crate::page_io::SlotPage;
 use crate::patience::Lock;
@@ -221,23 +220,22 @@ impl Window {
         self.count.store(0, Release);
         self.notes.store(base.as_ptr(), Release);
         let mut seen = ForkWindow::with_capacity(NOTES);
-        if left_mapped::is_used() {
-            seen.expect_no_unmappings();
-        }
         *self.seen.lock() = seen;
         Ok(())
     }
 
-    /// Writes a note; the gate is held for writing. `false` when there is no room.
+    /// Writes notes, of which a child has all or none; the gate is held for writing. `false` when there is no room.
     #[must_use]
-    fn write(&self, note: Note) -> bool {
+    fn write(&self, notes: &[Note]) -> bool {
         let count = self.count.load(Acquire) as usize;
-        if count >= NOTES {
+        if count + notes.len() > NOTES {
             return false;
         }
-        // SAFETY: the window is open, so `notes` has room for `NOTES`; the gate makes this thread the only writer.
-        unsafe { self.notes.load(Acquire).add(count).write(note) };
-        self.count.store(count as u32 + 1, Release);
+        for (index, &note) in notes.iter().enumerate() {
+            // SAFETY: the window is open, so `notes` has room for `NOTES`; the gate makes this thread the only writer.
+            unsafe { self.notes.load(Acquire).add(count + index).write(note) };
+        }
+        self.count.store((count + notes.len()) as u32, Release);
         true
     }
 
@@ -254,11 +252,6 @@ impl Window {
         self.count.load(Acquire) as usize + notes <= NOTES
     }
 
-    /// Whether no event is held back or due.
-    pub fn is_settled(&self) -> bool {
-        self.seen.lock().order().is_empty()
-    }
-
     /// Looks at the events that were read.
     pub fn order<T>(&self, look: impl FnOnce(&EventOrder) -> T) -> T {
         look(self.seen.lock().order())
@@ -266,13 +259,29 @@ impl Window {
 }
 
 impl Engine {
-    /// Writes a note, with the gate shut.
-    pub(crate) fn note_aside(&self, note: Note) {
-        let noted = self.window.write(note);
+    /// Writes notes, with the gate shut.
+    pub(crate) fn note_aside(&self, notes: &[Note]) {
+        let noted = self.window.write(notes);
         assert!(noted, "a handler reads messages, and serves a fault, only while the journal has room");
         let mut seen = self.window.seen.lock();
-        seen.note(note, self.core().pages());
+        notes.iter().for_each(|&note| seen.note(note));
         self.uffd.hold_events(seen.order().holds());
+    }
+
+    /// What was read before the window and could not be settled yet is settled in it.
+    fn hand_over_events(&self) {
+        let _gate = self.gate.shut();
+        let mut order = self.order.lock();
+        let came = order.all_that_came().iter().map(|&range| Note::Came(range));
+        let notes: Vec<Note> = came.chain(order.log().iter().map(|&event| Note::Read(event))).collect();
+        order.clear();
+        drop(order);
+        self.note_aside(&notes);
+    }
+
+    /// What was read in a window comes to.
+    pub(crate) fn settle_window(&self) -> Settlement {
+        self.window.seen.lock().settle(self.core().pages(), self)
     }
 
     /// Serves a fault in a window: nothing but the journal changes.
@@ -314,7 +323,7 @@ impl Engine {
         let progress = self.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
         match progress.stop {
             None => {
-                self.note_aside(Note::Installed(page));
+                self.note_aside(&[Note::Installed(page)]);
                 Served::Done
             }
             Some(Stop::TryLater | Stop::NoMemory) => Served::AfterEvents,
@@ -381,11 +390,10 @@ impl Engine {
                 core.adopt(range);
                 core.found_present(range);
             }
-            Note::Read(event) => self.put_in_order(event),
-            Note::Settled => self.apply_all(),
-            Note::Decided(place, is_there) => self.decide(place, is_there),
-            Note::Gone(range) => self.apply(Event::Unmapped(range)),
-            Note::Certain => self.end_doubts(),
+            Note::Came(range) => self.order.lock().came(range),
+            Note::Read(event) => self.keep_event(event),
+            Note::Applied(event) => self.apply(event),
+            Note::Settled => self.events_are_settled(),
         }
     }
 
@@ -431,11 +439,15 @@ impl Monitor {
         self.adopt_grown(engine, begun);
         engine.empty_swap_cache(self.worker());
         engine.take_and_release(self.worker());
+        while engine.order.lock().log().len() > NOTES / 2 {
+            engine.read_before_fork(self.worker());
+        }
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
             // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
+        engine.hand_over_events();
         engine.let_adopted_fork(&self.adopter.kept);
         engine.phase.store_and_wake(FROZEN);
         let forked = self.answer_fork();
@@ -733,9 +745,9 @@ mod tests {
         let window = Window::new();
         window.open().unwrap();
         for page in 0..NOTES as u64 {
-            assert!(window.write(Note::Installed(PageNumber(page))));
+            assert!(window.write(&[Note::Installed(PageNumber(page))]));
         }
-        assert!(!window.write(Note::Installed(PageNumber(0))));
+        assert!(!window.write(&[Note::Installed(PageNumber(0))]));
         assert!(!window.has_room_for(1));
     }
 }

@@ -33,6 +33,7 @@ impl Adopter {
                         // Unless it is the program's own userfaultfd that it is registered with.
                         Some(true) if engine.uffd.register(start, len).is_ok() => {
                             self.kept.has_grown(part, PageRange::of_bytes(vma.start, vma.end));
+                            engine.note_if_changing(part);
                             engine.core().adopt(part);
                         }
                         Some(_) => {}

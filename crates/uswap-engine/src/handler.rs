@@ -20,6 +20,8 @@ use crate::{guard_regions, page_references};
 
 /// Messages read at a time.
 const MESSAGES: usize = 16;
+/// How long a handler waits for more before it looks whether what was read can be settled.
+const SETTLING: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// What serving a fault came to.
 #[derive(PartialEq, Eq)]
@@ -73,14 +75,19 @@ impl Engine {
                     None => PollFd::new(&self.member.client, PollFlags::empty()),
                 },
             ];
-            if let Err(error) = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)) {
-                self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())));
-            }
+            // What was read is settled as soon as the program rests, also if it asks for nothing.
+            let patience = if self.uffd.holds_events() { Some(&SETTLING) } else { None };
+            let ready = match rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience)) {
+                Ok(ready) => ready,
+                Err(error) => {
+                    self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())))
+                }
+            };
             if fds[1].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
                 // The tree ends with its supervisor. The monitor looks too, but may be busy.
                 crate::engine::kill_self();
             }
-            if fds[0].revents().contains(PollFlags::IN) {
+            if fds[0].revents().contains(PollFlags::IN) || ready == 0 {
                 self.serve_waiting(&mut worker);
             }
             if fds[2].revents().contains(PollFlags::IN) {
@@ -204,8 +211,8 @@ impl Engine {
                     if !self.is_frozen() {
                         continue;
                     }
-                    // And one that says that everything was read.
-                    if self.window.has_room_for(MESSAGES + 1) {
+                    // And some that say what they come to.
+                    if self.window.has_room_for(4 * MESSAGES) {
                         return self.read_with(worker, true, gate);
                     }
                     drop(gate);
@@ -239,7 +246,11 @@ impl Engine {
                 event => self.read_event(event, frozen),
             }
         }
-        self.settle_events(frozen);
+        // The task of what was just read has hardly gone on. Nobody may ever ask for what it was about.
+        let asks = frozen || count == 0 || !worker.pending.is_empty();
+        if asks || self.order.lock().is_pressing() {
+            self.settle_events(frozen);
+        }
         drop(gate);
         count
     }

@@ -16,11 +16,13 @@ fn no_schedule_violates_anything_and_everything_happens() {
         }
         coverage.merge(&outcome.coverage);
     }
-    // In one schedule of a hundred or so, and then a few times.
-    let rare = Happening::CameAlong;
+    // Only where nothing tells two orders apart: in one schedule of thousands.
+    assert!(coverage.count(Happening::EndedUnclear) <= 2, "so many end with a line");
+    // In one schedule of a hundred or so, and then a few times; or in one of thousands.
+    let rare = [Happening::CameAlong, Happening::EndedUnclear];
     let never: Vec<&str> = HAPPENINGS
         .iter()
-        .filter(|(what, _)| *what != rare && coverage.count(*what) == 0)
+        .filter(|(what, _)| !rare.contains(what) && coverage.count(*what) == 0)
         .map(|(_, name)| *name)
         .collect();
     assert!(never.is_empty(), "never happened: {never:?}");

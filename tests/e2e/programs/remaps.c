@@ -131,12 +131,36 @@ static void several_in_place(void)
 	check(it.start, 2 * PIECE, SEED, "shrunk");
 }
 
+/*
+ * Memory that was swapped out is unmapped, the mapping before it grows into its place, and what has grown, just that, is moved
+ * away, as fast as a thread can. Linux does not report growth: the reports are those of the old memory's being moved, and of
+ * something else's being unmapped in its place. What arrives is zeros, or the process has been ended and has said why.
+ */
+static void grown_and_moved(void)
+{
+	for (int round = 0; round < 40; round++) {
+		char *start = map(2 * PIECE), *to = map(PIECE);
+		fill(start, 2 * PIECE, SEED);
+		push_out_percent(start + PIECE, PIECE, 100, "source");
+		MUST(munmap(start + PIECE, PIECE) == 0);
+		MUST(mremap(start, PIECE, 2 * PIECE, 0) == start);
+		MUST(mremap(start + PIECE, PIECE, PIECE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+		for (size_t at = 0; at < PIECE; at += PAGE)
+			if (to[at])
+				bad("page %zu of what has grown and was moved is not zero", at / PAGE);
+		check(start, PIECE, SEED, "before it");
+		MUST(munmap(start, PIECE) == 0);
+		MUST(munmap(to, PIECE) == 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "several", several },
 		{ "several-dontunmap", several_left_mapped },
 		{ "several-in-place", several_in_place },
+		{ "grown-and-moved", grown_and_moved },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

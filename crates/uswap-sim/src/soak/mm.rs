@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use uswap_core::event_order::{Doubt, Event};
+use uswap_core::event_order::{Event, Mappings};
 use uswap_core::{FrameId, PageNumber, PageRange};
 
 use crate::chance::Chance;
@@ -313,29 +313,23 @@ impl Mm {
         }
     }
 
-    /// Whether what has been moved to `place` is there still, by the mappings of now.
-    pub fn is_there(&self, place: PageRange) -> bool {
-        self.at(place.start).registered && self.mapping_around(place.start).start == place.start
-    }
-
-    /// What of `doubts` has been unmapped, by the mappings of now.
-    pub fn gone(&self, doubts: &[Doubt]) -> Vec<PageRange> {
-        let mut gone = Vec::new();
-        for doubt in doubts {
-            let start = doubt.place.start;
-            let is_overgrown = self.at(start).registered && self.mapping_around(start).start != start;
-            let all = doubt.from_its_start && is_overgrown;
-            gone.extend(pages_of(doubt.range).filter(|&page| all || !self.at(page).registered));
-        }
-        gone.into_iter().map(|page| PageRange { start: page, pages: 1 }).collect()
-    }
-
     /// UFFDIO_POISON.
     pub fn poison(&mut self, page: PageNumber) {
         let registered = self.inside(page) && self.at(page).registered;
         if registered && !self.is_changing() && self.at(page).pte == Pte::Missing {
             self.at_mut(page).pte = Pte::Poison;
         }
+    }
+}
+
+impl Mappings for Mm {
+    fn is_registered(&self, range: PageRange) -> Option<bool> {
+        let mapping = self.at(range.start).mapping;
+        Some(pages_of(range).all(|page| self.at(page).registered && self.at(page).mapping == mapping))
+    }
+
+    fn is_present(&self, page: PageNumber) -> Option<bool> {
+        Some(Mm::is_present(self, page))
     }
 }
 

@@ -1,6 +1,6 @@
 //! One simulated process: its memory, its program, its books, and the threads of its engine.
 
-use uswap_core::event_order::{Event, EventOrder};
+use uswap_core::event_order::{Event, EventOrder, Settlement};
 use uswap_core::{CoreConfig, PageNumber, PageRange};
 
 use super::books::Books;
@@ -13,7 +13,7 @@ use super::program::{Access, Call, Doing, Truth};
 use super::remedies::Remedies;
 use super::sabotage::Sabotage;
 use super::scenario::Scenario;
-use super::violation::{Checked, Checker, ensure};
+use super::violation::{Checked, Checker, ensure, violated};
 use crate::chance::Chance;
 use crate::content::Content;
 
@@ -264,7 +264,7 @@ impl Process {
     fn post(&mut self, thread: usize, call: Call) {
         let event = match call {
             Call::Discard { range, .. } => Event::Removed(range),
-            Call::Remap { from, to } => Event::Remapped { from, to },
+            Call::Remap { from, to } => Event::Remapped { from, to, may_stay: false },
             Call::Unmap { range, .. } => Event::Unmapped(range),
         };
         self.mm.events.push_back(Message::Event { thread, event });
@@ -298,17 +298,6 @@ impl Process {
     fn is_another_calls(&self, range: PageRange) -> bool {
         let mut arriving = self.threads.iter().filter_map(|doing| doing.call()?.arriving());
         arriving.any(|place| place.overlaps(range)) || self.truth.is_discarding(range)
-    }
-
-    /// Whether a mremap that began where `place` begins has not returned. If what has come there since leaves as well, the
-    /// events and the mappings are the same as if the first to leave had come second: see docs/limits.md.
-    fn is_being_left(&self, place: PageRange) -> bool {
-        self.threads.iter().any(|doing| match doing.call() {
-            Some(Call::Remap { from: left, .. } | Call::Unmap { range: left, arrived: Some(_) }) => {
-                left.start == place.start
-            }
-            _ => false,
-        })
     }
 
     /// What another thread has just left, and not reported yet.
@@ -364,7 +353,7 @@ impl Process {
     /// A mremap has returned to `thread`: what it has moved is unmapped, or moved on, at once.
     fn go_on_with(&mut self, thread: usize, place: PageRange, world: &mut World) -> Checked {
         let is_there = pages_of(place).all(|page| self.mm.at(page).mapping != 0);
-        if !is_there || self.is_another_calls(place) || self.is_being_left(place) {
+        if !is_there || self.is_another_calls(place) {
             return Ok(());
         }
         if world.chance.happens(2, 3) {
@@ -388,53 +377,35 @@ impl Process {
         }
     }
 
-    /// Takes in an event that was read, and applies what may be applied.
+    /// Takes in an event that was read.
     pub fn read_event(&mut self, event: Event, world: &mut World) {
         if !world.remedies.events_in_order {
             return self.apply(event, world);
         }
         self.order.read(event);
-        while let Some(event) = self.order.next(|range| self.books.look().pages().has_adopted(range)) {
-            self.apply(event, world);
-        }
-        self.mm.held = self.order.holds();
-        if self.mm.held {
-            world.coverage.note(Happening::EventHeld);
-        }
+        self.mm.held = true;
     }
 
-    /// Nothing is being changed, and everything was read: no event is due.
-    pub fn settle_events(&mut self, world: &mut World) {
-        self.apply_all(world);
-        while let Some(place) = self.order.undecided() {
-            let is_there = self.mm.is_there(place);
+    /// Nothing is being changed, and everything was read: all of that is applied.
+    pub fn settle_events(&mut self, world: &mut World) -> Checked {
+        let moves = self.order.log().iter().filter(|event| matches!(event, Event::Remapped { .. })).count();
+        if moves > 1 {
             world.coverage.note(Happening::Decided);
-            self.decide(place, is_there, world);
         }
+        let pages = self.books.look().pages();
+        let settlement = match world.remedies.mappings_are_asked {
+            true => self.order.settle(pages, &self.mm),
+            false => Settlement::Decided(self.order.settle_unasked(pages)),
+        };
+        let events = decided(settlement, world)?;
+        events.into_iter().for_each(|event| self.apply(event, world));
+        self.events_are_settled();
+        Ok(())
     }
 
-    /// What was undecided is decided.
-    pub fn decide(&mut self, place: PageRange, is_there: bool, world: &World) {
-        self.order.decide(place, is_there);
-        self.apply_all(world);
-    }
-
-    pub fn apply_all(&mut self, world: &World) {
-        while let Some(event) = self.order.next_of_all(|range| self.books.look().pages().has_adopted(range)) {
-            self.apply(event, world);
-        }
-        self.mm.held = self.order.holds();
-    }
-
-    /// When nothing is being changed: what was in doubt is certain.
-    pub fn end_doubts(&mut self, world: &mut World) {
-        let gone = if world.remedies.doubts_are_asked { self.mm.gone(self.order.doubts()) } else { Vec::new() };
-        for part in gone {
-            world.coverage.note(Happening::DoubtIsGone);
-            self.apply(Event::Unmapped(part), world);
-        }
-        self.order.end_doubts();
-        self.mm.held = self.order.holds();
+    pub fn events_are_settled(&mut self) {
+        self.order.clear();
+        self.mm.held = false;
     }
 
     pub fn apply(&mut self, event: Event, world: &World) {
@@ -448,6 +419,18 @@ impl Process {
     pub fn event_read(&mut self, thread: usize) {
         if let Doing::Posted(call) = self.threads[thread] {
             self.threads[thread] = Doing::Read(call);
+        }
+    }
+}
+
+/// What was read comes to this, or the process ends with a line.
+pub(super) fn decided(settlement: Settlement, world: &mut World) -> Checked<Vec<Event>> {
+    match settlement {
+        Settlement::Decided(events) => Ok(events),
+        Settlement::Changing => unreachable!("the program stands still while it is asked"),
+        Settlement::Unclear(page) => {
+            world.coverage.note(Happening::EndedUnclear);
+            violated(Checker::EndsWithALine, format!("nothing tells what is at {page:?}"))
         }
     }
 }

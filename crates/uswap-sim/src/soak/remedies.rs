@@ -22,9 +22,9 @@ pub struct Remedies {
     /// Memory is adopted, and the books are told which pages are populated, only when no event is unread: what is there may
     /// have been moved there, and the books would take it for what was there before.
     pub scans_when_still: bool,
-    /// When what a mremap has brought may have been unmapped since, by an event that may as well be an older one of its
-    /// place, the kernel is asked what is there. What has gone stayed in the books otherwise, and was called lost later.
-    pub doubts_are_asked: bool,
+    /// Where events may have happened in more than one order, the kernel is asked what is mapped and populated. What has gone
+    /// stayed in the books otherwise, and was called lost later.
+    pub mappings_are_asked: bool,
 }
 
 impl Remedies {
@@ -36,6 +36,6 @@ impl Remedies {
         events_before_judgement: true,
         events_in_order: true,
         scans_when_still: true,
-        doubts_are_asked: true,
+        mappings_are_asked: true,
     };
 }

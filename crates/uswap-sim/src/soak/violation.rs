@@ -30,6 +30,8 @@ pub enum Checker {
     Deterministic,
     /// An area that a process has emptied has nothing of it.
     Emptied,
+    /// Not a violation: nothing tells what is where, and the process ends and says so.
+    EndsWithALine,
     /// An assertion of the books themselves.
     Assertion,
 }
@@ -49,6 +51,7 @@ impl Rule for Checker {
             Self::NothingLeft => "nothing is left of what was unmapped",
             Self::Deterministic => "books that were told the same are the same",
             Self::Emptied => "an area that was emptied stays empty",
+            Self::EndsWithALine => "it can be told what is where",
             Self::Assertion => "the books' own assertions hold",
         }
     }

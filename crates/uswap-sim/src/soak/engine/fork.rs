@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use uswap_core::event_order::{Event, EventOrder};
+use uswap_core::event_order::EventOrder;
 use uswap_core::fork_window::{Beside, ForkWindow, Note};
 use uswap_core::{EntryId, Location, PageNumber, PageRange, PageState};
 
 use super::super::coverage::Happening;
 use super::super::group::{Ledger, Pool};
 use super::super::mm::{Message, Stop, pages_of};
-use super::super::process::{Process, World};
+use super::super::process::{Process, World, decided};
 use super::super::program::Doing;
 use super::super::sabotage::Sabotage;
 use super::super::violation::{Checked, Checker, ensure, violated};
@@ -44,10 +44,10 @@ pub(in super::super) fn fork(process: &mut Process, child: usize, world: &mut Wo
     // What another thread is mapping at that very moment, or moving, is nothing that the child can know of.
     window.finish_changes(process, world)?;
     let born = make_child(process, child, ledger, &window, world)?;
-    window.note_late(process);
+    window.note_late();
     let after = world.chance.below(30);
     window.run(after, process, world)?;
-    window.note_late(process);
+    window.note_late();
     for note in &window.notes {
         apply(*note, process, world);
     }
@@ -113,14 +113,14 @@ struct Window {
 }
 
 impl Window {
-    fn note(&mut self, note: Note, process: &Process) {
-        self.seen.note(note, process.books.look().pages());
+    fn note(&mut self, note: Note) {
+        self.seen.note(note);
         self.notes.push(note);
     }
 
-    fn note_late(&mut self, process: &Process) {
+    fn note_late(&mut self) {
         if let Some(page) = self.unnoted.take() {
-            self.note(Note::Installed(page), process);
+            self.note(Note::Installed(page));
         }
     }
 
@@ -133,7 +133,7 @@ impl Window {
                     process.step_thread(thread, world)?;
                 }
             } else {
-                self.note_late(process);
+                self.note_late();
                 self.handle(process, world)?;
             }
         }
@@ -148,7 +148,7 @@ impl Window {
             if calls.all(|call| matches!(call, Call::Discard { .. })) {
                 return Ok(());
             }
-            self.note_late(process);
+            self.note_late();
             self.handle(process, world)?;
             run_event_tasks(process, world)?;
         }
@@ -164,28 +164,25 @@ impl Window {
                     self.serve_frozen(fault, process, world)?;
                 }
                 Message::Event { thread, event } => {
-                    self.note_late(process);
-                    self.note(Note::Read(event), process);
+                    self.note_late();
+                    self.note(Note::Read(event));
                     process.event_read(thread);
                 }
             }
         }
-        if process.mm.changing == 0 && !self.seen.order().is_empty() {
-            self.note(Note::Settled, process);
-            while let Some(place) = self.seen.order().undecided() {
-                self.note(Note::Decided(place, process.mm.is_there(place)), process);
+        if process.mm.changing == 0 && self.seen.order().holds() {
+            let settlement = self.seen.settle(process.books.look().pages(), &process.mm);
+            for event in decided(settlement, world)? {
+                self.note(Note::Applied(event));
             }
-            for part in process.mm.gone(self.seen.order().doubts()) {
-                self.note(Note::Gone(part), process);
-            }
-            self.note(Note::Certain, process);
+            self.note(Note::Settled);
         }
         process.mm.held = self.seen.order().holds();
         Ok(())
     }
 
     fn serve_frozen(&mut self, fault: PendingFault, process: &mut Process, world: &mut World) -> Checked {
-        self.note_late(process);
+        self.note_late();
         world.coverage.note(Happening::FrozenFault);
         let page = fault.page;
         let alone = PageRange { start: page, pages: 1 };
@@ -244,14 +241,10 @@ fn apply(note: Note, process: &mut Process, world: &mut World) {
                 core.found_present(range)
             });
         }
+        Note::Came(range) => process.order.came(range),
         Note::Read(event) => process.read_event(event, world),
-        Note::Settled => process.apply_all(world),
-        Note::Decided(place, is_there) => process.decide(place, is_there, world),
-        Note::Gone(range) => process.apply(Event::Unmapped(range), world),
-        Note::Certain => {
-            process.order.end_doubts();
-            process.mm.held = process.order.holds();
-        }
+        Note::Applied(event) => process.apply(event, world),
+        Note::Settled => process.events_are_settled(),
     }
 }
 
@@ -292,12 +285,9 @@ fn make_child(parent: &mut Process, id: usize, ledger: usize, window: &Window, w
     for note in &window.notes {
         apply(*note, &mut child, world);
     }
-    child.apply_all(world);
-    while let Some(place) = child.order.undecided() {
-        child.decide(place, false, world);
-    }
-    child.order.end_doubts();
-    child.mm.held = false;
+    let left = child.order.settle_unasked(child.books.look().pages());
+    left.into_iter().for_each(|event| child.apply(event, world));
+    child.events_are_settled();
     // What is not mapped any more is forgotten; the rest is registered with the child's own userfaultfd.
     let all = child.mm.all();
     let adopted = adopted_part(&child, PageRange { start: PageNumber(0), pages: 1 << 40 });

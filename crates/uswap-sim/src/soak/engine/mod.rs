@@ -201,8 +201,10 @@ impl Actor {
             }
         }
         if process.mm.changing == 0 {
-            process.settle_events(world);
-            process.end_doubts(world);
+            process.settle_events(world)?;
+        }
+        if process.mm.held {
+            world.coverage.note(Happening::EventHeld);
         }
         Ok(messages.len())
     }

@@ -1,0 +1,288 @@
+//! The order of events: from the one in which they were read back to the one in which memory changed.
+//!
+//! Linux changes the mappings first, lets go of mmap_lock, and reports second. Two threads may so be reported in the other
+//! order: one thread's mremap or munmap frees a range, another's mremap takes it, and its report is read first. What Linux
+//! promises is written down in docs/event-order.md; what follows here rests on four of its sentences:
+//!
+//! - **Counted.** A change is counted from before the lock of the mappings is let go until its report was read and its task
+//!   has gone on, and while any is counted the kernel fills nothing. So when it counts none, every change has been read.
+//! - **Blocked.** A task sleeps until its report is read. So a call changes memory before its first report is read, and a
+//!   thread's next call begins after the last report of this one was.
+//! - **Twice.** A mremap is reported at its new place and then, as an unmapping of just that range, at its old one (not with
+//!   `MREMAP_DONTUNMAP`), and returns after that.
+//! - **Owned.** A program does not unmap, move or discard memory that a call of another thread is about: before a mremap
+//!   has returned, nobody else knows what it has moved. (A program that does has a race of its own, and may find either.)
+//!
+//! Nothing is applied as it is read. What was read is kept, and nothing is filled meanwhile (which the kernel refuses
+//! anyway, most of that time); when the kernel counts no change, everything that has happened is known, and is applied:
+//!
+//! - Lemma 1: *without a mremap any order is right.* Unmapping and discarding only take content away, and nothing comes to
+//!   be while changes are counted: what the books have was there before all of them.
+//! - Lemma 2: *what touches nothing that others touch has one place in every order.* A mremap is applied with its own
+//!   unmapping behind it.
+//! - The others are searched: all orders in which they may have happened ([`search`]), by Lemmas 3 to 6 there. If they all
+//!   leave the same behind, that is what has happened. If not, the kernel's mappings and pages are asked ([`verdict`],
+//!   Lemmas 7 to 9). If these cannot tell either, the answer is [`Settlement::Unclear`], and the process must end: never a guess.
+
+mod calls;
+mod search;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use alloc::vec::Vec;
+
+use crate::page_table::{PageState, PageTable};
+use crate::units::{PageNumber, PageRange};
+
+/// What the program did to adopted memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Event {
+    /// madvise(MADV_DONTNEED, MADV_FREE): the content is given up, the memory stays.
+    Removed(PageRange),
+    /// munmap and the like.
+    Unmapped(PageRange),
+    /// mremap: what was at `from` is at `to`.
+    Remapped {
+        /// Where it was.
+        from: PageRange,
+        /// Its first page now.
+        to: PageNumber,
+        /// Whether it may have left `from` mapped (`MREMAP_DONTUNMAP`), so that no second report of it can be expected.
+        may_stay: bool,
+    },
+    /// Not reported, but concluded: stored copies of pages that are there may be of another page's content.
+    Uncopied(PageRange),
+}
+
+impl Event {
+    /// The memory that it is about; of a mremap, where that was.
+    pub fn range(self) -> PageRange {
+        match self {
+            Event::Removed(range)
+            | Event::Unmapped(range)
+            | Event::Uncopied(range)
+            | Event::Remapped { from: range, .. } => range,
+        }
+    }
+}
+
+/// The kernel's mappings as they are. `None` when the program has begun to change its memory again.
+pub trait Mappings {
+    /// Whether all of `range` is one registered mapping.
+    fn is_registered(&self, range: PageRange) -> Option<bool>;
+    /// Whether `page` is populated.
+    fn is_present(&self, page: PageNumber) -> Option<bool>;
+}
+
+/// Who is asked when nothing is being changed: the kernel, and the books as they were before everything that was read.
+pub(crate) trait Witness: Mappings {
+    /// Whether the books know anything of a page of `range`.
+    fn knows_any(&self, range: PageRange) -> bool;
+    /// The pages of `range` of which the books know something, and what.
+    fn known(&self, range: PageRange) -> Vec<(PageNumber, PageState)>;
+    /// Whether the kernel may have dropped a page that the books call resident.
+    fn may_have_gone(&self, page: PageNumber) -> bool;
+}
+
+/// Books and kernel.
+struct Beside<'a, M> {
+    pages: &'a PageTable,
+    kernel: &'a M,
+}
+
+impl<M: Mappings> Mappings for Beside<'_, M> {
+    fn is_registered(&self, range: PageRange) -> Option<bool> {
+        self.kernel.is_registered(range)
+    }
+
+    fn is_present(&self, page: PageNumber) -> Option<bool> {
+        self.kernel.is_present(page)
+    }
+}
+
+impl<M: Mappings> Witness for Beside<'_, M> {
+    fn knows_any(&self, range: PageRange) -> bool {
+        self.pages.known(range).next().is_some()
+    }
+
+    fn known(&self, range: PageRange) -> Vec<(PageNumber, PageState)> {
+        self.pages.known(range).collect()
+    }
+
+    fn may_have_gone(&self, page: PageNumber) -> bool {
+        self.pages.was_discarded(page)
+    }
+}
+
+/// Answers to everything that can be asked when nobody can be asked.
+struct Nobody;
+
+impl Mappings for Nobody {
+    fn is_registered(&self, _: PageRange) -> Option<bool> {
+        Some(true)
+    }
+
+    fn is_present(&self, _: PageNumber) -> Option<bool> {
+        Some(true)
+    }
+}
+
+/// What all that was read comes to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Settlement {
+    /// To be applied in this order.
+    Decided(Vec<Event>),
+    /// The program has begun to change its memory again: to be asked again.
+    Changing,
+    /// More than one order is possible, and nothing tells them apart; or none is. It matters from this page on.
+    Unclear(PageNumber),
+}
+
+/// The rules that the checker of all schedules drops in turn, to see that it finds what each is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Rule {
+    /// What was read is put in order, not applied as it was read.
+    Settled,
+    /// A mremap's own unmapping takes nothing away (Twice).
+    OwnEnd,
+    /// What is read before a mremap's end was before what that brings (Lemma 3).
+    BeforeReturn,
+    /// A mremap that was read before a discarding was before it (Lemma 4).
+    DiscardLast,
+    /// A mremap goes to free memory only (Lemma 5).
+    FreePlace,
+    /// Memory that comes unreported has grown behind other (Lemma 6).
+    Grown,
+    /// Or it was adopted while the program was changing its memory (Lemma 6).
+    Came,
+    /// All orders are looked at, not the first that is possible.
+    AllOrders,
+    /// What has content is registered (Lemma 7).
+    Registered,
+    /// What is there was there (Lemma 8).
+    Present,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Rule; 10] = [
+        Rule::Settled,
+        Rule::OwnEnd,
+        Rule::BeforeReturn,
+        Rule::DiscardLast,
+        Rule::FreePlace,
+        Rule::Grown,
+        Rule::Came,
+        Rule::AllOrders,
+        Rule::Registered,
+        Rule::Present,
+    ];
+}
+
+/// Ranges of memory that came that are kept apart.
+const CAME_MAX: usize = 64;
+
+/// Events between their reading and their application.
+#[derive(Clone, Debug, Default)]
+pub struct EventOrder {
+    /// As they were read.
+    log: Vec<Event>,
+    /// Memory that was taken in while the program was changing its memory.
+    came: Vec<PageRange>,
+    dropped: Option<Rule>,
+}
+
+impl EventOrder {
+    /// One that lacks a rule, for the checker alone.
+    pub fn without(rule: Rule) -> EventOrder {
+        EventOrder { dropped: Some(rule), ..EventOrder::default() }
+    }
+
+    fn obeys(&self, rule: Rule) -> bool {
+        self.dropped != Some(rule)
+    }
+
+    /// Takes in an event that was read.
+    pub fn read(&mut self, event: Event) {
+        self.log.push(event);
+    }
+
+    /// `range` was adopted, if it could, while the program was changing its memory and nothing was held: what is there may have come
+    /// after calls that are not read yet.
+    pub fn came(&mut self, range: PageRange) {
+        if self.came.len() < CAME_MAX {
+            return self.came.push(range);
+        }
+        // One range that has them all tells less, and nothing wrong.
+        let (first, last) =
+            self.came.drain(..).chain([range]).fold((range.start, range.end()), |(first, last), range| {
+                (first.min(range.start), last.max(range.end()))
+            });
+        self.came.push(PageRange { start: first, pages: last.0 - first.0 });
+    }
+
+    /// What was adopted meanwhile.
+    pub fn all_that_came(&self) -> &[PageRange] {
+        &self.came
+    }
+
+    /// What was read and is not applied.
+    pub fn log(&self) -> &[Event] {
+        &self.log
+    }
+
+    /// Whether anything was read and is not applied: nothing may be filled.
+    pub fn holds(&self) -> bool {
+        !self.log.is_empty()
+    }
+
+    /// Whether a mremap is among what was read: the longer that waits, the more there is to search.
+    pub fn is_pressing(&self) -> bool {
+        self.log.len() >= 64 || self.log.iter().any(|event| matches!(event, Event::Remapped { .. }))
+    }
+
+    /// What was read has been applied.
+    pub fn clear(&mut self) {
+        self.log.clear();
+        self.came.clear();
+    }
+
+    /// What all that was read comes to, at a moment when nothing was being changed and everything had been read.
+    pub fn settle(&self, books: &PageTable, kernel: &impl Mappings) -> Settlement {
+        self.settle_with(&Beside { pages: books, kernel })
+    }
+
+    pub(crate) fn settle_with(&self, witness: &impl Witness) -> Settlement {
+        let has_moved = self.log.iter().any(|event| matches!(event, Event::Remapped { .. }));
+        if !has_moved || !self.obeys(Rule::Settled) {
+            // Lemma 1.
+            return Settlement::Decided(self.log.clone());
+        }
+        let mut events = Vec::with_capacity(self.log.len());
+        for calls in calls::components(calls::of(&self.log, self.obeys(Rule::OwnEnd))) {
+            if let [call] = calls.as_slice()
+                && !call.has_doubtful_end()
+            {
+                // Lemma 2.
+                call.append_to(&mut events);
+                continue;
+            }
+            let orders = search::orders(&calls, &self.came, self.dropped, witness);
+            match verdict::decide(&calls, orders, self.dropped, witness) {
+                Settlement::Decided(decided) => events.extend(decided),
+                other => return other,
+            }
+        }
+        Settlement::Decided(events)
+    }
+
+    /// As [`settle`](Self::settle), where nobody can be asked: an order that is possible, or as it was read. For a forked
+    /// child, whose one thread cannot know of what other threads were doing to the mappings when it was made.
+    pub fn settle_unasked(&self, books: &PageTable) -> Vec<Event> {
+        match self.settle(books, &Nobody) {
+            Settlement::Decided(events) => events,
+            Settlement::Changing | Settlement::Unclear(_) => self.log.clone(),
+        }
+    }
+}

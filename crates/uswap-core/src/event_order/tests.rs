@@ -1,0 +1,190 @@
+use alloc::vec;
+
+use super::*;
+use crate::entry::EntryId;
+
+fn range(start: u64, pages: u64) -> PageRange {
+    PageRange { start: PageNumber(start), pages }
+}
+
+fn moved(from: PageRange, to: u64) -> Event {
+    Event::Remapped { from, to: PageNumber(to), may_stay: false }
+}
+
+const A: PageRange = PageRange { start: PageNumber(100), pages: 10 };
+const B: PageRange = PageRange { start: PageNumber(200), pages: 5 };
+
+/// Mappings that a test has said.
+#[derive(Default)]
+struct Kernel {
+    registered: Vec<PageRange>,
+    present: Vec<PageNumber>,
+    is_changing: bool,
+}
+
+impl Mappings for Kernel {
+    fn is_registered(&self, range: PageRange) -> Option<bool> {
+        let holds = |other: &PageRange| other.intersection(range) == range;
+        (!self.is_changing).then(|| self.registered.iter().any(holds))
+    }
+
+    fn is_present(&self, page: PageNumber) -> Option<bool> {
+        (!self.is_changing).then(|| self.present.contains(&page))
+    }
+}
+
+fn registered(ranges: &[PageRange]) -> Kernel {
+    Kernel { registered: ranges.to_vec(), ..Kernel::default() }
+}
+
+/// All pages of these are swapped.
+fn swapped(ranges: &[PageRange]) -> PageTable {
+    let mut books = PageTable::new();
+    for range in ranges {
+        books.adopt(*range);
+        for page in range.start.0..range.end().0 {
+            books.set(PageNumber(page), PageState::Swapped { entry: EntryId(page as u32) });
+        }
+    }
+    books
+}
+
+fn settled(events: &[Event], books: &PageTable, kernel: &Kernel) -> Settlement {
+    let mut order = EventOrder::default();
+    events.iter().for_each(|&event| order.read(event));
+    order.settle(books, kernel)
+}
+
+fn end(range: PageRange) -> Event {
+    Event::Unmapped(range)
+}
+
+#[test]
+fn without_a_mremap_events_stay_as_they_were_read() {
+    let events = [end(A), Event::Removed(B), end(B)];
+    assert_eq!(settled(&events, &swapped(&[A, B]), &registered(&[])), Settlement::Decided(events.to_vec()));
+}
+
+#[test]
+fn a_mremap_takes_its_own_end_along() {
+    let events = [moved(A, 300), Event::Removed(B), end(A)];
+    let decided = vec![Event::Removed(B), moved(A, 300), end(A)];
+    match settled(&events, &swapped(&[A, B]), &registered(&[])) {
+        Settlement::Decided(mut events) => {
+            events.sort_by_key(|event| event.range().start != B.start);
+            assert_eq!(events, decided);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The soak's first: what one thread has moved away is reported after another's mremap to that place.
+#[test]
+fn a_mremap_comes_after_what_made_its_place() {
+    let events = [moved(B, 100), end(B), moved(A, 300), end(A)];
+    let decided = vec![moved(A, 300), end(A), moved(B, 100), end(B)];
+    assert_eq!(settled(&events, &swapped(&[A, B]), &registered(&[])), Settlement::Decided(decided));
+}
+
+#[test]
+fn what_is_unmapped_before_a_mremap_returns_was_there_before() {
+    let events = [moved(B, 102), end(A), end(B)];
+    assert_eq!(
+        settled(&events, &swapped(&[A, B]), &registered(&[])),
+        Settlement::Decided(vec![end(A), moved(B, 102), end(B)])
+    );
+}
+
+/// Three threads, each into the hole of the next one.
+#[test]
+fn a_chain_is_applied_from_its_end() {
+    let c = range(300, 3);
+    let events = [moved(c, 201), end(c), moved(B, 104), end(B), end(A)];
+    let decided = vec![end(A), moved(B, 104), end(B), moved(c, 201), end(c)];
+    assert_eq!(settled(&events, &swapped(&[A, B, c]), &registered(&[])), Settlement::Decided(decided));
+}
+
+/// An unmapping of what has arrived, or of memory that had grown there before: the kernel is asked.
+#[test]
+fn an_unmapping_that_may_be_older_is_asked_about() {
+    let place = range(110, 5);
+    let events = [moved(B, 110), end(B), end(place)];
+    let Settlement::Decided(gone) = settled(&events, &swapped(&[B]), &registered(&[])) else { panic!("it is gone") };
+    assert!(gone.starts_with(&[moved(B, 110), end(B), end(place)]), "{gone:?}");
+    // It is there, and so is nothing of it, as of what would have grown since: nothing tells.
+    assert_eq!(settled(&events, &swapped(&[B]), &registered(&[place])), Settlement::Unclear(B.start));
+    // One page of it had never left memory, and is there.
+    let mut books = swapped(&[B]);
+    books.set(PageNumber(202), PageState::Resident { clean: None });
+    let there = Kernel { present: vec![PageNumber(112)], ..registered(&[place]) };
+    assert_eq!(settled(&events, &books, &there), Settlement::Decided(vec![end(place), moved(B, 110), end(B)]));
+    let changing = Kernel { is_changing: true, ..Kernel::default() };
+    assert_eq!(settled(&events, &books, &changing), Settlement::Changing);
+}
+
+/// What docs/limits.md called untellable: the pages that are there tell it, where they differ.
+#[test]
+fn the_pages_that_are_there_tell_one_move_from_another() {
+    let place = A;
+    let from = range(200, 10);
+    let events = [moved(from, 100), end(from), end(place), moved(place, 300), end(place)];
+    let kernel = registered(&[range(300, 10)]);
+    let both = swapped(&[place, from]);
+    assert_eq!(settled(&events, &both, &kernel), Settlement::Unclear(PageNumber(200)));
+    let mut books = swapped(&[place, from]);
+    books.set(PageNumber(104), PageState::Resident { clean: None });
+    let older = Kernel { present: vec![PageNumber(304)], ..registered(&[range(300, 10)]) };
+    let Settlement::Decided(decided) = settled(&events, &books, &older) else { panic!("the page tells") };
+    assert_eq!(decided[..3], [moved(place, 300), end(place), moved(from, 100)]);
+    let Settlement::Decided(decided) = settled(&events, &books, &kernel) else { panic!("the page tells") };
+    assert_eq!(decided[..3], [end(place), moved(from, 100), end(from)]);
+}
+
+/// All pages are there: which memory it was does not matter, but for the copies.
+#[test]
+fn what_is_all_there_need_not_be_told_apart() {
+    let mut books = PageTable::new();
+    for page in [100, 200] {
+        books.adopt(range(page, 1));
+    }
+    books.set(PageNumber(100), PageState::Resident { clean: Some(EntryId(1)) });
+    books.set(PageNumber(200), PageState::Resident { clean: None });
+    let (a, b) = (range(100, 1), range(200, 1));
+    let events = [moved(b, 100), end(b), end(a), moved(a, 300), end(a)];
+    let kernel = Kernel { present: vec![PageNumber(300)], ..registered(&[range(300, 1)]) };
+    let Settlement::Decided(decided) = settled(&events, &books, &kernel) else { panic!("it does not matter") };
+    assert!(decided.contains(&Event::Uncopied(range(300, 1))), "{decided:?}");
+}
+
+#[test]
+fn a_discarding_follows_the_mremap_that_was_read_before_it() {
+    let part = range(101, 1);
+    let events = [moved(B, 100), end(B), Event::Removed(part), end(A)];
+    let Settlement::Decided(decided) = settled(&events, &swapped(&[A, B]), &registered(&[range(100, 5)])) else {
+        panic!("one order is possible")
+    };
+    assert_eq!(decided, [end(A), moved(B, 100), end(B), Event::Removed(part)]);
+}
+
+/// Where the program uses the flag, an unmapping of the old place may be one of its own; what is registered tells.
+#[test]
+fn a_place_that_is_left_mapped_is_registered() {
+    let mut order = EventOrder::default();
+    order.read(Event::Remapped { from: A, to: PageNumber(300), may_stay: true });
+    order.read(end(A));
+    let kernel = registered(&[range(300, 10)]);
+    let Settlement::Decided(decided) = order.settle(&swapped(&[A]), &kernel) else { panic!("it is clear") };
+    assert_eq!(decided[1..], [end(A)]);
+}
+
+#[test]
+fn a_sabotaged_order_is_another() {
+    let events = [moved(B, 100), end(B), moved(A, 300), end(A)];
+    let mut order = EventOrder::without(Rule::FreePlace);
+    events.iter().for_each(|&event| order.read(event));
+    let kernel = registered(&[range(300, 5), range(300, 10), range(100, 5)]);
+    assert_ne!(
+        order.settle(&swapped(&[A, B]), &kernel),
+        Settlement::Decided(vec![moved(A, 300), end(A), moved(B, 100), end(B)])
+    );
+}

@@ -1,0 +1,187 @@
+//! Which of several outcomes is what has happened, by what the kernel has mapped and populated.
+//!
+//! - Lemma 7: *where an outcome has content, and where a call found memory or brought it, memory is registered*, until a call
+//!   takes it. What the books know of is registered, so is what is reported on, a mremap keeps that, and everything
+//!   that has ended it was read, and is in every outcome.
+//! - Lemma 8: *a page that the books call resident is there, and one that they call swapped is not*, wherever it was moved: while
+//!   a change is counted, or kept, nothing is filled and nothing is moved out. Excepted is what the kernel may drop by
+//!   itself, and what is being read in. Where an outcome has nothing, nothing is there: memory that has grown in its
+//!   place, or come since, is filled by us alone.
+//! - Lemma 9: *outcomes are alike where a page reads the same.* Pages that are there are what they are; which of two the books
+//!   take them for does not matter, but for stored copies of them, which are then dropped. And all zeros are alike.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::calls::Call;
+use super::search::{Orders, Outcome, What};
+use super::{Event, Rule, Settlement, Witness};
+use crate::page_table::PageState;
+use crate::units::{PageNumber, PageRange};
+
+/// The program is changing its memory again.
+struct Changing;
+
+type Asked<T> = Result<T, Changing>;
+
+/// What a page is, in one outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Page {
+    /// Zeros; whether something may be there all the same.
+    Zeros { may_be_there: bool },
+    /// There, unless it may have gone.
+    There { may_have_gone: bool, copied: Option<PageNumber> },
+    /// The content that the books have had for this page, not there.
+    Away(PageNumber),
+    /// The same, and it may be there already.
+    Coming(PageNumber),
+}
+
+impl Page {
+    fn of(page: PageNumber, state: PageState, witness: &impl Witness) -> Page {
+        match state {
+            PageState::Untouched => Page::Zeros { may_be_there: true },
+            PageState::Resident { clean } => {
+                Page::There { may_have_gone: witness.may_have_gone(page), copied: clean.map(|_| page) }
+            }
+            PageState::SwappedZero => Page::Zeros { may_be_there: false },
+            PageState::ReadingIn { .. } => Page::Coming(page),
+            PageState::Swapped { .. } | PageState::InFrame { .. } | PageState::Poisoned => Page::Away(page),
+        }
+    }
+
+    /// Lemma 8.
+    fn may_be(self, is_present: bool) -> bool {
+        match self {
+            Page::Zeros { may_be_there } => may_be_there || !is_present,
+            Page::There { may_have_gone, .. } => is_present || may_have_gone,
+            Page::Away(_) => !is_present,
+            Page::Coming(_) => true,
+        }
+    }
+
+    /// Lemma 9.
+    fn reads_like(self, other: Page) -> bool {
+        match (self, other) {
+            (Page::Zeros { .. }, Page::Zeros { .. }) | (Page::There { .. }, Page::There { .. }) => true,
+            (Page::Away(one), Page::Away(two)) | (Page::Coming(one), Page::Coming(two)) => one == two,
+            _ => false,
+        }
+    }
+}
+
+/// The outcome that has happened.
+pub(super) fn decide(calls: &[Call], orders: Orders, dropped: Option<Rule>, witness: &impl Witness) -> Settlement {
+    let somewhere = calls[0].from().start;
+    let Orders::All(outcomes) = orders else { return Settlement::Unclear(somewhere) };
+    match tell_apart(outcomes, dropped, witness) {
+        Ok(Some(events)) => Settlement::Decided(events),
+        Ok(None) => Settlement::Unclear(somewhere),
+        Err(Changing) => Settlement::Changing,
+    }
+}
+
+fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl Witness) -> Asked<Option<Vec<Event>>> {
+    if outcomes.len() > 1 && dropped != Some(Rule::Registered) {
+        outcomes = those(outcomes, |outcome| is_mapped(outcome, witness))?;
+    }
+    let mut differing = BTreeSet::new();
+    let mut pages: Vec<BTreeMap<PageNumber, Page>> = Vec::new();
+    if outcomes.len() > 1 {
+        pages = outcomes.iter().map(|outcome| known_pages(outcome, witness)).collect();
+        for page in pages.iter().flat_map(|pages| pages.keys()) {
+            if pages.iter().any(|other| other.get(page) != pages[0].get(page)) {
+                differing.insert(*page);
+            }
+        }
+        if dropped != Some(Rule::Present) {
+            keep_what_is_there(&differing, &mut outcomes, &mut pages, witness)?;
+        }
+    }
+    let Some(first) = outcomes.first() else { return Ok(None) };
+    let mut events = first.events.clone();
+    for &page in &differing {
+        let found = page_in(&outcomes[0], &pages[0], page);
+        let others: Vec<Page> =
+            (1..outcomes.len()).map(|index| page_in(&outcomes[index], &pages[index], page)).collect();
+        if !others.iter().all(|other| other.reads_like(found)) {
+            return Ok(None);
+        }
+        if others.iter().any(|&other| other != found) && matches!(found, Page::There { .. }) {
+            events.push(Event::Uncopied(PageRange { start: page, pages: 1 }));
+        }
+    }
+    Ok(Some(events))
+}
+
+fn those(outcomes: Vec<Outcome>, mut may_be: impl FnMut(&Outcome) -> Asked<bool>) -> Asked<Vec<Outcome>> {
+    let mut kept = Vec::new();
+    for outcome in outcomes {
+        if may_be(&outcome)? {
+            kept.push(outcome);
+        }
+    }
+    Ok(kept)
+}
+
+/// Lemma 7.
+fn is_mapped(outcome: &Outcome, witness: &impl Witness) -> Asked<bool> {
+    for piece in &outcome.pieces {
+        let must_be = match piece.what {
+            What::Nothing => continue,
+            What::Left | What::Discarded => true,
+            What::From(origin) => origin != piece.at,
+        };
+        let mut parts = vec![piece.range()];
+        while let Some(place) = parts.pop() {
+            // What was never moved may be free, where nothing is known of it.
+            if !must_be && !witness.knows_any(place) || witness.is_registered(place).ok_or(Changing)? {
+                continue;
+            }
+            if place.pages == 1 {
+                return Ok(false);
+            }
+            parts.extend(place.halves());
+        }
+    }
+    Ok(true)
+}
+
+/// What is known of the pages in an outcome.
+fn known_pages(outcome: &Outcome, witness: &impl Witness) -> BTreeMap<PageNumber, Page> {
+    let mut pages = BTreeMap::new();
+    for piece in &outcome.pieces {
+        let Some(origin) = piece.origin() else { continue };
+        for (page, state) in witness.known(origin) {
+            let place = piece.at.plus(page.0 - origin.start.0);
+            pages.insert(place, Page::of(page, state, witness));
+        }
+    }
+    pages
+}
+
+fn page_in(outcome: &Outcome, known: &BTreeMap<PageNumber, Page>, page: PageNumber) -> Page {
+    let what = outcome.pieces.iter().find(|piece| piece.range().contains(page)).map(|piece| piece.what);
+    let unknown = Page::Zeros { may_be_there: !matches!(what, Some(What::Nothing | What::Left)) };
+    known.get(&page).copied().unwrap_or(unknown)
+}
+
+/// Keeps the outcomes that agree with which pages are there.
+fn keep_what_is_there(
+    differing: &BTreeSet<PageNumber>,
+    outcomes: &mut Vec<Outcome>,
+    pages: &mut Vec<BTreeMap<PageNumber, Page>>,
+    witness: &impl Witness,
+) -> Asked<()> {
+    for &page in differing {
+        let is_present = witness.is_present(page).ok_or(Changing)?;
+        for index in (0..outcomes.len()).rev() {
+            if !page_in(&outcomes[index], &pages[index], page).may_be(is_present) {
+                outcomes.remove(index);
+                pages.remove(index);
+            }
+        }
+    }
+    Ok(())
+}
