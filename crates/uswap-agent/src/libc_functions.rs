@@ -1,5 +1,5 @@
 //! The functions of libc that agent threads call without having been written to, bound to libc's own: those that compilers
-//! insert, and those behind Rust's clocks and locks.
+//! insert, and those behind Rust's clocks, sleep, files and thread-local variables.
 //!
 //! A program, or a library that it loads, may put its own `memset` or `clock_gettime` before libc's. Those of sanitizers look
 //! into tables of theirs first, and the tables may be swapped out: a handler that called such a function would wait for
@@ -50,6 +50,16 @@ fn find(library: *mut c_void, name: &str, place: &AtomicPtr<c_void>) {
 }
 
 bound_to_libc! {
+    // This library is loaded at the start, so its storage is static: the dynamic thread vector names it from the first
+    // moment of each thread. An entry of the vector has two words; the argument is a module and an offset.
+    __tls_get_addr TLS_GET_ADDR [
+        "mov rax, qword ptr fs:[8]"
+        "mov rdx, qword ptr [rdi]"
+        "shl rdx, 4"
+        "mov rax, qword ptr [rax + rdx]"
+        "add rax, qword ptr [rdi + 8]"
+        "ret"
+    ]
     memcpy MEMCPY ["mov rax, rdi" "mov rcx, rdx" "rep movsb" "ret"]
     memmove MEMMOVE [
         "mov rax, rdi"
@@ -87,6 +97,13 @@ bound_to_libc! {
     bcmp BCMP ["jmp memcmp"]
     strlen STRLEN ["xor eax, eax" "3:" "cmp byte ptr [rdi + rax], 0" "je 4f" "inc rax" "jmp 3b" "4:" "ret"]
     clock_gettime CLOCK_GETTIME ["mov eax, 228" "syscall" "ret"]
+    clock_nanosleep CLOCK_NANOSLEEP ["mov r10, rcx" "mov eax, 230" "syscall" "neg eax" "ret"]
+    read READ ["mov eax, 0" "syscall" "ret"]
+    write WRITE ["mov eax, 1" "syscall" "ret"]
+    close CLOSE ["mov eax, 3" "syscall" "ret"]
+    mmap MMAP ["mov r10, rcx" "mov eax, 9" "syscall" "ret"]
+    mmap64 MMAP64 ["jmp mmap"]
+    munmap MUNMAP ["mov eax, 11" "syscall" "ret"]
     syscall SYSCALL [
         "mov rax, rdi"
         "mov rdi, rsi"

@@ -542,13 +542,6 @@ impl Engine {
     }
 }
 
-/// Ends this process at once.
-pub fn kill_self() -> ! {
-    loop {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    }
-}
-
 /// madvise of memory that is ours, or that the program will not notice being advised.
 pub(crate) fn advise(address: usize, len: usize, advice: rustix::mm::Advice) -> io::Result<()> {
     // SAFETY: only advice that keeps the content of memory is given here, or to memory of the engine without content.

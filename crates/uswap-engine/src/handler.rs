@@ -85,7 +85,7 @@ impl Engine {
             };
             if fds[1].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
                 // The tree ends with its supervisor. The monitor looks too, but may be busy.
-                crate::engine::kill_self();
+                uswap_sys::report::kill_self();
             }
             if fds[0].revents().contains(PollFlags::IN) || ready == 0 {
                 self.serve_waiting(&mut worker);

@@ -531,7 +531,7 @@ impl Monitor {
         if self.supervisor_looked.elapsed() > Duration::from_millis(50) {
             self.supervisor_looked = Instant::now();
             if self.member().supervisor_is_gone() {
-                crate::engine::kill_self();
+                uswap_sys::report::kill_self();
             }
             if self.scale.main_has_ended() {
                 self.end_with_the_program();
@@ -656,16 +656,20 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
     uswap_sys::report::set_ended_word(None);
     // The program's standard error, until there is a way through the supervisor: nothing is said to nobody.
     let stderr = uswap_sys::report::is_for_messages().then_some(2);
-    if thread::unshare_files_and_close(stderr.as_slice()).is_err() {
-        post.inert.store(true, Release);
-        post.fork.give_up();
-        return;
+    if let Err(error) = thread::unshare_files_and_close(stderr.as_slice()) {
+        // A filter of seccomp's that the program has put on itself, for one. What is written to descriptor 2 goes to the program's.
+        if stderr.is_some() {
+            crate::fork::cannot_join(&format!("it gets no descriptors of its own: {}", Reason(&error)));
+        } else if !ENGINE.load(Acquire).is_null() {
+            uswap_sys::report::kill_self();
+        }
+        return leave(post);
     }
     let joined = Member::join(rendezvous, kind);
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
         // The tree ends with its supervisor, also a process that was just about to join.
-        Err(error) if error.means_no_supervisor() => crate::engine::kill_self(),
+        Err(error) if error.means_no_supervisor() => uswap_sys::report::kill_self(),
         Err(error) => Err(error.to_string()),
     };
     match monitor {
@@ -676,8 +680,13 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
         Err(error) => {
             // In a child with swapped pages this ends the process: they would read as zeros.
             crate::fork::cannot_join(&error);
-            post.inert.store(true, Release);
-            post.fork.give_up();
+            leave(post);
         }
     }
+}
+
+/// The process runs without a monitor from here on.
+fn leave(post: &Post) {
+    post.inert.store(true, Release);
+    post.fork.give_up();
 }

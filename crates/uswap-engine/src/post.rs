@@ -53,7 +53,7 @@ impl Post {
             if self.fork.is_requested() || self.wake.wait(posted, Some(pause)) != Waited::TimedOut {
                 return;
             }
-            if peak_rss_bytes() > JOIN_ABOVE {
+            if peak_rss_bytes().is_none_or(|peak| peak > JOIN_ABOVE) {
                 return;
             }
         }

@@ -2,13 +2,15 @@
 
 #![allow(unsafe_code)]
 
+use std::arch::asm;
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 /// The longest line, newline included; what does not fit is cut off.
 pub const LINE_MAX: usize = 512;
@@ -30,19 +32,25 @@ pub fn stderr_line(args: fmt::Arguments<'_>) {
     line(rustix::stdio::stderr(), args);
 }
 
+/// What [`is_for_messages`] found last, in this process or in the parent that it is a copy of.
+static WAS_FOR_MESSAGES: AtomicBool = AtomicBool::new(false);
+
 /// Whether messages may be written to standard error. A file that can be read, too, may have got the number 2 in a program
-/// that has closed its standard error, and hold data.
+/// that has closed its standard error, and hold data. Where a seccomp filter does not let that be found out, it is as it was.
 pub fn is_for_messages() -> bool {
     let stderr = rustix::stdio::stderr();
-    let is_file = match rustix::fs::fstat(stderr) {
-        Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
-        Err(_) => return false,
-    };
+    let is_file = rustix::fs::fstat(stderr).map(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
     let is_readable = || {
         let mode = rustix::fs::fcntl_getfl(stderr).map(|flags| flags & OFlags::RWMODE);
         mode != Ok(OFlags::WRONLY)
     };
-    !is_file || !is_readable()
+    let found = match is_file {
+        Ok(is_file) => !is_file || !is_readable(),
+        Err(Errno::BADF) => false,
+        Err(_) => return WAS_FOR_MESSAGES.load(Ordering::Relaxed),
+    };
+    WAS_FOR_MESSAGES.store(found, Ordering::Relaxed);
+    found
 }
 
 /// Gives the agent's threads a standard error. What std and libc have to say when they abort goes there, too.
@@ -76,7 +84,7 @@ pub fn end(why: fmt::Arguments<'_>) -> ! {
     let why = text.text();
     let _ = write!(whole, "uswap: process {pid} ({name}) is ended: {}", why.strip_prefix("uswap: ").unwrap_or(why));
     let stderr = rustix::stdio::stderr();
-    if rustix::io::write(stderr, whole.finish()) == Err(rustix::io::Errno::AGAIN) {
+    if rustix::io::write(stderr, whole.finish()) == Err(Errno::AGAIN) {
         let mut fds = [PollFd::from_borrowed_fd(stderr, PollFlags::OUT)];
         let _ = rustix::event::poll(&mut fds, Some(&LAST_WORDS_PATIENCE));
         let _ = rustix::io::write(stderr, whole.finish());
@@ -85,8 +93,22 @@ pub fn end(why: fmt::Arguments<'_>) -> ! {
     if let Some(word) = unsafe { ENDED.load(Ordering::Acquire).as_ref() } {
         word.store(1, Ordering::Release);
     }
-    loop {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    kill_self()
+}
+
+/// What a process that cannot be killed ends with: a shell would say so of one that was.
+const STATUS_OF_KILLED: libc::c_int = 128 + libc::SIGKILL;
+
+/// Ends this process at once, without a word.
+///
+/// A seccomp filter may refuse kill(2), and the first process of a pid namespace does not die of it. Either ends by
+/// exit_group(2); and if that is refused as well, by an illegal instruction: its signal cannot be held back, ignored or handled in a
+/// thread that blocks it, as those of the agent do.
+pub fn kill_self() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    // SAFETY: neither comes back, and nothing in this process is of use any more.
+    unsafe {
+        asm!("syscall", "ud2", in("rax") libc::SYS_exit_group, in("rdi") STATUS_OF_KILLED, options(noreturn));
     }
 }
 

@@ -22,12 +22,12 @@ pub struct ProcessUsage {
 impl ProcessUsage {
     /// The usage at this moment.
     pub fn now() -> ProcessUsage {
-        ProcessUsage::of(usage_of_self())
+        ProcessUsage::of(certain(usage(libc::RUSAGE_SELF)))
     }
 
     /// The usage of all children that have ended and were waited for, and of those that they had waited for.
     pub fn of_children() -> ProcessUsage {
-        ProcessUsage::of(usage(libc::RUSAGE_CHILDREN))
+        ProcessUsage::of(certain(usage(libc::RUSAGE_CHILDREN)))
     }
 
     fn of(usage: libc::rusage) -> ProcessUsage {
@@ -50,22 +50,22 @@ impl ProcessUsage {
     }
 }
 
-/// The most that the calling process has had in memory at once, files included.
-pub fn peak_rss_bytes() -> u64 {
-    u64::try_from(usage_of_self().ru_maxrss).unwrap_or(0) * 1024
+/// The most that the calling process has had in memory at once, files included. `None` where a seccomp filter keeps that secret.
+pub fn peak_rss_bytes() -> Option<u64> {
+    let usage = usage(libc::RUSAGE_SELF)?;
+    Some(u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
 }
 
-fn usage_of_self() -> libc::rusage {
-    usage(libc::RUSAGE_SELF)
+fn certain(usage: Option<libc::rusage>) -> libc::rusage {
+    usage.expect("getrusage of oneself or of children cannot fail")
 }
 
-fn usage(whose: libc::c_int) -> libc::rusage {
+fn usage(whose: libc::c_int) -> Option<libc::rusage> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is a writable `rusage`, which is all that getrusage writes to.
     let status = unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
-    assert_eq!(status, 0, "getrusage of oneself or of children cannot fail");
     // SAFETY: zeroed at first and filled in by the kernel; every bit pattern of its integers is valid.
-    unsafe { usage.assume_init() }
+    (status == 0).then(|| unsafe { usage.assume_init() })
 }
 
 fn duration(time: libc::timeval) -> Duration {
@@ -88,6 +88,6 @@ mod tests {
         let spent = ProcessUsage::now().since(&before);
         assert_eq!(touched.iter().map(|&byte| usize::from(byte)).sum::<usize>(), 2048);
         assert!(spent.minor_faults > 0);
-        assert!(peak_rss_bytes() > 8 << 20);
+        assert!(peak_rss_bytes().is_some_and(|peak| peak > 8 << 20));
     }
 }
