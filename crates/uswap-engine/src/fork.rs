@@ -219,8 +219,7 @@ impl Window {
         *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
         self.count.store(0, Release);
         self.notes.store(base.as_ptr(), Release);
-        let mut seen = ForkWindow::with_capacity(NOTES);
-        *self.seen.lock() = seen;
+        *self.seen.lock() = ForkWindow::with_capacity(NOTES);
         Ok(())
     }
 
