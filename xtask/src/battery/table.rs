@@ -45,7 +45,7 @@ be the same in each run. `cargo xtask battery [NAME|GROUP]... [--part PART]...` 
 CI, in a small size (`tests/e2e/tests/battery.rs`).
 
 - **peak**: the most anonymous and shared memory that is resident at a time when the program runs alone; **alone**: how long that takes.
-- **far**: under uswap with four times that memory, and how much longer than alone that took.
+- **far**: under uswap with four times that memory, and how much longer than alone that took, by the clock and in processor time.
 - **0.75, 0.5, 0.33**: under uswap in that part of its peak; behind the stroke what the kernel takes with a swap file, in a memory cgroup
   of the same size (page cache counts there, which it does not for uswap).
 - **zram, file**: under uswap at a half of its peak, in a memory cgroup of 0.4 of its peak, with zram or a swap file on: the kernel
@@ -103,7 +103,9 @@ fn row(program: &Program, records: &Records) -> String {
     };
     let far = records.get(&program.name, Part::Far).map(|far| match (far.verdict, alone) {
         (Verdict::Ok, Some(alone)) => {
-            format!("{:.1} ({:+.0} %)", far.seconds, (far.seconds / alone.seconds - 1.0) * 100.0)
+            let more = |far: f64, alone: f64| (far / alone.max(0.01) - 1.0) * 100.0;
+            let (clock, processor) = (more(far.seconds, alone.seconds), more(far.cpu_seconds, alone.cpu_seconds));
+            format!("{:.1} ({clock:+.0} %, {processor:+.0} %)", far.seconds)
         }
         _ => cell(far, alone),
     });
