@@ -1,24 +1,28 @@
 //! What docs/event-order.md says that Linux does: which reports a call makes, in which order, and what is counted meanwhile.
 //!
-//! Each test says why when it is skipped: the descriptor may be forbidden here.
+//! Each test says why when it is skipped: the descriptor may be forbidden here. One runs at a time, and holes that one makes are
+//! enclosed by memory of its own: what others map, stacks of threads too, would come to lie there otherwise, and be moved over.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::ptr::with_exposed_provenance_mut as at;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uswap_sys::PAGE_SIZE as P;
 use uswap_sys::uffd::{Features, Message, RawMessage, Uffd, UffdUnavailable};
 
-fn uffd() -> Option<Uffd> {
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn uffd() -> Option<(Uffd, MutexGuard<'static, ()>)> {
     let features = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
     let opened = match File::open("/dev/userfaultfd") {
         Ok(device) => Uffd::new(Some(device.as_fd()), features),
         Err(_) => Uffd::new(None, features),
     };
     match opened {
-        Ok(uffd) => Some(uffd),
+        Ok(uffd) => Some((uffd, ALONE.lock().unwrap_or_else(PoisonError::into_inner))),
         Err(why @ (UffdUnavailable::NoPermission | UffdUnavailable::NotSupported(_))) => {
             println!("skipped: {why}");
             None
@@ -91,23 +95,24 @@ fn moved(from: usize, to: usize, pages: usize) -> String {
 
 #[test]
 fn a_mremap_is_reported_at_its_new_place_and_then_at_its_old() {
-    let Some(uffd) = uffd() else { return };
-    let (from, to) = (registered(&uffd, 4), map(0, 8));
-    unmap(to, 8);
+    let Some((uffd, _alone)) = uffd() else { return };
+    // What lies at the new place is not registered, and nothing is reported of it.
+    let (from, to) = (registered(&uffd, 4), map(0, 16));
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let (reports, _) = reports_of(&uffd, 2, || remap(from, 4, 4, flags, to));
     assert_eq!(reports, [moved(from, to, 4), unmapped(from, 4)]);
     // One page from the middle; and growth, with the old length.
-    let (reports, _) = reports_of(&uffd, 2, || remap(to + P, 1, 1, flags, from));
-    assert_eq!(reports, [moved(to + P, from, 1), unmapped(to + P, 1)]);
-    let (reports, _) = reports_of(&uffd, 2, || remap(to + 2 * P, 2, 3, flags, from + P));
-    assert_eq!(reports, [moved(to + 2 * P, from + P, 2), unmapped(to + 2 * P, 2)]);
-    assert_eq!(uffd.is_registered(from + P, 3 * P), Some(true));
+    let next = to + 8 * P;
+    let (reports, _) = reports_of(&uffd, 2, || remap(to + P, 1, 1, flags, next));
+    assert_eq!(reports, [moved(to + P, next, 1), unmapped(to + P, 1)]);
+    let (reports, _) = reports_of(&uffd, 2, || remap(to + 2 * P, 2, 3, flags, next + P));
+    assert_eq!(reports, [moved(to + 2 * P, next + P, 2), unmapped(to + 2 * P, 2)]);
+    assert_eq!(uffd.is_registered(next + P, 3 * P), Some(true));
 }
 
 #[test]
 fn what_a_mremap_covers_is_reported_before_it() {
-    let Some(uffd) = uffd() else { return };
+    let Some((uffd, _alone)) = uffd() else { return };
     let (from, to) = (registered(&uffd, 2), registered(&uffd, 2));
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let (reports, _) = reports_of(&uffd, 3, || remap(from, 2, 2, flags, to));
@@ -116,7 +121,7 @@ fn what_a_mremap_covers_is_reported_before_it() {
 
 #[test]
 fn a_mremap_that_leaves_its_old_place_is_reported_once() {
-    let Some(uffd) = uffd() else { return };
+    let Some((uffd, _alone)) = uffd() else { return };
     let from = registered(&uffd, 2);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     let (reports, to) = reports_of(&uffd, 1, || remap(from, 2, 2, flags, 0));
@@ -127,8 +132,8 @@ fn a_mremap_that_leaves_its_old_place_is_reported_once() {
 
 #[test]
 fn shrinking_is_reported_and_growing_in_its_place_is_not() {
-    let Some(uffd) = uffd() else { return };
-    let start = map(0, 4);
+    let Some((uffd, _alone)) = uffd() else { return };
+    let start = map(0, 6);
     unmap(start + 2 * P, 2);
     uffd.register(start, 2 * P).unwrap();
     let (reports, _) = reports_of(&uffd, 0, || remap(start, 2, 4, 0, 0));
@@ -140,7 +145,7 @@ fn shrinking_is_reported_and_growing_in_its_place_is_not() {
 
 #[test]
 fn unmapping_is_reported_once_for_the_whole_call() {
-    let Some(uffd) = uffd() else { return };
+    let Some((uffd, _alone)) = uffd() else { return };
     let start = map(0, 6);
     uffd.register(start, P).unwrap();
     uffd.register(start + 3 * P, P).unwrap();
@@ -156,7 +161,7 @@ fn unmapping_is_reported_once_for_the_whole_call() {
 
 #[test]
 fn protecting_is_not_reported_and_discarding_is_before_it_takes_effect() {
-    let Some(uffd) = uffd() else { return };
+    let Some((uffd, _alone)) = uffd() else { return };
     let start = registered(&uffd, 3);
     let (reports, _) = reports_of(&uffd, 0, || {
         // SAFETY: memory of this test.
