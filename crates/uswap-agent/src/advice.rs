@@ -9,7 +9,7 @@
 use std::ffi::{c_int, c_void};
 
 use uswap_engine::fork_advice::{self, Advice};
-use uswap_engine::{guard_regions, lazy_free};
+use uswap_engine::{giving_way, guard_regions, lazy_free};
 use uswap_sys::private_memory;
 
 use crate::real::Real;
@@ -33,6 +33,9 @@ pub(crate) fn prepare() {
 /// As for madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) && giving_way::is_asked_for() && !is_of_the_engine() {
+        giving_way::give_way();
+    }
     match advice {
         // Before it is done: the memory may be adopted at this moment.
         libc::MADV_FREE => lazy_free::note(),

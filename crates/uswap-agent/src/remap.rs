@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use uswap_engine::{left_mapped, whole_mappings};
+use uswap_engine::{giving_way, left_mapped, whole_mappings};
 
 use crate::real::Real;
 use crate::remap_several::Move;
@@ -47,6 +47,7 @@ pub unsafe extern "C" fn mremap(
     let one = |address: *mut c_void, old_len: usize, new_len: usize, place: *mut c_void| {
         let mut tries = 0;
         loop {
+            giving_way::give_way();
             let _posted = (flags & libc::MREMAP_DONTUNMAP != 0).then(|| left_mapped::post(address as usize));
             // SAFETY: the caller's promise.
             let moved = unsafe { real(address, old_len, new_len, flags, place) };

@@ -37,6 +37,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
 use crate::fork_advice;
+use crate::giving_way;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
@@ -642,6 +643,7 @@ impl Monitor {
 /// belongs to whoever maps it. Returns whether the parent was swapping.
 pub fn child_begins() -> bool {
     fork_advice::child_begins();
+    giving_way::child_begins();
     // SAFETY: a copy of the parent's engine; its threads do not run here.
     let Some(old) = (unsafe { ENGINE.load(Acquire).as_ref() }) else { return false };
     for (start, end) in [(old.frames.start(), old.frames.end()), old.trash_range] {

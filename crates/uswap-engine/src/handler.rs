@@ -13,6 +13,7 @@ use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
 use uswap_sys::{private_memory, test_hook, thread};
 
 use crate::engine::{BATCH, Engine, Entry, Worker};
+use crate::giving_way::Asking;
 use crate::group::{Counter, LatencyKind};
 use crate::presence::Presence;
 use crate::swapin::Load;
@@ -104,7 +105,9 @@ impl Engine {
     }
 
     fn serve_all(&self, worker: &mut Worker) {
+        let mut asking = Asking::default();
         while let Some(fault) = self.serve_pending(worker) {
+            asking.for_fault_of(fault.since);
             // The event must be read, and then its task must run. Other faults may come along: they are served in turn,
             // for the task of the event may be waiting for one of them.
             self.count(Counter::UffdTryAgain, 1);

@@ -3,7 +3,8 @@
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
-//! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory;
+//! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
+//!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
 //! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`whole_mappings`]: no
 //!   mapping is adopted in part; [`guard_regions`], [`page_references`], [`left_mapped`] and [`control_blocks`]: what is done with its memory that needs care;
@@ -32,6 +33,7 @@ mod events;
 pub mod fork;
 pub mod fork_advice;
 mod fork_patience;
+pub mod giving_way;
 pub mod group;
 mod grown;
 pub mod guard_regions;

@@ -4,7 +4,9 @@
  * check.
  */
 #include "cases.h"
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 #define SEED 31
 #define PIECE (4 * MiB)
@@ -154,6 +156,53 @@ static void grown_and_moved(void)
 	}
 }
 
+#define RESTLESS 4
+
+static atomic_int restless_end;
+static pthread_barrier_t restless_begin;
+
+/* Moves memory to and fro, without a pause. */
+static void *moves(void *unused)
+{
+	(void)unused;
+	char *here = map(2 * MiB), *there = here + MiB;
+	fill(here, MiB, SEED);
+	pthread_barrier_wait(&restless_begin);
+	/* All threads have their stacks: nothing else comes to be in the hole. */
+	MUST(munmap(there, MiB) == 0);
+	while (!restless_end) {
+		MUST(mremap(here, MiB, MiB, MREMAP_MAYMOVE | MREMAP_FIXED, there) == there);
+		char *was = here;
+		here = there;
+		there = was;
+	}
+	check(here, MiB, SEED, "moved to and fro");
+	return NULL;
+}
+
+/*
+ * Linux fills no page while a mremap is under way anywhere in the process. Where threads never stop, faults are served all the
+ * same, and soon.
+ */
+static void restless(void)
+{
+	char *start = map(32 * MiB);
+	fill(start, 32 * MiB, SEED);
+	push_out(start, 32 * MiB, "what is read meanwhile");
+	pthread_t threads[RESTLESS];
+	pthread_barrier_init(&restless_begin, NULL, RESTLESS + 1);
+	for (int k = 0; k < RESTLESS; k++)
+		MUST(pthread_create(&threads[k], NULL, moves, NULL) == 0);
+	pthread_barrier_wait(&restless_begin);
+	double begun = now();
+	check(start, 32 * MiB, SEED, "read meanwhile");
+	if (now() - begun > 30)
+		bad("reading 32 MiB took %.0f s", now() - begun);
+	restless_end = 1;
+	for (int k = 0; k < RESTLESS; k++)
+		MUST(pthread_join(threads[k], NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -161,6 +210,7 @@ int main(int argc, char **argv)
 		{ "several-dontunmap", several_left_mapped },
 		{ "several-in-place", several_in_place },
 		{ "grown-and-moved", grown_and_moved },
+		{ "restless", restless },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

@@ -1,0 +1,101 @@
+//! Changes of memory that give way to faults.
+//!
+//! The kernel fills nothing while it counts a change of the program's memory. Threads that do nothing but mremap, or more of them
+//! that do nothing but discard, keep that count above zero nearly all the time, and a fault would wait for the rare moment in
+//! which it is not: seconds. So while a fault has waited for longer than [`PATIENCE`], whoever is about to change memory, by libc's
+//! function, waits a little: those changes end that are under way, and the fault is served. Nobody waits for longer than
+//! [`GIVES_WAY`]; changes that go round libc (realloc's) do not wait.
+
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::time::{Duration, Instant};
+
+use uswap_sys::futex::Word;
+
+/// How long a fault waits for a moment without changes before it asks for one. Mostly there is one within 0.1 ms.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// How long a change waits: until the tasks of others have had a processor.
+const GIVES_WAY: Duration = Duration::from_millis(4);
+
+/// How many handlers have such a fault.
+static WAITING: Word = Word::new(0);
+
+/// Whether a fault waits for changes to end.
+pub fn is_asked_for() -> bool {
+    WAITING.atomic().load(Relaxed) != 0
+}
+
+/// A thread of the program is about to change its memory.
+pub fn give_way() {
+    if !is_asked_for() {
+        return;
+    }
+    let begun = Instant::now();
+    loop {
+        let waiting = WAITING.load();
+        let left = GIVES_WAY.checked_sub(begun.elapsed());
+        let (true, Some(left)) = (waiting != 0, left) else { return };
+        let _ = WAITING.wait(waiting, Some(left));
+    }
+}
+
+/// In a forked child: no handler is left.
+pub(crate) fn child_begins() {
+    WAITING.store(0);
+}
+
+/// A handler's asking, as long as it has reason to.
+#[derive(Default)]
+pub(crate) struct Asking {
+    asks: bool,
+}
+
+impl Asking {
+    /// A fault that was read at `since` could not be served.
+    pub fn for_fault_of(&mut self, since: Instant) {
+        let has_reason = since.elapsed() > PATIENCE;
+        if has_reason && !self.asks {
+            self.asks = true;
+            WAITING.atomic().fetch_add(1, AcqRel);
+        } else if !has_reason {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.asks) && WAITING.atomic().fetch_sub(1, AcqRel) == 1 {
+            WAITING.wake_all();
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_give_way_while_a_fault_waits_and_no_longer_than_they_must() {
+        let took = || {
+            let begun = Instant::now();
+            give_way();
+            begun.elapsed()
+        };
+        let mut asking = Asking::default();
+        asking.for_fault_of(Instant::now());
+        assert_eq!(WAITING.load(), 0, "a fault that has just been read asks for nothing");
+        let earlier = Instant::now() - 2 * PATIENCE;
+        asking.for_fault_of(earlier);
+        asking.for_fault_of(earlier);
+        assert_eq!(WAITING.load(), 1);
+        assert!(took() >= GIVES_WAY);
+        let served = std::thread::spawn(move || drop(asking));
+        served.join().expect("it ends");
+        assert_eq!(WAITING.load(), 0);
+        assert!(took() < GIVES_WAY);
+    }
+}
