@@ -47,6 +47,8 @@ enum Answer {
 pub(crate) struct PendingFault {
     pub page: PageNumber,
     pub write: bool,
+    /// Who waits.
+    pub thread: Option<u32>,
     /// When it was read.
     pub since: Instant,
     /// No event was unread when the fault had been tried before: the books are up to date for it.
@@ -56,7 +58,7 @@ pub(crate) struct PendingFault {
 impl PendingFault {
     /// A fault that nobody sent: a page is to come back because a thread waits for it.
     pub fn wanted(page: PageNumber) -> Self {
-        Self { page, write: false, since: Instant::now(), nothing_unread: false }
+        Self { page, write: false, thread: None, since: Instant::now(), nothing_unread: false }
     }
 }
 
@@ -214,14 +216,7 @@ impl Engine {
                     if !self.is_frozen() {
                         continue;
                     }
-                    // And some that say what they come to.
-                    if self.window.has_room_for(4 * MESSAGES) {
-                        return self.read_with(worker, true, gate);
-                    }
-                    drop(gate);
-                    // Whoever waits for the rest waits until the fork is over.
-                    pause();
-                    return 0;
+                    return self.read_with(worker, true, gate);
                 }
             }
         }
@@ -233,8 +228,11 @@ impl Engine {
         self.read_with(worker, false, gate)
     }
 
-    fn read_with(&self, worker: &mut Worker, frozen: bool, gate: RwLockWriteGuard<'_, ()>) -> usize {
+    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: RwLockWriteGuard<'_, ()>) -> usize {
         let mut messages = [RawMessage::default(); MESSAGES];
+        if frozen {
+            self.window.begins_reading();
+        }
         let count = match self.uffd.read(&mut messages) {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
@@ -244,7 +242,8 @@ impl Engine {
             match message.decode() {
                 Message::Fault { addr, write } => {
                     let page = PageNumber::containing(addr);
-                    worker.pending.push_back(PendingFault { page, write, since, nothing_unread: false });
+                    let thread = message.thread_id();
+                    worker.pending.push_back(PendingFault { page, write, thread, since, nothing_unread: false });
                 }
                 event => self.read_event(event, frozen),
             }
@@ -253,6 +252,9 @@ impl Engine {
         let asks = frozen || count == 0 || !worker.pending.is_empty();
         if asks || self.order.lock().is_pressing() {
             self.settle_events(frozen);
+        }
+        if frozen {
+            self.window.ends_reading();
         }
         drop(gate);
         count
@@ -268,7 +270,7 @@ impl Engine {
 
     /// Serves a fault by the books, unless content must be had first.
     fn answer(&self, fault: &PendingFault) -> Answer {
-        let PendingFault { page, write, since, nothing_unread } = *fault;
+        let PendingFault { page, write, thread, since, nothing_unread } = *fault;
         test_hook::fault_served();
         let gate = self.gate.pass();
         let plan = self.plan(page, write);
@@ -278,8 +280,7 @@ impl Engine {
             FaultPlan::NotAdopted => {
                 let address = page.address();
                 if private_memory::overlaps(address, address + 1) {
-                    // An answer would hide that a thread of ours read memory that is not there.
-                    self.fatal(format_args!("uswap: fault in memory of the engine at {address:#x}"));
+                    return Answer::Served(self.serve_onlooker(page, thread));
                 }
                 // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
                 // or the range is being adopted right now. Or it has gone since: then the books must not have it.
@@ -325,6 +326,7 @@ impl Engine {
                 }
             },
             FaultPlan::Poisoned => {
+                self.tell_refused(page);
                 self.poison(page);
                 (Served::Done, None)
             }

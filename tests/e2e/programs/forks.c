@@ -1,0 +1,293 @@
+/*
+ * Forks in the very moment in which other threads change the mappings, fork themselves, or hold what a fork waits for; and a
+ * child that looks at its parent.
+ */
+#include "cases.h"
+#include <limits.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#define SEED 51
+
+/* --- memory that threads move while another forks --- */
+
+#define MOVERS 4
+#define REGIONS 4
+#define REGION (8 * PAGE)
+
+/* Far from where the kernel and uswap place anything. Each region has two places, and holes around both. */
+static char *place(int mover, int region, int which)
+{
+	size_t number = (size_t)(mover * REGIONS + region) * 2 + (size_t)which;
+	return (char *)0x200000000000 + number * 4 * REGION;
+}
+
+static volatile int over;
+static volatile unsigned long moves;
+
+static void fill_region(char *start, int number)
+{
+	for (size_t p = 0; p < REGION / PAGE; p++)
+		fill_random((uint64_t *)(start + p * PAGE), SEED + (uint64_t)number, p);
+}
+
+static void check_region(const char *start, int number)
+{
+	for (size_t p = 0; p < REGION / PAGE; p++)
+		check_random((const uint64_t *)(start + p * PAGE), SEED + (uint64_t)number, p);
+}
+
+static int is_mapped(const char *start)
+{
+	unsigned char there[REGION / PAGE];
+	return mincore((void *)start, REGION, there) == 0;
+}
+
+static void *moves_on(void *argument)
+{
+	int mover = (int)(intptr_t)argument, which = 0;
+	while (!over) {
+		for (int region = 0; region < REGIONS; region++) {
+			char *from = place(mover, region, which), *to = place(mover, region, !which);
+			MUST(mremap(from, REGION, REGION, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+			moves++;
+		}
+		which = !which;
+		sleep_ms((long)env_number("PAUSE_MS", 8));
+	}
+	return NULL;
+}
+
+static void check_wherever_it_is(void)
+{
+	for (int mover = 0; mover < MOVERS; mover++)
+		for (int region = 0; region < REGIONS; region++) {
+			char *first = place(mover, region, 0), *second = place(mover, region, 1);
+			if (is_mapped(first) && is_mapped(second))
+				bad("region %d of mover %d is at two places", region, mover);
+			if (!is_mapped(first) && !is_mapped(second))
+				_exit(3);
+			check_region(is_mapped(first) ? first : second, mover * REGIONS + region);
+		}
+}
+
+static void moving(void)
+{
+	for (int number = 0; number < MOVERS * REGIONS; number++) {
+		char *start = place(number / REGIONS, number % REGIONS, 0);
+		MUST(mmap(start, REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == start);
+		fill_region(start, number);
+	}
+	for (int number = 0; number < MOVERS * REGIONS; number++)
+		push_out_percent(place(number / REGIONS, number % REGIONS, 0), REGION, 100, "what will be moved");
+	pthread_t threads[MOVERS];
+	for (intptr_t mover = 0; mover < MOVERS; mover++)
+		MUST(pthread_create(&threads[mover], NULL, moves_on, (void *)mover) == 0);
+	size_t forks = env_number("FORKS", 600), right = 0, ended = 0, lost = 0, missing = 0;
+	for (size_t k = 0; k < forks; k++) {
+		pid_t child = forked();
+		if (!child) {
+			check_wherever_it_is();
+			_exit(0);
+		}
+		int status = status_of(child);
+		if (status == 99)
+			bad("a child has read what is not there (fork %zu)", k);
+		right += status == 0;
+		ended += status == 128 + SIGKILL;
+		lost += status == 128 + SIGBUS;
+		missing += status == 3;
+		if (status && status != 3 && status != 128 + SIGKILL && status != 128 + SIGBUS)
+			bad("a child ended with status %d", status);
+	}
+	over = 1;
+	for (int mover = 0; mover < MOVERS; mover++)
+		pthread_join(threads[mover], NULL);
+	check_wherever_it_is();
+	fprintf(stderr, "of %zu children %zu were right, %zu ended, %zu lost a page, %zu lacked memory; %lu moves\n", forks,
+		right, ended, lost, missing, moves);
+	if (missing)
+		bad("%zu children lacked memory", missing);
+	if (lost || right < forks / 2)
+		bad("too few children could go on");
+}
+
+/* --- a lock that a fork waits for, and whose holder touches more pages than any table has places --- */
+
+#define BLOCK (400 * MiB)
+
+static void mark(char *block)
+{
+	for (size_t p = 0; p < BLOCK / PAGE; p++)
+		for (size_t w = 0; w < WORDS; w++)
+			((uint64_t *)(block + p * PAGE))[w] = p + 1;
+}
+
+static void check_marks(const char *block, size_t step)
+{
+	for (size_t p = 0; p < BLOCK / PAGE; p += step)
+		for (size_t w = 0; w < WORDS; w++)
+			if (((const volatile uint64_t *)(block + p * PAGE))[w] != p + 1)
+				bad("page %zu word %zu is wrong", p, w);
+}
+
+static char *volatile block;
+static volatile int begin;
+
+static void *reallocates(void *unused)
+{
+	(void)unused;
+	while (!begin)
+		sleep_ms(1);
+	/* Below the top of the heap: copied as a whole, by who holds the lock of the heap. */
+	char *larger = realloc(block, BLOCK + MiB);
+	MUST(larger && larger != block);
+	block = larger;
+	return NULL;
+}
+
+static void many_faults(void)
+{
+	MUST(mallopt(M_MMAP_MAX, 0) && mallopt(M_ARENA_MAX, 1) && mallopt(M_TRIM_THRESHOLD, INT_MAX));
+	block = malloc(BLOCK);
+	char *above = malloc(100);
+	MUST(block && above);
+	mark(block);
+	push_out_percent(block + PAGE - (uintptr_t)block % PAGE, BLOCK - PAGE, 80, "block");
+	pthread_t thread;
+	MUST(pthread_create(&thread, NULL, reallocates, NULL) == 0);
+	begin = 1;
+	sleep_ms(2);
+	double from = now();
+	pid_t child = forked();
+	if (!child) {
+		check_marks(block, 1000);
+		_exit(0);
+	}
+	printf("forked\n");
+	fprintf(stderr, "fork took %.2f s\n", now() - from);
+	must_succeed(child, "child");
+	pthread_join(thread, NULL);
+	check_marks(block, 1);
+	free(above);
+}
+
+/* --- a child that reads all of its parent's mappings, as a debugger may --- */
+
+static size_t read_all_of(pid_t of)
+{
+	static char buffer[64 * PAGE];
+	char path[64], line[512];
+	snprintf(path, sizeof path, "/proc/%d/maps", (int)of);
+	FILE *maps = fopen(path, "r");
+	MUST(maps);
+	size_t count = 0;
+	while (fgets(line, sizeof line, maps)) {
+		unsigned long start, end;
+		char readable;
+		if (sscanf(line, "%lx-%lx %c", &start, &end, &readable) != 3 || readable != 'r' || strstr(line, "[v"))
+			continue;
+		/* The pool is reserved, and large. */
+		if (end - start > 1024 * MiB)
+			continue;
+		for (unsigned long at = start; at < end; at += sizeof buffer) {
+			size_t bytes = end - at < sizeof buffer ? end - at : sizeof buffer;
+			struct iovec here = { buffer, bytes }, there = { (void *)at, bytes };
+			ssize_t got = process_vm_readv(of, &here, 1, &there, 1, 0);
+			MUST(got > 0 || errno == EFAULT || errno == ESRCH);
+			count += got > 0 ? (size_t)got : 0;
+		}
+	}
+	fclose(maps);
+	return count;
+}
+
+static void read_from_outside(void)
+{
+	char *p = swapped(SIZE, 52, "read from outside");
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	pid_t parent = getpid(), child = forked();
+	if (!child) {
+		MUST(read_all_of(parent) > SIZE);
+		_exit(0);
+	}
+	int status = 0;
+	while (waitpid(child, &status, WNOHANG) == 0)
+		check(p, SIZE, 52, "read from outside");
+	MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	/* By itself, too. */
+	MUST(read_all_of(parent) > SIZE);
+	check(p, SIZE, 52, "read by itself");
+}
+
+/* --- forks round libc, while another thread forks by it --- */
+
+static char *seen_by_all;
+static volatile unsigned long raw_forks;
+
+static void *forks_round_libc(void *argument)
+{
+	int by_syscall = argument != NULL;
+	while (!over) {
+		/* Made in a moment in which nothing is kept from children, it has all; else it ends at once. */
+		long child = by_syscall ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : syscall(SYS_fork);
+		MUST(child >= 0);
+		if (child == 0) {
+			check(seen_by_all, SIZE, 53, "child of a fork round libc");
+			_exit(0);
+		}
+		if (status_of((pid_t)child) == 99)
+			bad("a child of a fork round libc has read what is not there");
+		raw_forks++;
+	}
+	return NULL;
+}
+
+static void raw_beside(void)
+{
+	seen_by_all = swapped(SIZE, 53, "seen by all");
+	pthread_t threads[2];
+	for (intptr_t k = 0; k < 2; k++)
+		MUST(pthread_create(&threads[k], NULL, forks_round_libc, (void *)k) == 0);
+	for (int k = 0; k < 100; k++) {
+		pid_t child = forked();
+		if (!child)
+			_exit(0);
+		must_succeed(child, "child");
+	}
+	over = 1;
+	for (int k = 0; k < 2; k++)
+		pthread_join(threads[k], NULL);
+	check(seen_by_all, SIZE, 53, "parent");
+	fprintf(stderr, "%lu forks round libc\n", raw_forks);
+}
+
+/* Forks while its agent is about to join. */
+static void joins_late(void)
+{
+	sleep_ms(300);
+	double from = now();
+	pid_t child = forked();
+	if (!child)
+		_exit(0);
+	must_succeed(child, "child");
+	printf("%s\n", now() - from < 2 ? "forked in time" : "held up");
+	/* Long enough for it to be said what it waits for. */
+	sleep_ms(3000);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "moving", moving },
+		{ "many-faults", many_faults },
+		{ "read-from-outside", read_from_outside },
+		{ "joins-late", joins_late },
+		{ "raw-beside", raw_beside },
+	};
+	return RUN_CASE(argc, argv, cases);
+}
