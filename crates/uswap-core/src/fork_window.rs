@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::event_order::{Event, EventOrder, Mappings, Settlement, Witness};
 use crate::page_table::{PageState, PageTable};
+use crate::ranges::RangeSet;
 use crate::units::{PageNumber, PageRange};
 
 /// What happened.
@@ -39,16 +40,17 @@ pub struct ForkWindow {
     order: EventOrder,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Done {
-    Installed(PageNumber),
+    /// Pages between two events; mostly they lie side by side, and there may be very many.
+    Installed(RangeSet),
     Event(Event),
 }
 
 impl ForkWindow {
-    /// With room for `notes` notes.
-    pub fn with_capacity(notes: usize) -> Self {
-        Self { done: Vec::with_capacity(notes), order: EventOrder::default() }
+    /// With room for `events` events.
+    pub fn with_capacity(events: usize) -> Self {
+        Self { done: Vec::with_capacity(events), order: EventOrder::default() }
     }
 
     /// One that goes on with what was read.
@@ -59,12 +61,22 @@ impl ForkWindow {
     /// Takes a note.
     pub fn note(&mut self, note: Note) {
         match note {
-            Note::Installed(page) => self.done.push(Done::Installed(page)),
+            Note::Installed(page) => self.note_installed(page),
             Note::Came(range) => self.order.came(range),
             Note::Read(event) => self.order.read(event),
             Note::Settled => self.order.clear(),
             Note::Applied(event) => self.done.push(Done::Event(event)),
         }
+    }
+
+    fn note_installed(&mut self, page: PageNumber) {
+        let page = PageRange { start: page, pages: 1 };
+        if let Some(Done::Installed(pages)) = self.done.last_mut() {
+            return pages.insert(page);
+        }
+        let mut pages = RangeSet::default();
+        pages.insert(page);
+        self.done.push(Done::Installed(pages));
     }
 
     /// As [`EventOrder::settle`], by the books and what was noted beside them.
@@ -77,16 +89,24 @@ impl ForkWindow {
         &self.order
     }
 
+    /// The events in the order in which memory changed, as far as that is settled.
+    pub fn events(&self) -> impl Iterator<Item = Event> + '_ {
+        self.done.iter().filter_map(|done| match *done {
+            Done::Event(event) => Some(event),
+            Done::Installed(_) => None,
+        })
+    }
+
     /// Looks `page` up in the notes, newest first; the books are asked for the page that it was before.
     pub fn look_up(&self, page: PageNumber, books: &PageTable) -> Beside {
         let mut page = page;
         for done in self.done.iter().rev() {
-            match *done {
-                Done::Installed(installed) if installed == page => return Beside::Installed,
-                Done::Event(Event::Removed(range) | Event::Unmapped(range)) if range.contains(page) => {
+            match done {
+                Done::Installed(pages) if pages.contains(page) => return Beside::Installed,
+                &Done::Event(Event::Removed(range) | Event::Unmapped(range)) if range.contains(page) => {
                     return Beside::Discarded;
                 }
-                Done::Event(Event::Remapped { from, to, .. }) => {
+                &Done::Event(Event::Remapped { from, to, .. }) => {
                     if from.moved_to(to).contains(page) {
                         page = PageNumber(page.0 - to.0 + from.start.0);
                     } else if from.contains(page) {

@@ -18,6 +18,7 @@ pub mod entry;
 pub mod event_order;
 pub mod fault;
 pub mod floor;
+pub mod fork_cut;
 pub mod fork_window;
 pub mod page_table;
 pub mod pool_share;

@@ -4,11 +4,14 @@
 //! in the child: it reads their content where the parent put it, and tells when it needs one no more. The parent frees
 //! nothing that an heir may still read; which entries those are is the engine's ledger.
 
+use alloc::vec::Vec;
+
 use crate::core::Core;
 use crate::entry::EntryId;
+use crate::page_table::PageState;
 use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
-use crate::units::PageNumber;
+use crate::units::{PageNumber, PageRange};
 use crate::zswap::Zswap;
 
 impl Core {
@@ -31,6 +34,21 @@ impl Core {
     /// No child reads entries of this process any more.
     pub fn no_heirs(&mut self) {
         self.table.no_heirs();
+    }
+
+    /// In a child: what is swapped out of `range` may not be what is there. An access is refused.
+    pub fn doubt(&mut self, range: PageRange) {
+        let swapped: Vec<(PageNumber, EntryId)> = (self.pages.known(range))
+            .filter_map(|(page, state)| match state {
+                PageState::Swapped { entry } => Some((page, entry)),
+                _ => None,
+            })
+            .collect();
+        for (page, entry) in swapped {
+            self.swapped_pages -= 1;
+            self.let_go(entry);
+            self.pages.set(page, PageState::Poisoned);
+        }
     }
 
     /// These books now are the child's.

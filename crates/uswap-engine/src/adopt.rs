@@ -383,6 +383,15 @@ impl Adopter {
         Ok((!is_whole && self.register_whole(engine, start, end)?).then_some(end))
     }
 
+    /// In a forked child, of which not everything was noted: what of adopted memory is there.
+    pub fn look_at_all(&mut self, engine: &Engine) -> io::Result<()> {
+        let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
+        for range in ranges {
+            self.note_present(engine, range.start.address(), range.end().address())?;
+        }
+        Ok(())
+    }
+
     /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped
     /// any more is forgotten.
     pub fn take_over(&mut self, engine: &Engine) -> io::Result<()> {
@@ -576,6 +585,11 @@ impl Engine {
                 advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
             }
         });
+    }
+
+    /// Memory that was moved meanwhile.
+    pub(crate) fn let_fork(&self, range: PageRange) {
+        advise_for_fork(range, rustix::mm::Advice::LinuxDoFork);
     }
 
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory.

@@ -22,7 +22,9 @@ use std::time::Instant;
 
 use uswap_core::entry::Epoch;
 use uswap_core::event_order::EventOrder;
-use uswap_core::{BLOCK_PAGES, Core, CoreConfig, EntryId, FrameId, Location, PAGE_SIZE, PageNumber, Released};
+use uswap_core::{
+    BLOCK_PAGES, Core, CoreConfig, EntryId, FrameId, Location, PAGE_SIZE, PageNumber, RangeSet, Released,
+};
 use uswap_sys::futex::Word;
 use uswap_sys::pagemap::PageMap;
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
@@ -34,7 +36,7 @@ use crate::ahead::{self, Ahead};
 use crate::areas::Areas;
 use crate::assist::Call;
 use crate::compress::PageCompressor;
-use crate::fork::Window;
+use crate::fork_journal::Window;
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
 use crate::ledger::Ledger;
@@ -144,6 +146,8 @@ pub struct Engine {
     /// Nanoseconds of a handler for a page from the pool, and for one from an area: a mean of the last ones.
     pub(crate) fault_cost: [AtomicU64; 2],
     pub(crate) started: Instant,
+    /// In a forked child: memory whose swapped content may not be what is there.
+    pub(crate) refused: Lock<RangeSet>,
     /// The user has been told that nothing more can be stored.
     pub(crate) said_full: AtomicBool,
     /// And that the books cannot grow.
@@ -422,6 +426,7 @@ impl Engine {
                 ahead: Ahead::new(),
                 swapoff: Lock::new(Swapoff::default()),
                 writer: Writer::new(),
+                refused: Lock::new(RangeSet::default()),
                 handlers_ready: AtomicU32::new(0),
                 post,
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],

@@ -68,13 +68,11 @@ impl Engine {
         self.uffd.hold_events(false);
     }
 
-    /// As [`settle`](Self::settle), if the journal has room. What it has no room for is settled when the window has been closed.
+    /// As [`settle`](Self::settle), beside the books.
     fn settle_aside(&self, events: Vec<Event>) {
-        if self.window.has_room_for(events.len() + 1) {
-            let mut notes: Vec<Note> = events.into_iter().map(Note::Applied).collect();
-            notes.push(Note::Settled);
-            self.note_aside(&notes);
-        }
+        let mut notes: Vec<Note> = events.into_iter().map(Note::Applied).collect();
+        notes.push(Note::Settled);
+        self.note_aside(&notes);
     }
 
     /// Several threads have moved memory on to places of each other, and nothing tells which of it is where.
@@ -91,12 +89,6 @@ impl Engine {
     pub(crate) fn events_are_settled(&self) {
         self.order.lock().clear();
         self.uffd.hold_events(false);
-    }
-
-    /// Applies everything, in a child that cannot ask any more what was there.
-    pub(crate) fn end_events(&self) {
-        let events = self.order.lock().settle_unasked(self.core().pages());
-        self.settle(events);
     }
 
     pub(crate) fn apply(&self, event: Event) {

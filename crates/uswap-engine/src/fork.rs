@@ -19,20 +19,17 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ptr::NonNull;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 
-use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::budget::{Usage, Watermarks};
-use uswap_core::event_order::{EventOrder, Settlement};
-use uswap_core::fork_window::{Beside, ForkWindow, Note};
+use uswap_core::event_order::Settlement;
+use uswap_core::fork_window::{Beside, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::futex::{RawLock, Word};
+use uswap_sys::private_memory;
 use uswap_sys::uffd::{Stop, Wake};
-use uswap_sys::{placement, private_memory};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
@@ -43,7 +40,6 @@ use crate::handler::{PendingFault, Served};
 use crate::ledger::Ledger;
 use crate::monitor::{ENGINE, Monitor};
 use crate::page_io::SlotPage;
-use crate::patience::Lock;
 use crate::post::Post;
 use crate::store::IoOutcome;
 
@@ -52,6 +48,8 @@ const REQUESTED: u32 = 1;
 const READY: u32 = 2;
 const FORKED: u32 = 3;
 const FAILED: u32 = 4;
+/// The child has been told what it must know of its parent.
+const TOLD: u32 = 5;
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
@@ -61,6 +59,8 @@ const CHILD_WORKS_IN: u64 = 512;
 const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
 /// How long a fork waits for a moment in which no other thread changes the mappings.
 const READ_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the parent's thread waits until the child has been told what it must know: longer than the monitor takes.
+const TELL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
@@ -145,15 +145,22 @@ impl ForkPost {
         }
     }
 
-    /// Program thread of the parent, after fork(2).
+    /// Program thread of the parent, after fork(2). It may end the process next, so it waits until the child knows all that
+    /// it must.
     pub fn parent(&self, post: &Post, forked: bool) {
         if self.unasked.swap(false, Relaxed) {
             self.awake.unlock();
         } else if !post.inert.load(Acquire) {
             let outcome = if forked { FORKED } else { FAILED };
             // It may be over: a signal handler forked meanwhile.
-            if self.state.atomic().compare_exchange(READY, outcome, AcqRel, Acquire).is_ok() {
-                self.state.wake_all();
+            if self.state.atomic().compare_exchange(READY, outcome, AcqRel, Acquire).is_err() {
+                return;
+            }
+            self.state.wake_all();
+            let begun = Instant::now();
+            while self.state.load() == FORKED && !post.inert.load(Acquire) {
+                let Some(left) = TELL_PATIENCE.checked_sub(begun.elapsed()) else { return };
+                let _ = self.state.wait(FORKED, Some(left));
             }
         }
     }
@@ -174,95 +181,10 @@ impl ForkPost {
     }
 }
 
-/// Notes that a window has room for. One page that is brought in is one note: without room nothing is served until the fork
-/// is over, and the forking thread may wait for a lock of malloc's whose holder copies tens of megabytes (realloc). Memory is
-/// taken only for notes that are written.
-const NOTES: usize = 1 << 16;
-
-/// The journal lies in memory that parent and child share, so that the child sees each note whole, however the kernel
-/// interleaves its copying with the parent's writing. How many notes are the child's is counted in private memory, which
-/// is copied with the fork. What the parent reads meanwhile it has for itself, and in order.
-pub(crate) struct Window {
-    notes: AtomicPtr<Note>,
-    count: AtomicU32,
-    journal: Mutex<Option<Journal>>,
-    seen: Lock<ForkWindow>,
-}
-
-struct Journal {
-    base: NonNull<Note>,
-}
-
-// SAFETY: a journal is an address; notes are written under the gate and read when the window is closed.
-unsafe impl Send for Journal {}
-
-impl Drop for Journal {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this length by `Window::open`, and nobody reads it any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), NOTES * size_of::<Note>()) };
-    }
-}
-
-impl Window {
-    pub fn new() -> Window {
-        Window {
-            notes: AtomicPtr::new(std::ptr::null_mut()),
-            count: AtomicU32::new(0),
-            journal: Mutex::new(None),
-            seen: Lock::new(ForkWindow::default()),
-        }
-    }
-
-    fn open(&self) -> io::Result<()> {
-        let (bytes, protection) = (NOTES * size_of::<Note>(), ProtFlags::READ | ProtFlags::WRITE);
-        let base = placement::map(bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?.cast::<Note>();
-        // The journal of an earlier fork goes; a child of that fork has its own mapping of it.
-        *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
-        self.count.store(0, Release);
-        self.notes.store(base.as_ptr(), Release);
-        *self.seen.lock() = ForkWindow::with_capacity(NOTES);
-        Ok(())
-    }
-
-    /// Writes notes, of which a child has all or none; the gate is held for writing. `false` when there is no room.
-    #[must_use]
-    fn write(&self, notes: &[Note]) -> bool {
-        let count = self.count.load(Acquire) as usize;
-        if count + notes.len() > NOTES {
-            return false;
-        }
-        for (index, &note) in notes.iter().enumerate() {
-            // SAFETY: the window is open, so `notes` has room for `NOTES`; the gate makes this thread the only writer.
-            unsafe { self.notes.load(Acquire).add(count + index).write(note) };
-        }
-        self.count.store((count + notes.len()) as u32, Release);
-        true
-    }
-
-    fn notes(&self) -> &[Note] {
-        let count = self.count.load(Acquire) as usize;
-        if count == 0 {
-            return &[];
-        }
-        // SAFETY: the first `count` notes were written whole before `count` said so, and are never changed.
-        unsafe { std::slice::from_raw_parts(self.notes.load(Acquire), count) }
-    }
-
-    pub fn has_room_for(&self, notes: usize) -> bool {
-        self.count.load(Acquire) as usize + notes <= NOTES
-    }
-
-    /// Looks at the events that were read.
-    pub fn order<T>(&self, look: impl FnOnce(&EventOrder) -> T) -> T {
-        look(self.seen.lock().order())
-    }
-}
-
 impl Engine {
     /// Writes notes, with the gate shut.
     pub(crate) fn note_aside(&self, notes: &[Note]) {
-        let noted = self.window.write(notes);
-        assert!(noted, "a handler reads messages, and serves a fault, only while the journal has room");
+        self.window.write(notes);
         let mut seen = self.window.seen.lock();
         notes.iter().for_each(|&note| seen.note(note));
         self.uffd.hold_events(seen.order().holds());
@@ -287,7 +209,7 @@ impl Engine {
     /// Serves a fault in a window: nothing but the journal changes.
     pub(crate) fn serve_frozen(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
         let _gate = self.gate.shut();
-        if !self.is_frozen() || !self.window.has_room_for(1) {
+        if !self.is_frozen() {
             return Served::AfterEvents;
         }
         let page = fault.page;
@@ -301,6 +223,7 @@ impl Engine {
                 self.zeros.as_ptr()
             }
             Beside::Known(_, Some(PageState::Poisoned)) => {
+                self.tell_refused(page);
                 self.poison(page);
                 return Served::Done;
             }
@@ -380,16 +303,22 @@ impl Engine {
         for note in self.window.notes() {
             self.apply_note(*note);
         }
+        for note in self.window.beyond().iter() {
+            self.apply_note(*note);
+        }
+    }
+
+    /// A page was brought in while the books were still.
+    pub(crate) fn installed_aside(&self, page: PageNumber) {
+        let range = PageRange { start: page, pages: 1 };
+        let mut core = self.core();
+        core.adopt(range);
+        core.found_present(range);
     }
 
     fn apply_note(&self, note: Note) {
         match note {
-            Note::Installed(page) => {
-                let range = PageRange { start: page, pages: 1 };
-                let mut core = self.core();
-                core.adopt(range);
-                core.found_present(range);
-            }
+            Note::Installed(page) => self.installed_aside(page),
             Note::Came(range) => self.order.lock().came(range),
             Note::Read(event) => self.keep_event(event),
             Note::Applied(event) => self.apply(event),
@@ -439,23 +368,24 @@ impl Monitor {
         self.adopt_grown(engine, begun);
         engine.empty_swap_cache(self.worker());
         engine.take_and_release(self.worker());
-        while engine.order.lock().log().len() > NOTES / 2 {
-            engine.read_before_fork(self.worker());
-        }
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
             // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
         engine.hand_over_events();
-        engine.let_adopted_fork(&self.adopter.kept);
         engine.phase.store_and_wake(FROZEN);
+        self.let_adopted_fork(engine);
         let forked = self.answer_fork();
+        if forked {
+            self.tell_child(engine);
+            self.post.fork.state.store_and_wake(TOLD);
+        }
         engine.keep_adopted_from_forks();
         {
             let _gate = engine.gate.shut();
             engine.apply_notes();
-            *engine.window.seen.lock() = ForkWindow::default();
+            engine.window.close();
             engine.phase.store_and_wake(RUNNING);
         }
         drop(running);
@@ -604,6 +534,7 @@ impl Monitor {
             ahead: _,
             swapoff: _,
             writer: _,
+            refused: _,
             said_full: _,
             said_out_of_memory: _,
         } = old;
@@ -627,11 +558,8 @@ impl Monitor {
                 crate::monitor::Explain(&error)
             )),
         };
-        for note in window.notes() {
-            engine.apply_note(*note);
-        }
-        engine.end_events();
-        std::mem::forget(window.seen);
+        self.take_over_changes(engine, &window);
+        std::mem::forget(window);
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
@@ -739,16 +667,5 @@ mod tests {
         post.fork.state.store(IDLE);
         post.fork.monitor_sleeps(false);
         assert!(post.fork.awake.try_lock());
-    }
-
-    #[test]
-    fn a_full_journal_takes_no_note() {
-        let window = Window::new();
-        window.open().unwrap();
-        for page in 0..NOTES as u64 {
-            assert!(window.write(&[Note::Installed(PageNumber(page))]));
-        }
-        assert!(!window.write(&[Note::Installed(PageNumber(0))]));
-        assert!(!window.has_room_for(1));
     }
 }

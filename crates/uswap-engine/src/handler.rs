@@ -214,14 +214,7 @@ impl Engine {
                     if !self.is_frozen() {
                         continue;
                     }
-                    // And some that say what they come to.
-                    if self.window.has_room_for(4 * MESSAGES) {
-                        return self.read_with(worker, true, gate);
-                    }
-                    drop(gate);
-                    // Whoever waits for the rest waits until the fork is over.
-                    pause();
-                    return 0;
+                    return self.read_with(worker, true, gate);
                 }
             }
         }
@@ -233,8 +226,11 @@ impl Engine {
         self.read_with(worker, false, gate)
     }
 
-    fn read_with(&self, worker: &mut Worker, frozen: bool, gate: RwLockWriteGuard<'_, ()>) -> usize {
+    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: RwLockWriteGuard<'_, ()>) -> usize {
         let mut messages = [RawMessage::default(); MESSAGES];
+        if frozen {
+            self.window.begins_reading();
+        }
         let count = match self.uffd.read(&mut messages) {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
@@ -253,6 +249,9 @@ impl Engine {
         let asks = frozen || count == 0 || !worker.pending.is_empty();
         if asks || self.order.lock().is_pressing() {
             self.settle_events(frozen);
+        }
+        if frozen {
+            self.window.ends_reading();
         }
         drop(gate);
         count
@@ -325,6 +324,7 @@ impl Engine {
                 }
             },
             FaultPlan::Poisoned => {
+                self.tell_refused(page);
                 self.poison(page);
                 (Served::Done, None)
             }

@@ -32,6 +32,8 @@ pub mod engine_threads;
 mod events;
 pub mod fork;
 pub mod fork_advice;
+mod fork_changes;
+mod fork_journal;
 mod fork_patience;
 pub mod giving_way;
 pub mod group;

@@ -1,0 +1,197 @@
+//! What other threads do to the mappings in the very moment of a fork.
+//!
+//! The books that a child gets are those of its parent, and the mappings are those of the moment in which the kernel copied
+//! them. A mremap that was done by then and not yet read would leave the child with memory that its books do not know, whose
+//! swapped pages read as zeros. So after fork(2) the parent reads on until nothing is being changed, and passes on what it
+//! has read; and the child asks its own mappings what of that is in it ([`fork_cut`](uswap_core::fork_cut)). Where that cannot
+//! be told, it ends with a line.
+
+use std::time::{Duration, Instant};
+
+use uswap_core::event_order::Event;
+use uswap_core::fork_cut::{self, Child, Unclear};
+use uswap_core::fork_window::Note;
+use uswap_core::{PageNumber, PageRange, PageState, RangeSet};
+use uswap_sys::maps::{self, MapsOf, Vma};
+use uswap_sys::report::{self, Reason};
+
+use crate::engine::{Engine, Worker};
+use crate::fork_journal::{Told, Window};
+use crate::handler::Served;
+use crate::monitor::Monitor;
+
+/// How long a fork waits for memory to come to rest that is moved while it is let go.
+const LIFT_PATIENCE: Duration = Duration::from_millis(20);
+/// How long the parent waits for a moment in which no other thread changes the mappings.
+const STILL_PATIENCE: Duration = Duration::from_millis(100);
+
+impl Monitor {
+    /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
+    /// meanwhile takes along how it was.
+    pub(crate) fn let_adopted_fork(&mut self, engine: &Engine) {
+        engine.let_adopted_fork(&self.adopter.kept);
+        let (begun, mut seen) = (Instant::now(), 0);
+        loop {
+            let (moved, count) = engine.moved_since(seen);
+            seen = count;
+            moved.into_iter().for_each(|place| engine.let_fork(place));
+            let is_still = engine.is_still();
+            if (is_still && engine.moved_since(seen).1 == seen) || begun.elapsed() >= LIFT_PATIENCE {
+                return;
+            }
+            if !is_still {
+                engine.read_aside(self.worker());
+                crate::handler::pause();
+            }
+        }
+    }
+
+    /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.
+    pub(crate) fn tell_child(&mut self, engine: &Engine) {
+        let begun = Instant::now();
+        while !engine.tell_if_still() {
+            if begun.elapsed() >= STILL_PATIENCE {
+                return engine.window.tell_nothing();
+            }
+            engine.read_aside(self.worker());
+            crate::handler::pause();
+        }
+    }
+
+    /// In the child, before its memory is registered: makes its books say what happened in the window.
+    pub(crate) fn take_over_changes(&mut self, engine: &Engine, window: &Window) {
+        let changes = match window.wait_to_be_told() {
+            Told::Still => {
+                engine.apply_installed(window);
+                if !window.lacks_notes() {
+                    return;
+                }
+                Vec::new()
+            }
+            Told::Changed(changes) => changes,
+            Told::NeverStill => end_child("its parent's other threads did not stop changing their mappings"),
+            Told::Nothing => end_child("its parent ended or was stopped in that very moment"),
+        };
+        engine.apply_changes(window, changes);
+        if let Err(error) = self.adopter.look_at_all(engine) {
+            engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
+        }
+    }
+}
+
+fn end_child(why: &str) -> ! {
+    report::end(format_args!("it was forked while memory was being moved, and cannot tell what of it is where: {why}"))
+}
+
+impl Engine {
+    /// Tells the child, if nothing is being changed: then everything that was done has been read.
+    fn tell_if_still(&self) -> bool {
+        let _gate = self.gate.shut();
+        let is_still = self.is_still();
+        if is_still {
+            self.window.tell_changes();
+        }
+        is_still
+    }
+
+    /// Whether nothing is being changed, and everything that was read is settled.
+    fn is_still(&self) -> bool {
+        !self.uffd.kernel_is_changing() && self.window.is_settled()
+    }
+
+    /// Where memory was moved in this window, after so many changes; and how many there are by now.
+    fn moved_since(&self, seen: usize) -> (Vec<PageRange>, usize) {
+        let window = self.window.seen.lock();
+        let places = window.events().skip(seen).filter_map(|event| match event {
+            Event::Remapped { from, to, .. } => Some(from.moved_to(to)),
+            _ => None,
+        });
+        (places.collect(), window.events().count())
+    }
+
+    fn read_aside(&self, worker: &mut Worker) {
+        let gate = self.gate.shut();
+        self.read_with(worker, true, gate);
+        while let Some(fault) = worker.pending.pop_front() {
+            if self.serve_frozen(&fault, worker) == Served::AfterEvents {
+                // Its thread faults again, and a handler will see to it.
+                self.wake(fault.page, 1);
+            }
+        }
+    }
+
+    fn apply_installed(&self, window: &Window) {
+        for &note in window.notes() {
+            if let Note::Installed(page) = note {
+                self.installed_aside(page);
+            }
+        }
+    }
+
+    fn apply_changes(&self, window: &Window, changes: Vec<Event>) {
+        let known = window.notes().iter().filter_map(|note| match *note {
+            Note::Read(event) => Some(event),
+            _ => None,
+        });
+        let changes = fork_cut::mark_known(changes.into_iter(), known.collect());
+        let cut = match fork_cut::cut(&changes, window.was_reading(), &Born::look(self)) {
+            Ok(cut) => cut,
+            Err(Unclear(PageNumber(page))) => {
+                end_child(&format!("several threads moved it, near {:#x}", PageNumber(page).address()))
+            }
+        };
+        cut.done.into_iter().for_each(|event| self.apply(event));
+        let mut core = self.core();
+        cut.loose.into_iter().for_each(|range| core.given_up_lazily(range));
+        let mut refused = self.refused.lock();
+        for range in cut.doubtful {
+            core.doubt(range);
+            refused.insert(range);
+        }
+    }
+
+    /// A page is touched whose content cannot be told.
+    pub(crate) fn tell_refused(&self, page: PageNumber) {
+        if self.refused.lock().contains(page) {
+            self.member.alarm(format_args!(
+                "uswap: page {:#x} of process {} may be lost: another thread was giving it up when the process was forked; an \
+                 access raises SIGBUS",
+                page.address(),
+                std::process::id()
+            ));
+        }
+    }
+}
+
+/// The child as it was born.
+struct Born<'a> {
+    engine: &'a Engine,
+    mapped: RangeSet,
+}
+
+impl Born<'_> {
+    fn look(engine: &Engine) -> Born<'_> {
+        let (mut text, mut mapped) = (Vec::with_capacity(64 << 10), RangeSet::default());
+        if let Err(error) = maps::read_maps(MapsOf::SelfProcess, &mut text) {
+            engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
+        }
+        for vma in maps::vmas(&text).filter(Vma::is_anonymous_private) {
+            mapped.insert(PageRange::of_bytes(vma.start, vma.end));
+        }
+        Born { engine, mapped }
+    }
+}
+
+impl Child for Born<'_> {
+    fn is_mapped(&self, range: PageRange) -> bool {
+        self.mapped.outside(range).next().is_none()
+    }
+
+    fn adopted(&self, range: PageRange) -> Vec<PageRange> {
+        self.engine.core().pages().adopted_within(range).collect()
+    }
+
+    fn has_swapped(&self, range: PageRange) -> bool {
+        self.engine.core().pages().known(range).any(|(_, state)| matches!(state, PageState::Swapped { .. }))
+    }
+}

@@ -1,0 +1,291 @@
+//! The journal of a fork: what happens in its window, for the parent and for the child.
+//!
+//! It lies in memory that both share, so that the child sees each note whole, however the kernel interleaves its copying with
+//! the parent's writing. How many notes are the child's is counted in private memory, which is copied with the fork. After
+//! the fork the parent also tells there what other threads did to the mappings around it, in the order in which memory
+//! changed ([`fork_changes`](crate::fork_changes)). What the parent looks up meanwhile it has for itself, and there is always
+//! room for more of that: who waits for a fault may have a lock that the forking thread waits for.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::mm::{MapFlags, ProtFlags};
+use uswap_core::event_order::{Event, EventOrder};
+use uswap_core::fork_window::{ForkWindow, Note};
+use uswap_sys::futex::SharedWord;
+use uswap_sys::placement;
+
+use crate::patience::Lock;
+
+/// Notes that a child can read. Memory is taken only for those that are written.
+const NOTES: usize = 1 << 16;
+/// Changes of mappings that a child can be told of.
+const CHANGES: usize = 1 << 14;
+/// How long a child waits to be told. Its parent does that before it goes on, unless it is stopped or killed.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// How often it looks meanwhile whether its parent is there.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Of `progress`: a handler reads messages at this moment, or has not noted all that it has read.
+const READING: u32 = 1 << 31;
+/// Of `progress`: there was no room for some notes.
+const FULL: u32 = 1 << 30;
+const COUNT: u32 = FULL - 1;
+
+const NOTHING_TOLD: u32 = 0;
+const STILL: u32 = 1;
+const CHANGED: u32 = 2;
+const NEVER_STILL: u32 = 3;
+
+/// What a child is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// No mapping was changed.
+    Still,
+    /// These changes were made around the fork.
+    Changed(Vec<Event>),
+    /// The program did not stop changing its mappings.
+    NeverStill,
+    /// The parent has ended, or is stopped.
+    Nothing,
+}
+
+#[repr(C)]
+struct Shared {
+    told: SharedWord,
+    changes_count: AtomicU32,
+    changes: [Event; CHANGES],
+    notes: [Note; NOTES],
+}
+
+struct Journal {
+    base: NonNull<Shared>,
+}
+
+// SAFETY: a journal is an address; what is written to it, and by whom, see `Window`.
+unsafe impl Send for Journal {}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length by `Window::open`, and nobody reads it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+/// The window of a fork.
+pub(crate) struct Window {
+    shared: AtomicPtr<Shared>,
+    /// Notes in the journal, and flags: one word, so that the child has all of it as it was at one moment.
+    progress: AtomicU32,
+    parent: AtomicU32,
+    journal: Mutex<Option<Journal>>,
+    /// Notes for which the journal had no room: the parent's alone.
+    beyond: Mutex<Vec<Note>>,
+    pub(crate) seen: Lock<ForkWindow>,
+}
+
+impl Window {
+    pub fn new() -> Window {
+        Window {
+            shared: AtomicPtr::new(std::ptr::null_mut()),
+            progress: AtomicU32::new(0),
+            parent: AtomicU32::new(0),
+            journal: Mutex::new(None),
+            beyond: Mutex::new(Vec::new()),
+            seen: Lock::new(ForkWindow::default()),
+        }
+    }
+
+    pub fn open(&self) -> io::Result<()> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let base = placement::map(size_of::<Shared>(), protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
+        let base = base.cast::<Shared>();
+        // The journal of an earlier fork goes; a child of that fork has its own mapping of it.
+        *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
+        self.progress.store(0, Release);
+        self.parent.store(std::process::id(), Release);
+        self.shared.store(base.as_ptr(), Release);
+        *self.seen.lock() = ForkWindow::with_capacity(1024);
+        Ok(())
+    }
+
+    /// The journal's words, of a window that was opened.
+    fn shared(&self) -> (&SharedWord, &AtomicU32) {
+        let shared = self.shared.load(Acquire);
+        // SAFETY: the window was opened, so this is a journal that stays mapped until the next one is; fresh memory is
+        // zeros, which both words may be.
+        unsafe { (&*(&raw const (*shared).told), &*(&raw const (*shared).changes_count)) }
+    }
+
+    /// Writes notes, of which a child has all or none; the gate is held for writing.
+    pub fn write(&self, notes: &[Note]) {
+        let progress = self.progress.load(Acquire);
+        let count = (progress & COUNT) as usize;
+        if progress & FULL != 0 || count + notes.len() > NOTES {
+            self.progress.fetch_or(FULL, AcqRel);
+            self.beyond().extend_from_slice(notes);
+            return;
+        }
+        let shared = self.shared.load(Acquire);
+        for (index, &note) in notes.iter().enumerate() {
+            // SAFETY: the window is open, and there is room; the gate makes this thread the only writer.
+            unsafe { (&raw mut (*shared).notes).cast::<Note>().add(count + index).write(note) };
+        }
+        self.progress.fetch_add(notes.len() as u32, AcqRel);
+    }
+
+    /// With the gate shut: messages are read from here on, and noted.
+    pub fn begins_reading(&self) {
+        self.progress.fetch_or(READING, AcqRel);
+    }
+
+    /// With the gate still shut: what was read has been noted.
+    pub fn ends_reading(&self) {
+        self.progress.fetch_and(!READING, AcqRel);
+    }
+
+    /// What the journal has.
+    pub fn notes(&self) -> &[Note] {
+        let count = (self.progress.load(Acquire) & COUNT) as usize;
+        if count == 0 {
+            return &[];
+        }
+        let shared = self.shared.load(Acquire);
+        // SAFETY: the first `count` notes were written whole before `progress` said so, and are never changed.
+        unsafe { std::slice::from_raw_parts((&raw const (*shared).notes).cast::<Note>(), count) }
+    }
+
+    /// In the parent: what the journal had no room for.
+    pub fn beyond(&self) -> MutexGuard<'_, Vec<Note>> {
+        self.beyond.lock().expect("no thread panics with this lock")
+    }
+
+    /// Closes the window.
+    pub fn close(&self) {
+        *self.seen.lock() = ForkWindow::default();
+        *self.beyond() = Vec::new();
+    }
+
+    /// In the child: whether notes are missing.
+    pub fn lacks_notes(&self) -> bool {
+        self.progress.load(Acquire) & FULL != 0
+    }
+
+    /// In the child: whether what was read before the fork may not have been noted.
+    pub fn was_reading(&self) -> bool {
+        self.progress.load(Acquire) & (READING | FULL) != 0
+    }
+
+    /// Whether no event is held back or due.
+    pub fn is_settled(&self) -> bool {
+        !self.seen.lock().order().holds()
+    }
+
+    /// Looks at the events that were read.
+    pub fn order<T>(&self, look: impl FnOnce(&EventOrder) -> T) -> T {
+        look(self.seen.lock().order())
+    }
+
+    /// Parent, with the gate shut: everything has been read and is settled; the child may know.
+    pub fn tell_changes(&self) {
+        let seen = self.seen.lock();
+        let shared = self.shared.load(Acquire);
+        let mut count = 0;
+        for event in seen.events() {
+            if count == CHANGES {
+                return self.tell_nothing();
+            }
+            // SAFETY: the window is open and `count` is below `CHANGES`; the child reads when it has been told.
+            unsafe { (&raw mut (*shared).changes).cast::<Event>().add(count).write(event) };
+            count += 1;
+        }
+        let (told, changes_count) = self.shared();
+        changes_count.store(count as u32, Release);
+        told.store_and_wake(if count == 0 { STILL } else { CHANGED });
+    }
+
+    /// Parent: it cannot be told what was done.
+    pub fn tell_nothing(&self) {
+        self.shared().0.store_and_wake(NEVER_STILL);
+    }
+
+    /// Child: waits for what the parent tells.
+    pub fn wait_to_be_told(&self) -> Told {
+        let (told, changes_count) = self.shared();
+        let begun = Instant::now();
+        while told.load() == NOTHING_TOLD && begun.elapsed() < TOLD_WITHIN && self.has_parent() {
+            let _ = told.wait(NOTHING_TOLD, Some(LOOK));
+        }
+        match told.load() {
+            STILL => Told::Still,
+            CHANGED => {
+                let count = changes_count.load(Acquire) as usize;
+                let shared = self.shared.load(Acquire);
+                // SAFETY: so many were written before the parent told, and are never changed.
+                let changes = unsafe { std::slice::from_raw_parts((&raw const (*shared).changes).cast(), count) };
+                Told::Changed(changes.to_vec())
+            }
+            NEVER_STILL => Told::NeverStill,
+            _ => Told::Nothing,
+        }
+    }
+
+    /// Whether the parent lives. One in another pid namespace has no number here, and is taken to.
+    fn has_parent(&self) -> bool {
+        let parent = rustix::process::getppid();
+        parent.is_none_or(|parent| parent.as_raw_nonzero().get() as u32 == self.parent.load(Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uswap_core::{PageNumber, PageRange};
+
+    #[test]
+    fn a_full_journal_takes_notes_for_the_parent_alone() {
+        let window = Window::new();
+        window.open().unwrap();
+        for page in 0..NOTES as u64 {
+            window.write(&[Note::Installed(PageNumber(page))]);
+        }
+        assert!(!window.was_reading() && !window.lacks_notes());
+        window.write(&[Note::Installed(PageNumber(7))]);
+        assert_eq!((window.notes().len(), window.beyond().len()), (NOTES, 1));
+        assert!(window.was_reading() && window.lacks_notes());
+        window.close();
+        assert!(window.beyond().is_empty());
+    }
+
+    #[test]
+    fn a_child_is_told_what_changed() {
+        let window = Window::new();
+        window.open().unwrap();
+        window.begins_reading();
+        assert!(window.was_reading());
+        window.ends_reading();
+        assert!(!window.was_reading());
+        let event = Event::Unmapped(PageRange { start: PageNumber(5), pages: 2 });
+        window.seen.lock().note(Note::Applied(event));
+        std::thread::scope(|scope| {
+            // A thread's parent is the process's: here nobody ends.
+            window.parent.store(rustix::process::getppid().unwrap().as_raw_nonzero().get() as u32, Release);
+            let child = scope.spawn(|| window.wait_to_be_told());
+            window.tell_changes();
+            assert_eq!(child.join().unwrap(), Told::Changed(vec![event]));
+        });
+    }
+
+    #[test]
+    fn a_child_whose_parent_has_ended_is_told_nothing() {
+        let window = Window::new();
+        window.open().unwrap();
+        // This process is not its own parent.
+        assert_eq!(window.wait_to_be_told(), Told::Nothing);
+    }
+}

@@ -1,0 +1,37 @@
+//! Forks in the very moment in which other threads change the mappings, or hold what a fork waits for.
+
+use std::time::Duration;
+
+use uswap_e2e::{Budget, Finished, Launch, TempDir, bare_only, c_program, repeat};
+
+fn forks(case: &str, budget: u64, ballast: &str) -> Option<Finished> {
+    let test = TempDir::new(case);
+    let launch = Launch::new(&test, c_program("forks"))
+        .arg(case)
+        .env("USWAP_E2E_BALLAST_MIB", ballast)
+        .time_limit(Duration::from_secs(100));
+    let recorded = launch.bare().finish();
+    recorded.assert_success();
+    if bare_only() {
+        return None;
+    }
+    let run = |_| {
+        let finished = launch.under(&Budget::mib(budget)).finish();
+        assert_eq!((finished.code(), finished.text()), (0, recorded.text()), "{finished}");
+        finished.assert_swapped();
+        finished
+    };
+    (0..repeat()).map(run).last()
+}
+
+/// A child has what other threads are moving at that moment, where it is there; or it is ended, with a line.
+#[test]
+fn children_of_a_process_whose_other_threads_move_memory() {
+    forks("moving", 24, "24");
+}
+
+/// The holder of malloc's lock, which fork(2) of libc takes, touches 200,000 pages meanwhile.
+#[test]
+fn a_fork_that_waits_for_who_copies_hundreds_of_megabytes() {
+    forks("many-faults", 32, "48");
+}
