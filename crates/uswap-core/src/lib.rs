@@ -47,7 +47,7 @@ pub use crate::fault::{FaultPlan, FrameLeft, Landing, LoadPage, LoadPlan};
 pub use crate::page_table::{OpId, PageState};
 pub use crate::ranges::RangeSet;
 pub use crate::reclaim::Isolation;
-pub use crate::swap_cache::{FrameBlock, FrameId};
+pub use crate::swap_cache::{FrameBlock, FrameId, Onlooked};
 pub use crate::swapoff::{Emptying, Survey};
 pub use crate::swapout::{StoreJob, StoreResult, Stored};
 pub use crate::units::{BLOCK_PAGES, LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange};

@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::entry::EntryId;
 use crate::fault::Vanished;
 use crate::page_table::PageState;
-use crate::swap_cache::{FrameBlock, FrameUse};
+use crate::swap_cache::{FrameBlock, FrameId, FrameUse, Onlooked};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
 /// The blocks that may have resident pages, oldest first.
@@ -46,6 +46,8 @@ pub struct Isolation {
     pub gaps: u16,
     /// Where they go.
     pub frames: FrameBlock,
+    /// The program has discarded memory of the block: the kernel may be free to drop some of its pages.
+    pub is_lazy: bool,
 }
 
 /// What the kernel answered for the pages of an [`Isolation`]: each page of its mask is in exactly one of these.
@@ -183,7 +185,8 @@ impl Core {
                 let block = self.pages.block_mut(first).expect("looked up above");
                 block.isolating = true;
                 block.wanted = 0;
-                return Some(Isolation { first, mask, gaps, frames });
+                let is_lazy = block.discarded;
+                return Some(Isolation { first, mask, gaps, frames, is_lazy });
             }
         }
         self.cache.return_if_empty(frames);
@@ -253,6 +256,16 @@ impl Core {
         if let Some(entry) = clean {
             self.let_go(entry);
         }
+    }
+
+    /// What a frame is at which somebody looks from outside of the engine, and finds nothing.
+    pub fn onlooked(&self, frame: FrameId) -> Onlooked {
+        self.cache.onlooked(frame)
+    }
+
+    /// An [`Onlooked::Empty`] frame has memory from here on: it is free.
+    pub fn filled_for_onlooker(&mut self, frame: FrameId) {
+        self.cache.filled_for_onlooker(frame);
     }
 
     /// A block of free frames to give back to the kernel, and which of its frames have memory.

@@ -90,6 +90,17 @@ struct Block {
     listed_empty: bool,
 }
 
+/// What a frame is at which somebody looks from outside of the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Onlooked {
+    /// Nothing is done with its block, and it has no memory: it may be filled.
+    Empty,
+    /// It has memory.
+    Populated,
+    /// A thread is doing something with its block.
+    InMotion,
+}
+
 /// The frames.
 pub struct SwapCache {
     frames: Vec<Frame>,
@@ -370,6 +381,33 @@ impl SwapCache {
         self.partial.push_front(block_id);
     }
 
+    /// What a frame is at which somebody looks from outside of the engine, and finds nothing.
+    pub(crate) fn onlooked(&self, frame: FrameId) -> Onlooked {
+        let block = &self.blocks[frame.block().0 as usize];
+        let is_at_rest = |frame| {
+            matches!(self.frame(frame).state, FrameUse::Empty | FrameUse::Free | FrameUse::Cached | FrameUse::Writing)
+        };
+        let in_use = !block.listed_empty && block.populated == 0;
+        if in_use || !(0..BLOCK_PAGES).all(|index| is_at_rest(frame.block().frame(index))) {
+            return Onlooked::InMotion;
+        }
+        if self.frame(frame).state == FrameUse::Empty { Onlooked::Empty } else { Onlooked::Populated }
+    }
+
+    /// An [`Onlooked::Empty`] frame has memory from here on: it is free.
+    pub(crate) fn filled_for_onlooker(&mut self, frame: FrameId) {
+        let block_id = frame.block();
+        let block = &mut self.blocks[block_id.0 as usize];
+        if core::mem::take(&mut block.listed_empty) {
+            self.empty_blocks.retain(|&other| other != block_id);
+        }
+        let block = &mut self.blocks[block_id.0 as usize];
+        block.populated |= frame.bit();
+        self.populated_frames += 1;
+        self.frame_mut(frame).state = FrameUse::Loading;
+        self.release(frame);
+    }
+
     /// All frames that hold a page's content and are not in use by a thread.
     pub(crate) fn iter_cached(&self) -> impl Iterator<Item = FrameId> + '_ {
         (0..self.frames.len() as u32).map(FrameId).filter(|&frame| self.frame(frame).state == FrameUse::Cached)
@@ -379,6 +417,28 @@ impl SwapCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_that_is_looked_at_from_outside_is_free() {
+        let mut cache = SwapCache::new(2);
+        let taken = cache.take_empty_block().unwrap();
+        assert_eq!(cache.onlooked(taken.frame(3)), Onlooked::InMotion);
+        cache.cached(taken.frame(0), PageNumber(7), None);
+        assert_eq!(cache.onlooked(taken.frame(0)), Onlooked::Populated);
+        assert_eq!(cache.onlooked(taken.frame(3)), Onlooked::Empty);
+        let other = FrameBlock(1 - taken.0);
+        for frame in [taken.frame(3), other.frame(5)] {
+            cache.filled_for_onlooker(frame);
+            assert_eq!(cache.onlooked(frame), Onlooked::Populated);
+        }
+        assert_eq!((cache.free_frames(), cache.populated_frames(), cache.empty_blocks()), (2, 3, 0));
+        // It is given back like any other.
+        let (trash, mask) = cache.take_trash().unwrap();
+        assert_eq!((trash, mask), (other, 1 << 5));
+        assert_eq!(cache.onlooked(other.frame(5)), Onlooked::InMotion);
+        cache.trashed(other);
+        assert_eq!(cache.empty_blocks(), 1);
+    }
 
     #[test]
     fn frames_are_recycled_from_store_to_load() {

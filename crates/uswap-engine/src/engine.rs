@@ -294,7 +294,7 @@ impl Parts {
         let limit_bytes = config.memory_limit_bytes;
         let left = AddressSpace::left();
         let events = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
-        let wanted = events.with(Features::MOVE).with(Features::POISON);
+        let wanted = events.with(Features::MOVE).with(Features::POISON).with(Features::THREAD_ID);
         let uffd = Uffd::new(member.device(), wanted).map_err(StartError::Uffd)?;
         let trash_uffd = Uffd::new(member.device(), Features::MOVE).map_err(StartError::Uffd)?;
         let (blocks, frames) = map_frames(left.at_most(Engine::frame_blocks(limit_bytes / PAGE_SIZE as u64)))?;
@@ -328,7 +328,8 @@ impl Parts {
         let call = Call::new()?;
         let areas = Areas::open(member)?;
         // Last, because from here on nothing may fail: unmapping registered memory waits for a handler.
-        trash_uffd.register(trash.start(), trash.len())?;
+        // Nobody reads its messages: who looks at it from outside must not wait for one.
+        trash_uffd.register_as_target(trash.start(), trash.len())?;
         uffd.register(frames.start(), frames.len())?;
         Ok(Parts {
             uffd,

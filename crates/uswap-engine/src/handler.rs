@@ -47,6 +47,8 @@ enum Answer {
 pub(crate) struct PendingFault {
     pub page: PageNumber,
     pub write: bool,
+    /// Who waits.
+    pub thread: Option<u32>,
     /// When it was read.
     pub since: Instant,
     /// No event was unread when the fault had been tried before: the books are up to date for it.
@@ -56,7 +58,7 @@ pub(crate) struct PendingFault {
 impl PendingFault {
     /// A fault that nobody sent: a page is to come back because a thread waits for it.
     pub fn wanted(page: PageNumber) -> Self {
-        Self { page, write: false, since: Instant::now(), nothing_unread: false }
+        Self { page, write: false, thread: None, since: Instant::now(), nothing_unread: false }
     }
 }
 
@@ -240,7 +242,8 @@ impl Engine {
             match message.decode() {
                 Message::Fault { addr, write } => {
                     let page = PageNumber::containing(addr);
-                    worker.pending.push_back(PendingFault { page, write, since, nothing_unread: false });
+                    let thread = message.thread_id();
+                    worker.pending.push_back(PendingFault { page, write, thread, since, nothing_unread: false });
                 }
                 event => self.read_event(event, frozen),
             }
@@ -267,7 +270,7 @@ impl Engine {
 
     /// Serves a fault by the books, unless content must be had first.
     fn answer(&self, fault: &PendingFault) -> Answer {
-        let PendingFault { page, write, since, nothing_unread } = *fault;
+        let PendingFault { page, write, thread, since, nothing_unread } = *fault;
         test_hook::fault_served();
         let gate = self.gate.pass();
         let plan = self.plan(page, write);
@@ -277,8 +280,7 @@ impl Engine {
             FaultPlan::NotAdopted => {
                 let address = page.address();
                 if private_memory::overlaps(address, address + 1) {
-                    // An answer would hide that a thread of ours read memory that is not there.
-                    self.fatal(format_args!("uswap: fault in memory of the engine at {address:#x}"));
+                    return Answer::Served(self.serve_onlooker(page, thread));
                 }
                 // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
                 // or the range is being adopted right now. Or it has gone since: then the books must not have it.

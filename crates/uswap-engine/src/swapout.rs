@@ -206,7 +206,12 @@ impl Engine {
         let Some(isolation) = isolation else { return Oldest::None };
         // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.
         let swapped = self.kernel_swapped(isolation.first);
-        let (outcome, busy) = self.move_block(isolation, swapped);
+        let (mut outcome, busy) = self.move_block(isolation, swapped);
+        if isolation.is_lazy {
+            let gone = self.hold_on_to(isolation.frames, outcome.moved);
+            outcome.moved &= !gone;
+            outcome.missing |= gone & isolation.mask;
+        }
         let Isolated { wanted, lost } = self.core().isolated(isolation, outcome);
         for index in (0..BLOCK_PAGES).filter(|index| lost >> index & 1 == 1) {
             self.page_is_missing(isolation.first.plus(index as u64));
@@ -229,7 +234,7 @@ impl Engine {
     /// Moves the pages of an isolation, as many as possible with one call, because each call makes every other CPU that
     /// runs the process drop its TLB: gaps between resident pages are run across. Not those of `kept`.
     fn move_block(&self, isolation: Isolation, kept: u16) -> (IsolationOutcome, u64) {
-        let Isolation { first, mask, gaps, frames } = isolation;
+        let Isolation { first, mask, gaps, frames, .. } = isolation;
         let mut outcome = IsolationOutcome::default();
         let mut busy = 0;
         let address = first.address();

@@ -28,7 +28,16 @@ pub fn set_root(root: OwnedFd) {
 
 /// Opens a file for reading; `path` begins with `/proc/`.
 pub fn open(path: &CStr) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    open_as(OFlags::RDONLY, path)
+}
+
+/// Opens a file for reading and writing; `path` begins with `/proc/`.
+pub fn open_for_writing(path: &CStr) -> io::Result<OwnedFd> {
+    open_as(OFlags::RDWR, path)
+}
+
+fn open_as(mode: OFlags, path: &CStr) -> io::Result<OwnedFd> {
+    let flags = mode | OFlags::CLOEXEC;
     let root = ROOT.load(Ordering::Acquire);
     let relative =
         path.to_bytes_with_nul().strip_prefix(b"/proc/").and_then(|rest| CStr::from_bytes_with_nul(rest).ok());

@@ -23,6 +23,7 @@ const UFFD_API: u64 = 0xAA;
 const GROUP: u8 = 0xAA;
 
 const REGISTER_MODE_MISSING: u64 = 1 << 0;
+const REGISTER_MODE_WP: u64 = 1 << 1;
 const MODE_DONTWAKE: u64 = 1 << 0;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
@@ -485,11 +486,17 @@ impl Uffd {
     ///
     /// Whole mappings or parts of them; all private, anonymous and writable, or shared memory.
     pub fn register(&self, addr: usize, len: usize) -> io::Result<()> {
-        let mut request = RegisterRequest {
-            range: RangeRequest { start: addr as u64, len: len as u64 },
-            mode: REGISTER_MODE_MISSING,
-            ioctls: 0,
-        };
+        self.register_as(REGISTER_MODE_MISSING, addr, len)
+    }
+
+    /// Registers a range as one where pages can be moved to, and whose missing pages are the kernel's to fill as ever.
+    pub fn register_as_target(&self, addr: usize, len: usize) -> io::Result<()> {
+        self.register_as(REGISTER_MODE_WP, addr, len)
+    }
+
+    fn register_as(&self, mode: u64, addr: usize, len: usize) -> io::Result<()> {
+        let mut request =
+            RegisterRequest { range: RangeRequest { start: addr as u64, len: len as u64 }, mode, ioctls: 0 };
         // SAFETY: the layout is uffdio_register's. Registration changes no byte of memory.
         unsafe { self.ioctl::<IOC_REGISTER, _>(&mut request)? };
         Ok(())

@@ -147,6 +147,43 @@ fn t11d_a_page_shared_by_fork_cannot_be_moved_until_written() {
     assert_eq!(read(target), 1);
 }
 
+/// What MADV_FREE has given up stays given up when it is moved, until it is written to: the kernel may drop it.
+#[test]
+fn what_was_given_up_lazily_may_be_dropped_where_it_was_moved_to() {
+    let uffd = uffd_or_skip!(Features::MOVE);
+    const COUNT: usize = 64;
+    let page_out = |start: usize| {
+        // SAFETY: the test's own pages; the advice changes no content but of what was given up.
+        let _ = unsafe { rustix::mm::madvise(at(start), COUNT * P, Advice::LinuxPageOut) };
+        let pagemap = uswap_sys::pagemap::PageMap::open_self().unwrap();
+        (0..COUNT).filter(|index| !pagemap.has_populated(start + index * P, start + (index + 1) * P).unwrap()).count()
+    };
+    let dropped = |holds: bool| {
+        let (source, target) = (pages(COUNT), registered(&uffd, COUNT));
+        (0..COUNT).for_each(|index| write(source + index * P, 7));
+        // SAFETY: the test's own pages.
+        unsafe { rustix::mm::madvise(at(source), COUNT * P, Advice::LinuxFree).unwrap() };
+        let moved = uffd.move_pages(target, source, COUNT * P, Holes::Refuse, Wake::DontWake);
+        assert_eq!(moved, complete(COUNT * P));
+        if holds {
+            let memory = uswap_sys::proc::open_for_writing(c"/proc/thread-self/mem").unwrap();
+            for index in 0..COUNT {
+                let (mut word, place) = ([0; 8], (target + index * P) as u64);
+                assert_eq!(rustix::io::pread(&memory, &mut word, place), Ok(8));
+                assert_eq!(rustix::io::pwrite(&memory, &word, place), Ok(8));
+            }
+        }
+        page_out(target)
+    };
+    let (lazy, held) = (dropped(false), dropped(true));
+    println!("of {COUNT} pages {lazy} were dropped, and {held} of those that were held on to");
+    assert_eq!(held, 0);
+    // By that way a page that is not there is an error, and nobody waits.
+    let memory = uswap_sys::proc::open_for_writing(c"/proc/thread-self/mem").unwrap();
+    assert!(rustix::io::pread(&memory, &mut [0; 8], registered(&uffd, 1) as u64).is_err());
+    assert!(lazy > 0, "this kernel drops nothing of what it moved");
+}
+
 #[test]
 fn t11e_nothing_is_filled_while_a_remove_event_is_unread() {
     let uffd = uffd_or_skip!(Features::EVENT_REMOVE);

@@ -594,6 +594,51 @@ static void free_early(void)
 	check(q, more, 27, "beside");
 }
 
+/* --- given up, moved out by uswap, and dropped by the kernel where uswap has it --- */
+
+static volatile int paged_out_enough;
+
+static void *pages_out_all(void *unused)
+{
+	static char line[512];
+	while (!paged_out_enough) {
+		FILE *maps = fopen("/proc/self/maps", "r");
+		MUST(maps);
+		while (fgets(line, sizeof line, maps)) {
+			unsigned long start, end;
+			/* Where uswap's own mappings are: its frames are a third of a budget of 64 MiB. */
+			if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start >> 40 >= 56 && start >> 40 < 80 &&
+			    end - start > 16 * MiB && end - start < 24 * MiB)
+				for (int k = 0; k < 1000; k++)
+					madvise((void *)start, end - start, MADV_PAGEOUT);
+		}
+		fclose(maps);
+	}
+	return unused;
+}
+
+static void free_dropped(void)
+{
+	pthread_t thread;
+	char *p = swapped(SIZE, 29, "to be given up");
+	MUST(pthread_create(&thread, NULL, pages_out_all, NULL) == 0);
+	for (uint64_t round = 0; round < 6; round++) {
+		fill(p, SIZE, 30 + round);
+		MUST(madvise(p, SIZE, MADV_FREE) == 0);
+		/* uswap finds what is still there, and moves it out. */
+		sleep_ms(150);
+		ballast();
+		ballast();
+		for (size_t k = 0; k < SIZE / PAGE; k++) {
+			uint64_t *words = (uint64_t *)(p + k * PAGE);
+			if (wrong_word(words, 30 + round, k) < WORDS)
+				check_zero(words, PAGE, "dropped");
+		}
+	}
+	paged_out_enough = 1;
+	MUST(pthread_join(thread, NULL) == 0);
+}
+
 static void advise(void)
 {
 	char *p = swapped(SIZE, 17, "madvise");
@@ -1069,7 +1114,7 @@ int main(int argc, char **argv)
 		{ "mremap-over", remap_over },	  { "mremap-holes", remap_into_holes }, { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
 		{ "mremap-own", remap_own },	  { "many-mappings", many_mappings },
-		{ "free-early", free_early },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
+		{ "free-early", free_early },	  { "free-dropped", free_dropped },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
 		{ "fork-grown", fork_grown },
 		{ "bss", bss_and_data },

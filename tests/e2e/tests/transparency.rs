@@ -61,6 +61,7 @@ cases! { "memory":
     mremap_of_mappings_that_are_just_being_adopted = "mremap-own",
     many_small_mappings_and_a_large_one = "many-mappings",
     memory_given_up_before_it_was_adopted = "free-early",
+    memory_given_up_that_the_kernel_drops_where_uswap_has_it = "free-dropped",
     nothing_appears_in_a_hole_of_the_program = "hole",
     mremap_dontunmap = "mremap-dontunmap",
     munmap_and_brk = "munmap",

@@ -58,7 +58,7 @@ impl MoveOut {
 
 /// The kernel moves what it can, running across gaps between the pages.
 fn move_block(isolation: Isolation, process: &mut Process, world: &mut World) -> Checked<IsolationOutcome> {
-    let Isolation { first, mask, gaps, frames } = isolation;
+    let Isolation { first, mask, gaps, frames, .. } = isolation;
     let mut outcome = IsolationOutcome::default();
     let last = BLOCK_PAGES - mask.leading_zeros() as usize;
     for index in bits(mask | gaps).take_while(|&index| index < last) {
