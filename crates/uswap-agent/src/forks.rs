@@ -6,7 +6,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::time::{Duration, Instant};
 
+use rustix::thread::Timespec;
 use uswap_engine::monitor::ENGINE;
 use uswap_engine::protocol::Kind;
 use uswap_sys::futex::RawLock;
@@ -95,12 +97,49 @@ fn thread_id() -> u32 {
 
 fn take(wrapped: bool) {
     FORKING.lock();
+    holds(wrapped);
+}
+
+fn holds(wrapped: bool) {
     HOLDER.store(thread_id(), Relaxed);
     WRAPPED.store(wrapped, Relaxed);
 }
 
 fn end(forked: bool) {
     POST.fork.parent(&POST, forked);
+    HOLDER.store(0, Relaxed);
+    FORKING.unlock();
+}
+
+/// How long a fork that goes round the hooks waits for one by libc. That may never end: a signal handler forks so, in a thread
+/// that has a lock which the other waits for.
+const RAW_PATIENCE: Duration = Duration::from_secs(15);
+
+/// A fork that goes round the hooks may happen, and there are no others that matter.
+pub(crate) const RAW_GOES_ON: u8 = 0;
+/// It may, and others wait until [`raw_fork_is_over`].
+pub(crate) const RAW_EXCLUDES: u8 = 1;
+/// It must fail.
+pub(crate) const RAW_REFUSED: u8 = 2;
+
+/// A fork that goes round the hooks, by a thread of the program: keeps forks by libc from happening until it is over.
+pub(crate) extern "C" fn raw_fork_begins() -> u8 {
+    if !is_member() || HOLDER.load(Relaxed) == thread_id() {
+        return RAW_GOES_ON;
+    }
+    let begun = Instant::now();
+    while !FORKING.try_lock() {
+        if begun.elapsed() >= RAW_PATIENCE {
+            return RAW_REFUSED;
+        }
+        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
+    }
+    holds(true);
+    RAW_EXCLUDES
+}
+
+/// In the parent.
+pub(crate) fn raw_fork_is_over() {
     HOLDER.store(0, Relaxed);
     FORKING.unlock();
 }
@@ -165,7 +204,7 @@ extern "C" fn monitor_of_child(_: *mut u8) {
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
 static REAL: Real = Real::new(c"fork");
 
-/// As libc's, and tells the monitor whether there is a child.
+/// As libc's, and tells the monitor whether there is a child. Fails with ENOMEM where there is no memory to follow it.
 ///
 /// # Safety
 /// As for fork(2).
@@ -178,6 +217,13 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         return unsafe { real() };
     }
     take(true);
+    if !POST.fork.has_memory(&POST) {
+        HOLDER.store(0, Relaxed);
+        FORKING.unlock();
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return -1;
+    }
     // SAFETY: the caller's promise.
     let pid = unsafe { real() };
     if pid != 0 {

@@ -3,7 +3,7 @@
 //! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
 //! constructor, the fork handlers, and the wrappers of `exec`, `system`, `popen`, `fork`, `madvise`, `mlockall`,
-//! `mremap`, `pthread_create`, `vmsplice`, `setsockopt` and `stat`); there they take no lock of the agent, allocate nothing, and keep
+//! `mremap`, `pthread_create`, `vmsplice`, `setsockopt`, `syscall`, `clone` and `stat`); there they take no lock of the agent, allocate nothing, and keep
 //! errno as libc left it.
 
 #![deny(unsafe_code)]
@@ -18,6 +18,7 @@ mod libc_fork;
 mod libc_functions;
 mod locks;
 mod page_references;
+mod raw_forks;
 mod real;
 mod remap;
 mod remap_several;

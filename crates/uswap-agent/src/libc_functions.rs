@@ -13,6 +13,9 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+/// libc's `syscall`: see [`raw_forks`](crate::raw_forks).
+pub(crate) static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
 macro_rules! bound_to_libc {
     ($($name:ident $place:ident [$($plain:literal)*])*) => {
         $(static $place: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -37,6 +40,7 @@ macro_rules! bound_to_libc {
             // SAFETY: the library is loaded, and stays; its name is all that is read.
             let library = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             if !library.is_null() {
+                find(library, "syscall\0", &SYSCALL);
                 $(find(library, concat!(stringify!($name), "\0"), &$place);)*
             }
         }
@@ -104,15 +108,4 @@ bound_to_libc! {
     mmap MMAP ["mov r10, rcx" "mov eax, 9" "syscall" "ret"]
     mmap64 MMAP64 ["jmp mmap"]
     munmap MUNMAP ["mov eax, 11" "syscall" "ret"]
-    syscall SYSCALL [
-        "mov rax, rdi"
-        "mov rdi, rsi"
-        "mov rsi, rdx"
-        "mov rdx, rcx"
-        "mov r10, r8"
-        "mov r8, r9"
-        "mov r9, qword ptr [rsp + 8]"
-        "syscall"
-        "ret"
-    ]
 }

@@ -35,6 +35,7 @@ extern "C" fn constructor() {
     crate::libc_functions::prepare();
     crate::advice::prepare();
     crate::remap::prepare();
+    crate::raw_forks::prepare();
     crate::thread_count::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();

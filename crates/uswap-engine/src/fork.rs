@@ -37,7 +37,6 @@ use crate::fork_advice;
 use crate::giving_way;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
-use crate::ledger::Ledger;
 use crate::monitor::{ENGINE, Monitor};
 use crate::page_io::SlotPage;
 use crate::post::Post;
@@ -50,6 +49,9 @@ const FORKED: u32 = 3;
 const FAILED: u32 = 4;
 /// The child has been told what it must know of its parent.
 const TOLD: u32 = 5;
+/// Before a fork is begun: is there the memory that it takes to follow it?
+const ASKED: u32 = 6;
+const ANSWERED: u32 = 7;
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
@@ -78,6 +80,8 @@ pub struct ForkPost {
     trivial: AtomicBool,
     /// The monitor was not asked about the fork under way.
     unasked: AtomicBool,
+    /// What was [`ANSWERED`].
+    has_memory: AtomicBool,
 }
 
 impl ForkPost {
@@ -88,6 +92,7 @@ impl ForkPost {
             awake: RawLock::new(),
             trivial: AtomicBool::new(true),
             unasked: AtomicBool::new(false),
+            has_memory: AtomicBool::new(true),
         }
     }
 
@@ -103,7 +108,7 @@ impl ForkPost {
     }
 
     pub(crate) fn is_requested(&self) -> bool {
-        self.state.load() == REQUESTED
+        matches!(self.state.load(), REQUESTED | ASKED)
     }
 
     /// Nobody will answer any more: lets those go who wait.
@@ -111,6 +116,32 @@ impl ForkPost {
         self.awake.unlock();
         self.state.store_and_wake(READY);
         self.child.store_and_wake(CHILD_READY);
+    }
+
+    /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it. One thread at a
+    /// time.
+    pub fn has_memory(&self, post: &Post) -> bool {
+        loop {
+            if self.trivial.load(Relaxed) || post.inert.load(Acquire) {
+                return true;
+            }
+            match self.state.load() {
+                IDLE => {
+                    if self.state.atomic().compare_exchange(IDLE, ASKED, AcqRel, Acquire).is_ok() {
+                        post.ring();
+                    }
+                }
+                ANSWERED => {
+                    let answer = self.has_memory.load(Acquire);
+                    self.state.store(IDLE);
+                    return answer;
+                }
+                // The window of an earlier fork is being closed, or the answer is not there yet.
+                other => {
+                    let _ = self.state.wait(other, None);
+                }
+            }
+        }
     }
 
     /// Program thread, before fork(2): returns when the process may be copied. One thread at a time.
@@ -213,6 +244,10 @@ impl Engine {
             return Served::AfterEvents;
         }
         let page = fault.page;
+        if self.is_frame(page) {
+            // Who looks at it from outside waits until the fork is over.
+            return Served::AfterEvents;
+        }
         let source: *const u8 = match self.look_up_aside(page) {
             Beside::Installed | Beside::Known(_, Some(PageState::Resident { .. })) => {
                 self.wake(page, 1);
@@ -351,6 +386,11 @@ impl Engine {
 impl Monitor {
     /// Answers a thread that wants to fork, and closes the window when it has.
     pub(crate) fn follow_fork(&mut self) {
+        if self.post.fork.state.load() == ASKED {
+            let answer = self.engine().is_none_or(|engine| engine.reserve_for_fork().is_ok());
+            self.post.fork.has_memory.store(answer, Release);
+            return self.post.fork.state.store_and_wake(ANSWERED);
+        }
         self.make_room_for_child();
         let Some(engine) = self.engine() else {
             self.answer_fork();
@@ -370,7 +410,7 @@ impl Monitor {
         engine.take_and_release(self.worker());
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
-            // fork(2) itself will most likely fail for want of memory; if not, the child must not run.
+            // Whoever called `fork` was told so before. Here libc forks by itself, and it cannot be kept from it.
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
         engine.hand_over_events();
@@ -592,10 +632,17 @@ pub(crate) fn cannot_join(error: &str) {
 }
 
 impl Engine {
+    /// Sets the memory aside that a fork takes.
+    fn reserve_for_fork(&self) -> io::Result<()> {
+        let entries = self.core().swap_table().len();
+        self.window.reserve(entries)
+    }
+
     /// Writes down what the child of the fork that begins will inherit.
     fn write_ledger(&self) -> io::Result<()> {
         let mut core = self.core();
-        let ledger = Ledger::new(core.swap_table().len(), core.inherited())?;
+        let ledger = self.window.ledger(core.swap_table().len())?;
+        ledger.fork_begins_with(core.inherited());
         core.add_heir();
         drop(core);
         self.heirs.lock().push(ledger);

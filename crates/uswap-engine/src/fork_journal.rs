@@ -20,12 +20,15 @@ use uswap_core::fork_window::{ForkWindow, Note};
 use uswap_sys::futex::SharedWord;
 use uswap_sys::placement;
 
+use crate::ledger::Ledger;
 use crate::patience::Lock;
 
 /// Notes that a child can read. Memory is taken only for those that are written.
 const NOTES: usize = 1 << 16;
 /// Changes of mappings that a child can be told of.
 const CHANGES: usize = 1 << 14;
+/// Entries that may come to be between the setting aside of a ledger and its fork.
+const ENTRIES_MORE: u32 = 1 << 16;
 /// How long a child waits to be told. Its parent does that before it goes on, unless it is stopped or killed.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// How often it looks meanwhile whether its parent is there.
@@ -67,6 +70,14 @@ struct Journal {
     base: NonNull<Shared>,
 }
 
+impl Journal {
+    fn map() -> io::Result<Journal> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let base = placement::map(size_of::<Shared>(), protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
+        Ok(Journal { base: base.cast() })
+    }
+}
+
 // SAFETY: a journal is an address; what is written to it, and by whom, see `Window`.
 unsafe impl Send for Journal {}
 
@@ -84,6 +95,9 @@ pub(crate) struct Window {
     progress: AtomicU32,
     parent: AtomicU32,
     journal: Mutex<Option<Journal>>,
+    /// For the next fork.
+    reserved: Mutex<Option<(Journal, Ledger)>>,
+    ledger: Mutex<Option<Ledger>>,
     /// Notes for which the journal had no room: the parent's alone.
     beyond: Mutex<Vec<Note>>,
     pub(crate) seen: Lock<ForkWindow>,
@@ -96,17 +110,46 @@ impl Window {
             progress: AtomicU32::new(0),
             parent: AtomicU32::new(0),
             journal: Mutex::new(None),
+            reserved: Mutex::new(None),
+            ledger: Mutex::new(None),
             beyond: Mutex::new(Vec::new()),
             seen: Lock::new(ForkWindow::default()),
         }
     }
 
+    /// Sets memory aside for the next fork, with so many entries, and some that come to be until then.
+    pub fn reserve(&self, entries: u32) -> io::Result<()> {
+        let mut reserved = self.reserved.lock().expect("no thread panics with this lock");
+        if reserved.as_ref().is_some_and(|(_, ledger)| ledger.has_room_for(entries)) {
+            return Ok(());
+        }
+        if let Some((_, small)) = reserved.take() {
+            small.discard();
+        }
+        *reserved = Some((Journal::map()?, Ledger::new(entries.saturating_add(ENTRIES_MORE))?));
+        Ok(())
+    }
+
+    /// The ledger of the fork whose window was opened, for so many entries.
+    pub fn ledger(&self, entries: u32) -> io::Result<Ledger> {
+        match self.ledger.lock().expect("no thread panics with this lock").take() {
+            Some(ledger) if ledger.has_room_for(entries) => return Ok(ledger),
+            Some(small) => small.discard(),
+            None => {}
+        }
+        Ledger::new(entries)
+    }
+
     pub fn open(&self) -> io::Result<()> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let base = placement::map(size_of::<Shared>(), protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
-        let base = base.cast::<Shared>();
+        let reserved = self.reserved.lock().expect("no thread panics with this lock").take();
+        let (journal, ledger) = match reserved {
+            Some((journal, ledger)) => (journal, Some(ledger)),
+            None => (Journal::map()?, None),
+        };
+        let base = journal.base;
+        *self.ledger.lock().expect("no thread panics with this lock") = ledger;
         // The journal of an earlier fork goes; a child of that fork has its own mapping of it.
-        *self.journal.lock().expect("no thread panics with this lock") = Some(Journal { base });
+        *self.journal.lock().expect("no thread panics with this lock") = Some(journal);
         self.progress.store(0, Release);
         self.parent.store(std::process::id(), Release);
         self.shared.store(base.as_ptr(), Release);
@@ -119,7 +162,7 @@ impl Window {
         let shared = self.shared.load(Acquire);
         // SAFETY: the window was opened, so this is a journal that stays mapped until the next one is; fresh memory is
         // zeros, which both words may be.
-        unsafe { (&*(&raw const (*shared).told), &*(&raw const (*shared).changes_count)) }
+        unsafe { (&(*shared).told, &(*shared).changes_count) }
     }
 
     /// Writes notes, of which a child has all or none; the gate is held for writing.

@@ -44,19 +44,27 @@ unsafe impl Send for Ledger {}
 unsafe impl Sync for Ledger {}
 
 impl Ledger {
-    /// A ledger for the entries `held`, all below `entries`; one fork is pending.
-    pub fn new(entries: u32, held: impl Iterator<Item = EntryId>) -> io::Result<Ledger> {
+    /// A ledger for entries below `entries`, which nobody holds.
+    pub fn new(entries: u32) -> io::Result<Ledger> {
         let len = size_of::<Header>() + (entries as usize).div_ceil(64) * 8;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = placement::map(len, protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
-        let ledger = Ledger { base: base.cast(), len, entries };
+        Ok(Ledger { base: base.cast(), len, entries })
+    }
+
+    /// Whether it can tell of entries below `entries`.
+    pub fn has_room_for(&self, entries: u32) -> bool {
+        self.entries >= entries
+    }
+
+    /// The child of the fork that begins will hold these.
+    pub fn fork_begins_with(&self, held: impl Iterator<Item = EntryId>) {
         for entry in held {
-            if let Some((word, bit)) = ledger.place(entry) {
+            if let Some((word, bit)) = self.place(entry) {
                 word.fetch_or(bit, Relaxed);
             }
         }
-        ledger.header().pending.store(1, Release);
-        Ok(ledger)
+        self.header().pending.store(1, Release);
     }
 
     fn header(&self) -> &Header {
@@ -132,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_single_holder_gives_up_entries_one_by_one() {
-        let ledger = Ledger::new(200, [EntryId(3), EntryId(199)].into_iter()).unwrap();
+        let ledger = Ledger::new(200).unwrap();
+        ledger.fork_begins_with([EntryId(3), EntryId(199)].into_iter());
         assert!(ledger.is_alive(), "the child has not registered yet");
         ledger.register(std::process::id());
         assert!(ledger.holds(EntryId(3)) && ledger.holds(EntryId(199)) && !ledger.holds(EntryId(4)));
@@ -144,7 +153,8 @@ mod tests {
 
     #[test]
     fn with_two_holders_nothing_is_given_up() {
-        let ledger = Ledger::new(64, [EntryId(3)].into_iter()).unwrap();
+        let ledger = Ledger::new(64).unwrap();
+        ledger.fork_begins_with([EntryId(3)].into_iter());
         ledger.register(std::process::id());
         ledger.fork_begins();
         ledger.give_up(EntryId(3));
@@ -157,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_ledger_of_the_dead_is_dead() {
-        let ledger = Ledger::new(64, [EntryId(3)].into_iter()).unwrap();
+        let ledger = Ledger::new(64).unwrap();
+        ledger.fork_begins_with([EntryId(3)].into_iter());
         let mut child = std::process::Command::new("true").spawn().unwrap();
         ledger.register(child.id());
         child.wait().unwrap();

@@ -111,10 +111,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// Joins the group, after an exec or a fork.
-    pub fn join(rendezvous: &Rendezvous, kind: Kind) -> Result<Member, JoinError> {
+    /// Joins the group, after an exec or a fork. `wait` comes before the supervisor's answer is received.
+    pub fn join(rendezvous: &Rendezvous, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Member, JoinError> {
         let client = connect(rendezvous).map_err(JoinError::Io)?;
-        let welcome = client.hello(rendezvous.token, kind).map_err(JoinError::Hello)?;
+        let welcome = client.hello(rendezvous.token, kind, wait).map_err(JoinError::Hello)?;
         uswap_sys::proc::set_root(welcome.proc);
         uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd()).map_err(JoinError::Io)?;
         let group: &'static Group = Box::leak(Box::new(Group::open(&welcome.group).map_err(JoinError::Io)?));

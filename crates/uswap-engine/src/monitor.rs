@@ -26,7 +26,7 @@ use crate::group::Counter;
 use crate::member::{Member, Rendezvous};
 use crate::page_references;
 use crate::post::Post;
-use crate::protocol::Kind;
+use crate::protocol::{Client, Kind};
 use crate::scale::{Growth, Scale};
 use crate::whole_mappings;
 use crate::writer::Progress;
@@ -45,6 +45,8 @@ const AWAIT_WRITER: Duration = Duration::from_micros(200);
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
 const LOOK_UP_STEPS: u32 = 8;
+/// How long the supervisor may take to answer a process that joins, before that is said.
+const WELCOME_PATIENCE: Duration = Duration::from_secs(2);
 /// How often all adopted memory is looked at anew, when nothing else is left to reclaim.
 const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// A child that has said hello counts its own memory after this time.
@@ -647,6 +649,25 @@ impl std::fmt::Display for Explain<'_> {
     }
 }
 
+/// The supervisor may be stopped. A program goes on meanwhile, and its forks need nothing; but for the child of one that
+/// swaps, which has pages that nobody can bring in before.
+fn wait_for_welcome(post: &Post, client: &Client, has_pages_out: bool) {
+    if !has_pages_out {
+        post.fork.monitor_sleeps(true);
+    }
+    if !client.is_answered(Some(WELCOME_PATIENCE)) {
+        uswap_sys::report::stderr_line(format_args!(
+            "uswap: process {} {} its supervisor, which does not answer; is it stopped?",
+            std::process::id(),
+            if has_pages_out { "waits for" } else { "runs unmanaged without" },
+        ));
+        client.is_answered(None);
+    }
+    if !has_pages_out {
+        post.fork.monitor_wakes();
+    }
+}
+
 /// Joins the group and runs the monitor on the calling thread, which is the agent's first.
 pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
     if matches!(kind, Kind::Exec) {
@@ -665,7 +686,8 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
         }
         return leave(post);
     }
-    let joined = Member::join(rendezvous, kind);
+    let has_pages_out = !ENGINE.load(Acquire).is_null();
+    let joined = Member::join(rendezvous, kind, |client| wait_for_welcome(post, client, has_pages_out));
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
         // The tree ends with its supervisor, also a process that was just about to join.

@@ -15,7 +15,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -29,6 +31,8 @@ pub const MESSAGE_BYTES: usize = 64;
 pub const FDS_MAX: usize = 4 + AREAS_MAX;
 /// Grows with every change of the messages.
 const VERSION: u32 = 2;
+/// How long an exec waits to be told where the agent is: after that the program runs unmanaged.
+const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Environment variable that names the socket (abstract).
 pub const SOCKET_VARIABLE: &str = "USWAP_SOCKET";
@@ -446,10 +450,18 @@ impl Client {
         Ok(Client { socket })
     }
 
-    /// Joins the group.
-    pub fn hello(&self, token: Token, kind: Kind) -> Result<Welcome, HelloError> {
+    /// Whether there is an answer, or the supervisor is gone, within `patience`; without one it waits for as long as it takes.
+    pub fn is_answered(&self, patience: Option<Duration>) -> bool {
+        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        !matches!(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref())), Ok(0))
+    }
+
+    /// Joins the group. `wait` comes before the answer is received.
+    pub fn hello(&self, token: Token, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Welcome, HelloError> {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
         send(&self.socket, &Message::Hello { token, pid, kind }, &[])?;
+        wait(self);
         match receive(&self.socket)? {
             Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
             Received::Message(Message::Welcome { index, generation, device, areas }, mut fds) => {
@@ -474,6 +486,9 @@ impl Client {
     /// Asks by which path a program can open the agent that the calling thread executes as the user that it is now.
     pub fn ask_agent(&self, token: Token) -> Result<AgentFile, HelloError> {
         send(&self.socket, &Message::AskAgent { token }, &[])?;
+        if !self.is_answered(Some(AGENT_PATIENCE)) {
+            return Err(HelloError::NoAnswer);
+        }
         match receive(&self.socket)? {
             Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
             Received::Message(Message::AgentAt(file), _) => Ok(file),
@@ -565,7 +580,7 @@ mod tests {
         let fds: Vec<_> = files.iter().map(|f| f.as_fd()).collect();
         let welcome = Message::Welcome { index: 5, generation: 2, device: true, areas: AREAS_MAX as u32 };
         send(&server, &welcome, &fds).unwrap();
-        let got = client.hello(TOKEN, Kind::Exec).unwrap();
+        let got = client.hello(TOKEN, Kind::Exec, |_| ()).unwrap();
         assert_eq!((got.index, got.generation), (5, 2));
         assert!(got.device.is_some() && got.areas.iter().all(Option::is_some));
 
@@ -587,8 +602,8 @@ mod tests {
         let client = Client::connect(name.as_bytes()).unwrap();
         let server = rustix::net::accept(&listener).unwrap();
         send(&server, &Message::Refused(Refusal::WrongToken), &[]).unwrap();
-        assert!(matches!(client.hello(TOKEN, Kind::Exec), Err(HelloError::Refused(Refusal::WrongToken))));
+        assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::WrongToken))));
         drop(server);
-        assert!(matches!(client.hello(TOKEN, Kind::Exec), Err(HelloError::Io(_) | HelloError::NoAnswer)));
+        assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Io(_) | HelloError::NoAnswer)));
     }
 }

@@ -101,8 +101,21 @@ static void let_go_and_cloned(void)
 	check(p, SIZE, 32, "parent");
 }
 
+/* The same round libc's madvise. */
+static void let_go_by_syscall(void)
+{
+	char *p = swapped(SIZE, 33, "before MADV_DOFORK");
+	MUST(syscall(SYS_madvise, p, SIZE, MADV_DOFORK) == 0);
+	MUST(syscall(SYS_madvise, p, SIZE, 12345) == -1 && errno == EINVAL);
+	push_out(p, SIZE, "after MADV_DOFORK");
+	if (read_in_clone(p, 33) == 66)
+		bad("the child of a raw clone read wrong data");
+	check(p, SIZE, 33, "parent");
+}
+
 int main(int argc, char **argv)
 {
-	static const struct test_case cases[] = { { "many", many }, { "let-go-and-cloned", let_go_and_cloned } };
+	static const struct test_case cases[] = { { "many", many }, { "let-go-and-cloned", let_go_and_cloned },
+						  { "let-go-by-syscall", let_go_by_syscall } };
 	return RUN_CASE(argc, argv, cases);
 }

@@ -1,11 +1,15 @@
 /*
- * Forks in the very moment in which other threads change the mappings, fork themselves, or hold what a fork waits for.
+ * Forks in the very moment in which other threads change the mappings, fork themselves, or hold what a fork waits for; and a
+ * child that looks at its parent.
  */
 #include "cases.h"
 #include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 #define SEED 51
 
@@ -172,11 +176,118 @@ static void many_faults(void)
 	free(above);
 }
 
+/* --- a child that reads all of its parent's mappings, as a debugger may --- */
+
+static size_t read_all_of(pid_t of)
+{
+	static char buffer[64 * PAGE];
+	char path[64], line[512];
+	snprintf(path, sizeof path, "/proc/%d/maps", (int)of);
+	FILE *maps = fopen(path, "r");
+	MUST(maps);
+	size_t count = 0;
+	while (fgets(line, sizeof line, maps)) {
+		unsigned long start, end;
+		char readable;
+		if (sscanf(line, "%lx-%lx %c", &start, &end, &readable) != 3 || readable != 'r' || strstr(line, "[v"))
+			continue;
+		/* The pool is reserved, and large. */
+		if (end - start > 1024 * MiB)
+			continue;
+		for (unsigned long at = start; at < end; at += sizeof buffer) {
+			size_t bytes = end - at < sizeof buffer ? end - at : sizeof buffer;
+			struct iovec here = { buffer, bytes }, there = { (void *)at, bytes };
+			ssize_t got = process_vm_readv(of, &here, 1, &there, 1, 0);
+			MUST(got > 0 || errno == EFAULT || errno == ESRCH);
+			count += got > 0 ? (size_t)got : 0;
+		}
+	}
+	fclose(maps);
+	return count;
+}
+
+static void read_from_outside(void)
+{
+	char *p = swapped(SIZE, 52, "read from outside");
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	pid_t parent = getpid(), child = forked();
+	if (!child) {
+		MUST(read_all_of(parent) > SIZE);
+		_exit(0);
+	}
+	int status = 0;
+	while (waitpid(child, &status, WNOHANG) == 0)
+		check(p, SIZE, 52, "read from outside");
+	MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	/* By itself, too. */
+	MUST(read_all_of(parent) > SIZE);
+	check(p, SIZE, 52, "read by itself");
+}
+
+/* --- forks round libc, while another thread forks by it --- */
+
+static char *seen_by_all;
+static volatile unsigned long raw_forks;
+
+static void *forks_round_libc(void *argument)
+{
+	int by_syscall = argument != NULL;
+	while (!over) {
+		/* Made in a moment in which nothing is kept from children, it has all; else it ends at once. */
+		long child = by_syscall ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : syscall(SYS_fork);
+		MUST(child >= 0);
+		if (child == 0) {
+			check(seen_by_all, SIZE, 53, "child of a fork round libc");
+			_exit(0);
+		}
+		if (status_of((pid_t)child) == 99)
+			bad("a child of a fork round libc has read what is not there");
+		raw_forks++;
+	}
+	return NULL;
+}
+
+static void raw_beside(void)
+{
+	seen_by_all = swapped(SIZE, 53, "seen by all");
+	pthread_t threads[2];
+	for (intptr_t k = 0; k < 2; k++)
+		MUST(pthread_create(&threads[k], NULL, forks_round_libc, (void *)k) == 0);
+	for (int k = 0; k < 100; k++) {
+		pid_t child = forked();
+		if (!child)
+			_exit(0);
+		must_succeed(child, "child");
+	}
+	over = 1;
+	for (int k = 0; k < 2; k++)
+		pthread_join(threads[k], NULL);
+	check(seen_by_all, SIZE, 53, "parent");
+	fprintf(stderr, "%lu forks round libc\n", raw_forks);
+}
+
+/* Forks while its agent is about to join. */
+static void joins_late(void)
+{
+	sleep_ms(300);
+	double from = now();
+	pid_t child = forked();
+	if (!child)
+		_exit(0);
+	must_succeed(child, "child");
+	printf("%s\n", now() - from < 2 ? "forked in time" : "held up");
+	/* Long enough for it to be said what it waits for. */
+	sleep_ms(3000);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "moving", moving },
 		{ "many-faults", many_faults },
+		{ "read-from-outside", read_from_outside },
+		{ "joins-late", joins_late },
+		{ "raw-beside", raw_beside },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

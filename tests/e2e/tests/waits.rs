@@ -24,9 +24,19 @@ fn advice_for_fork_thousands_of_times() {
 /// Memory that is given to children by the program's own advice, and taken by a clone(2) that nobody sees.
 #[test]
 fn memory_let_go_by_advice_is_not_zeros_in_a_raw_clone() {
-    let test = TempDir::new("advice-clone");
+    let_go_and_cloned("let-go-and-cloned");
+}
+
+/// The same by libc's `syscall`.
+#[test]
+fn memory_let_go_by_syscall_is_not_zeros_in_a_raw_clone() {
+    let_go_and_cloned("let-go-by-syscall");
+}
+
+fn let_go_and_cloned(case: &str) {
+    let test = TempDir::new(case);
     let launch = Launch::new(&test, c_program("advice"))
-        .arg("let-go-and-cloned")
+        .arg(case)
         // Else the kernel ends the child at once, because the place where it writes its CPU is missing there.
         .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
         .time_limit(MINUTE);
@@ -110,4 +120,22 @@ fn a_stopped_process_holds_up_nobody_and_is_no_stall() {
     assert_eq!(finished.text().matches("verified").count(), 2, "{finished}");
     assert!(!finished.stderr.contains("stalled"), "{finished}");
     finished.assert_swapped();
+}
+
+/// A process that is started while the supervisor is stopped forks all the same, and it is said why it is not managed yet.
+#[test]
+fn a_stopped_supervisor_holds_up_no_fork() {
+    let test = TempDir::new("supervisor-stopped");
+    let script = format!("echo ready; sleep 1; {} joins-late; echo over", c_program("forks").display());
+    let launch = Launch::new(&test, "sh").args(["-c", &script]).time_limit(MINUTE);
+    let mut running = launch.under(&Budget::mib(64));
+    running.wait_until("the shell is ready", |running| running.stdout_so_far().contains("ready"));
+    std::thread::sleep(Duration::from_millis(300));
+    let supervisor = rustix::process::Pid::from_raw(running.id() as i32).expect("a pid");
+    rustix::process::kill_process(supervisor, rustix::process::Signal::STOP).expect("a supervisor that lives");
+    std::thread::sleep(Duration::from_secs(6));
+    rustix::process::kill_process(supervisor, rustix::process::Signal::CONT).expect("a supervisor that lives");
+    let finished = running.finish();
+    assert_eq!(finished.text(), "ready\nforked in time\nok joins-late\nover\n", "{finished}");
+    assert!(finished.stderr.contains("its supervisor, which does not answer"), "{finished}");
 }

@@ -185,10 +185,9 @@ mod schedules {
                     self.order.extend(&reports);
                 }
                 (4, Some(place), _) => {
-                    if self.memory.remove(&place).unwrap().registered {
-                        reports.push_back(Event::Unmapped(range(place, 1)));
-                        self.order.extend(&reports);
-                    }
+                    let memory = self.memory.remove(&place).unwrap();
+                    reports.extend(memory.registered.then(|| Event::Unmapped(range(place, 1))));
+                    self.order.extend(&reports);
                 }
                 (5, Some(place), _) if self.memory[&place].registered => {
                     reports.push_back(Event::Removed(range(place, 1)));

@@ -1,0 +1,219 @@
+//! Forks that go round libc's `fork`, as far as they come by libc's `syscall` and `clone`, and advice that does.
+//!
+//! Nobody follows such a fork, and adopted memory carries MADV_DONTFORK so that its child does not have it at all. But while
+//! another thread forks by libc that mark is off: a child made in that moment would read zeros where pages are swapped out. So
+//! these forks and those of libc exclude each other. System calls in a program's own machine code are not seen.
+
+#![allow(unsafe_code)]
+
+use std::arch::naked_asm;
+use std::ffi::{c_int, c_long, c_void};
+
+use crate::advice::madvise;
+use crate::forks;
+use crate::libc_functions::SYSCALL;
+use crate::real::Real;
+
+type Clone = unsafe extern "C" fn(
+    Option<extern "C" fn(*mut c_void) -> c_int>,
+    *mut c_void,
+    c_int,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+static CLONE: Real = Real::new(c"clone");
+static FORK: Real = Real::new(c"_Fork");
+
+/// Looks up libc's functions.
+pub(crate) fn prepare() {
+    let _ = CLONE.get();
+    let _ = FORK.get();
+}
+
+/// As libc's. A call that is not looked at goes on to libc's function as it came; until that has been found, and for forks,
+/// it is made here.
+///
+/// It is visible to programs and yet protected: what the agent itself calls is this one, whatever a program calls so.
+///
+/// # Safety
+/// As for syscall(2).
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    naked_asm!(
+        ".protected syscall",
+        "cmp rdi, 56", // clone
+        "je 3f",
+        "cmp rdi, 57", // fork
+        "je 4f",
+        "cmp rdi, 435", // clone3
+        "je 5f",
+        "cmp rdi, 28", // madvise
+        "je 6f",
+        "2:",
+        "mov rax, qword ptr [rip + {libcs}]",
+        "test rax, rax",
+        "jz 7f",
+        "jmp rax",
+        "3:",
+        "test esi, 0x100", // CLONE_VM
+        "jnz 2b",
+        "jmp 4f",
+        "5:",
+        "test rsi, rsi",
+        "jz 2b",
+        "test dword ptr [rsi], 0x100",
+        "jnz 2b",
+        "4:",
+        // A fork: all that it is given is kept, and nothing of the caller's is touched, for the child may go on elsewhere.
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {begins}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "cmp al, {goes_on}",
+        "je 2b",
+        "cmp al, {refused}",
+        "jne 11f",
+        "jmp {fails}",
+        "11:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, qword ptr [rsp + 8]",
+        "syscall",
+        "test rax, rax",
+        "jz 8f",
+        "mov rdi, rax",
+        "jmp {is_over}",
+        "8:",
+        "ret",
+        "6:",
+        // Only advice that the wrapper looks at: 8, 10, 11, 18, 102.
+        "cmp ecx, 8",
+        "je 9f",
+        "cmp ecx, 10",
+        "je 9f",
+        "cmp ecx, 11",
+        "je 9f",
+        "cmp ecx, 18",
+        "je 9f",
+        "cmp ecx, 102",
+        "jne 2b",
+        "9:",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov edx, ecx",
+        "sub rsp, 8",
+        "call {madvise}",
+        "add rsp, 8",
+        "movsxd rax, eax",
+        "ret",
+        "7:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, qword ptr [rsp + 8]",
+        "syscall",
+        "ret",
+        libcs = sym SYSCALL,
+        begins = sym forks::raw_fork_begins,
+        is_over = sym raw_fork_is_over,
+        fails = sym raw_fork_fails,
+        goes_on = const forks::RAW_GOES_ON,
+        refused = const forks::RAW_REFUSED,
+        madvise = sym madvise,
+    )
+}
+
+/// In the parent: `answer` is the kernel's.
+extern "C" fn raw_fork_is_over(answer: c_long) -> c_long {
+    forks::raw_fork_is_over();
+    if answer >= 0 {
+        return answer;
+    }
+    // SAFETY: errno is this thread's own.
+    unsafe { *libc::__errno_location() = -answer as c_int };
+    -1
+}
+
+/// As fork(2) says: try again.
+extern "C" fn raw_fork_fails() -> c_long {
+    // SAFETY: errno is this thread's own.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
+}
+
+/// Runs `fork` while libc does not fork.
+fn beside_no_other(fork: impl FnOnce() -> c_int) -> c_int {
+    match forks::raw_fork_begins() {
+        forks::RAW_REFUSED => raw_fork_fails() as c_int,
+        forks::RAW_EXCLUDES => {
+            let child = fork();
+            if child != 0 {
+                forks::raw_fork_is_over();
+            }
+            child
+        }
+        _ => fork(),
+    }
+}
+
+/// As libc's, which runs no handlers.
+///
+/// # Safety
+/// As for _Fork(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> c_int {
+    // SAFETY: the symbol is libc's function of this signature, or null.
+    let Some(real) =
+        (unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn() -> c_int>>(FORK.get()) })
+    else {
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    };
+    // SAFETY: the caller's promise.
+    beside_no_other(|| unsafe { real() })
+}
+
+/// As libc's, whose last three arguments are there only if the flags say so: a caller that leaves them out leaves registers and
+/// stack as they were.
+///
+/// # Safety
+/// As for clone(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    begin: Option<extern "C" fn(*mut c_void) -> c_int>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut c_void,
+    tls: *mut c_void,
+    child_tid: *mut c_void,
+) -> c_int {
+    // SAFETY: the symbol is libc's function of this signature, which every libc has.
+    let real = unsafe { std::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
+    // SAFETY: the caller's promise.
+    let fork = || unsafe { real(begin, stack, flags, argument, parent_tid, tls, child_tid) };
+    if flags & libc::CLONE_VM == 0 { beside_no_other(fork) } else { fork() }
+}
