@@ -135,6 +135,14 @@ pub(crate) extern "C" fn raw_fork_begins() -> u8 {
         let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
     }
     holds(true);
+    // The window of the last fork by libc is being closed.
+    while POST.fork.is_lifted() {
+        if begun.elapsed() >= RAW_PATIENCE {
+            raw_fork_is_over();
+            return RAW_REFUSED;
+        }
+        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
+    }
     RAW_EXCLUDES
 }
 

@@ -74,6 +74,11 @@ impl Core {
         }
     }
 
+    /// How often memory was moved.
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
     /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
     pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
         let (mut source, target) = (PageRange { start: from, pages }, PageRange { start: to, pages });

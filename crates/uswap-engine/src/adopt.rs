@@ -33,6 +33,8 @@ const ADOPTED_MAX: usize = 16_000;
 const FRESH_MAX: usize = 1024;
 /// How often what was adopted is verified, when it turns out to be larger.
 const VERIFY_ROUNDS: u32 = 4;
+/// How often memory is kept from forks again that the program is moving meanwhile.
+const KEEP_TRIES: u32 = 4;
 /// How often a mapping that changes meanwhile is verified.
 const VERIFY_TRIES: u32 = 8;
 
@@ -592,9 +594,19 @@ impl Engine {
         advise_for_fork(range, rustix::mm::Advice::LinuxDoFork);
     }
 
-    /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory.
-    pub(crate) fn keep_adopted_from_forks(&self) {
-        self.for_adopted(|range| advise_for_fork(range, rustix::mm::Advice::LinuxDontFork));
+    /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. `false` when some that the
+    /// program is moving may be left: it is to be tried again.
+    pub(crate) fn keep_adopted_from_forks(&self) -> bool {
+        for _ in 0..KEEP_TRIES {
+            let moves = self.core().moves();
+            self.for_adopted(|range| advise_for_fork(range, rustix::mm::Advice::LinuxDontFork));
+            // In this order: what is unread is counted, and what was read is in the books.
+            if !self.uffd.is_changing() && self.core().moves() == moves {
+                return true;
+            }
+            self.pause_and_settle();
+        }
+        false
     }
 
     /// As [`keep_adopted_from_forks`](Self::keep_adopted_from_forks), for `range`. `false` when it cannot be told what of it

@@ -34,7 +34,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
 use crate::fork_advice;
-use crate::giving_way;
+use crate::giving_way::{self, Asking};
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
 use crate::monitor::{ENGINE, Monitor};
@@ -82,6 +82,8 @@ pub struct ForkPost {
     unasked: AtomicBool,
     /// What was [`ANSWERED`].
     has_memory: AtomicBool,
+    /// Adopted memory may go to children, those of forks that go round the hooks as well.
+    lifted: AtomicBool,
 }
 
 impl ForkPost {
@@ -93,6 +95,7 @@ impl ForkPost {
             trivial: AtomicBool::new(true),
             unasked: AtomicBool::new(false),
             has_memory: AtomicBool::new(true),
+            lifted: AtomicBool::new(false),
         }
     }
 
@@ -121,8 +124,12 @@ impl ForkPost {
     /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it. One thread at a
     /// time.
     pub fn has_memory(&self, post: &Post) -> bool {
+        if self.trivial.load(Relaxed) {
+            return true;
+        }
+        // Once asked, the answer is taken, whatever has become of the monitor meanwhile.
         loop {
-            if self.trivial.load(Relaxed) || post.inert.load(Acquire) {
+            if post.inert.load(Acquire) {
                 return true;
             }
             match self.state.load() {
@@ -196,9 +203,15 @@ impl ForkPost {
         }
     }
 
+    /// Whether the child of a fork that goes round the hooks would have adopted memory.
+    pub fn is_lifted(&self) -> bool {
+        self.lifted.load(Acquire)
+    }
+
     /// The only thread of the child, before its monitor is started.
     pub fn child_begins(&self) {
         self.unasked.store(false, Relaxed);
+        self.lifted.store(false, Relaxed);
         self.awake.unlock();
         self.state.store(IDLE);
         self.child.store(CHILD_STARTING);
@@ -400,13 +413,15 @@ impl Monitor {
         engine.phase.store(FREEZING);
         let running = engine.running.write().expect("no thread panics with this lock");
         // What the forking thread can know of has been done before; the child's books must have it, too.
-        let begun = Instant::now();
+        let (begun, mut asking) = (Instant::now(), Asking::default());
         while engine.uffd.is_changing() && (engine.uffd.holds_events() || begun.elapsed() < READ_PATIENCE) {
+            asking.for_fault_of(begun);
             engine.read_before_fork(self.worker());
         }
         self.adopter.kept.catch_up();
         self.adopt_grown(engine, begun);
         engine.empty_swap_cache(self.worker());
+        drop(asking);
         engine.take_and_release(self.worker());
         let opened = engine.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
@@ -415,13 +430,13 @@ impl Monitor {
         }
         engine.hand_over_events();
         engine.phase.store_and_wake(FROZEN);
+        self.post.fork.lifted.store(true, Release);
         self.let_adopted_fork(engine);
         let forked = self.answer_fork();
         if forked {
             self.tell_child(engine);
             self.post.fork.state.store_and_wake(TOLD);
         }
-        engine.keep_adopted_from_forks();
         {
             let _gate = engine.gate.shut();
             engine.apply_notes();
@@ -429,12 +444,20 @@ impl Monitor {
             engine.phase.store_and_wake(RUNNING);
         }
         drop(running);
+        self.keep_from_forks(engine);
         engine.count(Counter::Forks, 1);
         if !forked {
             engine.fork_failed();
         }
         engine.take_and_release(self.worker());
         self.post.fork.state.store_and_wake(IDLE);
+    }
+
+    /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.
+    pub(crate) fn keep_from_forks(&self, engine: &Engine) {
+        if self.post.fork.is_lifted() && engine.keep_adopted_from_forks() {
+            self.post.fork.lifted.store(false, Release);
+        }
     }
 
     /// A child must have what its parent's mappings have grown by, too.
@@ -695,6 +718,27 @@ mod tests {
         post.fork.parent(&post, true);
         assert!(post.fork.awake.try_lock());
         post.fork.parent(&post, true);
+        assert_eq!(post.fork.state.load(), IDLE);
+    }
+
+    /// A process that shrinks while it is asked about needs nothing any more, but its answer must not be left lying: the next
+    /// fork would wait for it to go.
+    #[test]
+    fn who_has_asked_for_memory_takes_the_answer() {
+        let post = Post::new();
+        post.fork.trivial.store(false, Relaxed);
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| post.fork.has_memory(&post));
+            while !post.fork.is_requested() {
+                std::thread::yield_now();
+            }
+            post.fork.trivial.store(true, Relaxed);
+            post.fork.state.wake_all();
+            std::thread::sleep(Duration::from_millis(20));
+            post.fork.has_memory.store(false, Release);
+            post.fork.state.store_and_wake(ANSWERED);
+            assert!(!asks.join().expect("it ends"));
+        });
         assert_eq!(post.fork.state.load(), IDLE);
     }
 

@@ -17,6 +17,7 @@ use uswap_sys::report::{self, Reason};
 
 use crate::engine::{Engine, Worker};
 use crate::fork_journal::{Told, Window};
+use crate::giving_way::Asking;
 use crate::handler::Served;
 use crate::monitor::Monitor;
 
@@ -30,7 +31,7 @@ impl Monitor {
     /// meanwhile takes along how it was.
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine) {
         engine.let_adopted_fork(&self.adopter.kept);
-        let (begun, mut seen) = (Instant::now(), 0);
+        let (begun, mut seen, mut asking) = (Instant::now(), 0, Asking::default());
         loop {
             let (moved, count) = engine.moved_since(seen);
             seen = count;
@@ -40,6 +41,7 @@ impl Monitor {
                 return;
             }
             if !is_still {
+                asking.for_fault_of(begun);
                 engine.read_aside(self.worker());
                 crate::handler::pause();
             }
@@ -48,8 +50,9 @@ impl Monitor {
 
     /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.
     pub(crate) fn tell_child(&mut self, engine: &Engine) {
-        let begun = Instant::now();
+        let (begun, mut asking) = (Instant::now(), Asking::default());
         while !engine.tell_if_still() {
+            asking.for_fault_of(begun);
             if begun.elapsed() >= STILL_PATIENCE {
                 return engine.window.tell_nothing();
             }

@@ -550,6 +550,7 @@ impl Monitor {
         // Not only when it is needed, for what is posted takes memory.
         self.adopter.kept.catch_up();
         self.adopter.kept.keep_lifted(engine);
+        self.keep_from_forks(engine);
         if self.published.elapsed() < Duration::from_millis(20) {
             return;
         }
