@@ -83,6 +83,7 @@ cases! { "remaps":
     one_mremap_over_several_mappings = "several",
     one_mremap_over_several_mappings_that_stay = "several-dontunmap",
     mremaps_over_several_mappings_that_are_refused_or_stay_in_place = "several-in-place",
+    faults_are_served_while_threads_never_stop_moving_memory = "restless",
 }
 
 cases! { "processes":
