@@ -14,7 +14,8 @@ use uswap_sys::futex::Word;
 
 /// How long a fault waits for a moment without changes before it asks for one. Mostly there is one within 0.1 ms.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// How long a change waits: until the tasks of others have had a processor, and a handler has read a page from a disk and comes back with it.
+/// How long a change waits: until the tasks of others have had a processor, and a handler has read a page from a disk and comes back
+/// with it.
 const GIVES_WAY: Duration = Duration::from_millis(20);
 
 /// Once a fault has waited for so long, so many of the next ones that have to wait ask at once: in a program that never rests each

@@ -88,8 +88,10 @@ impl Engine {
         let mut waits = 0;
         let (mut asking, begun) = (Asking::default(), Instant::now());
         while self.is_over_limit() {
-            // Nothing can be moved out while the program changes its memory.
-            asking.for_fault_of(begun);
+            // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
+            if self.uffd.is_changing() {
+                asking.for_fault_of(begun);
+            }
             if self.reclaim_a_little(worker, true) {
                 continue;
             }
