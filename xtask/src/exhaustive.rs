@@ -14,10 +14,11 @@ const SIZES: [&[&str]; 6] = [
 ];
 
 /// Long schedules, at random: seed and count.
-const SAMPLES: [&[&str]; 3] = [
-    &["4", "1", "3", "9", "--sample", "1", "1000000"],
-    &["3", "2", "3", "9", "--sample", "2", "1000000"],
-    &["4", "1", "3", "7", "leaves", "--sample", "3", "1000000"],
+const SAMPLES: [&[&str]; 4] = [
+    &["4", "1", "3", "9", "--sample", "1", "500000"],
+    &["3", "2", "3", "9", "--sample", "2", "100000"],
+    &["4", "1", "3", "7", "leaves", "--sample", "3", "500000"],
+    &["3", "1", "3", "9", "leaves", "--sample", "4", "500000"],
 ];
 
 /// Takes them all; prints states, decisions, ends with a line, and times.

@@ -62,6 +62,14 @@ impl Engine {
         }
     }
 
+    /// Before something is filled or moved, with `running` held: another thread may have read events since the last look.
+    pub(crate) fn settle_what_is_held(&self) {
+        if self.uffd.holds_events() && !self.uffd.kernel_is_changing() {
+            let _gate = self.gate.shut();
+            self.settle_events(false);
+        }
+    }
+
     fn settle(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.apply(event));
         self.order.lock().clear();

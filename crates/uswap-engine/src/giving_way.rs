@@ -6,6 +6,7 @@
 //! function, waits a little: those changes end that are under way, and the fault is served. Nobody waits for longer than
 //! [`GIVES_WAY`]; changes that go round libc (realloc's) do not wait.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,15 @@ use uswap_sys::futex::Word;
 
 /// How long a fault waits for a moment without changes before it asks for one. Mostly there is one within 0.1 ms.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// How long a change waits: until the tasks of others have had a processor.
-const GIVES_WAY: Duration = Duration::from_millis(4);
+/// How long a change waits: until the tasks of others have had a processor, and a handler has read a page from a disk and comes back
+/// with it.
+const GIVES_WAY: Duration = Duration::from_millis(20);
 
+/// Once a fault has waited for so long, so many of the next ones that have to wait ask at once: in a program that never rests each
+/// of them would.
+const EAGER_FAULTS: u32 = 256;
+
+static EAGER: AtomicU32 = AtomicU32::new(0);
 /// How many handlers have such a fault.
 static WAITING: Word = Word::new(0);
 
@@ -52,15 +59,21 @@ pub(crate) struct Asking {
 impl Asking {
     /// A fault that was read at `since` could not be served.
     pub fn for_fault_of(&mut self, since: Instant) {
-        let has_reason = since.elapsed() > PATIENCE;
-        if has_reason && !self.asks {
+        let is_late = since.elapsed() > PATIENCE;
+        if is_late && EAGER.load(Relaxed) == 0 {
+            EAGER.store(EAGER_FAULTS, Relaxed);
+        }
+        if self.asks {
+            return;
+        }
+        let is_eager = || EAGER.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        if is_late || is_eager() {
             self.asks = true;
             WAITING.atomic().fetch_add(1, AcqRel);
-        } else if !has_reason {
-            self.end();
         }
     }
 
+    /// No fault waits any more.
     fn end(&mut self) {
         if std::mem::take(&mut self.asks) && WAITING.atomic().fetch_sub(1, AcqRel) == 1 {
             WAITING.wake_all();
@@ -97,5 +110,9 @@ mod tests {
         served.join().expect("it ends");
         assert_eq!(WAITING.load(), 0);
         assert!(took() < GIVES_WAY);
+        let mut next = Asking::default();
+        next.for_fault_of(Instant::now());
+        assert_eq!(WAITING.load(), 1, "the next one has learned");
+        next.end();
     }
 }

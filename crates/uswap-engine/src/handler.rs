@@ -272,6 +272,7 @@ impl Engine {
     fn answer(&self, fault: &PendingFault) -> Answer {
         let PendingFault { page, write, thread, since, nothing_unread } = *fault;
         test_hook::fault_served();
+        self.settle_what_is_held();
         let gate = self.gate.pass();
         let plan = self.plan(page, write);
         let (served, kind) = match plan {

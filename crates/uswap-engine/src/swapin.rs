@@ -80,6 +80,7 @@ impl Engine {
 
     /// Installs what was loaded for a fault, and counts it.
     pub(crate) fn end_fault(&self, load: &Load, since: Instant, worker: &mut Worker) -> Served {
+        self.settle_what_is_held();
         let served = self.install(load, worker);
         let plan = &load.plan;
         let others = plan.pages().len() - usize::from(plan.faulting.is_some());

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use rustix::mm::MprotectFlags;
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
@@ -19,6 +20,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::control_blocks;
 use crate::engine::{BATCH, BLOCK_BYTES, Engine, Worker};
+use crate::giving_way::Asking;
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
 use crate::page_io::SlotPage;
@@ -84,7 +86,12 @@ impl Engine {
         }
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
+        let (mut asking, begun) = (Asking::default(), Instant::now());
         while self.is_over_limit() {
+            // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
+            if self.uffd.is_changing() {
+                asking.for_fault_of(begun);
+            }
             if self.reclaim_a_little(worker, true) {
                 continue;
             }
@@ -163,10 +170,7 @@ impl Engine {
             self.wait_for_nothing();
             return round;
         }
-        if self.uffd.holds_events() {
-            let _gate = self.gate.shut();
-            self.settle_events(false);
-        }
+        self.settle_what_is_held();
         self.shrink_pool(worker);
         let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
         // The writer has enough to do: more pages in the swap cache would only be missed.

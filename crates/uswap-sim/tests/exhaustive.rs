@@ -27,6 +27,7 @@ fn long_schedules_are_right_or_end_with_a_line() {
     is_right(sample(size(4, 1, 3, 6, false), 1, 20_000));
     is_right(sample(size(3, 2, 3, 5, false), 2, 20_000));
     is_right(sample(size(4, 1, 3, 4, true), 3, 20_000));
+    is_right(sample(size(3, 1, 3, 6, true), 4, 20_000));
 }
 
 /// Each rule is needed: without it a decision is wrong, or a process ends that need not.

@@ -61,25 +61,28 @@ impl Call {
 
 /// The calls whose reports were read. Each mremap has the first unmapping of its old place behind it for its end, if no
 /// other has it: which of several alike is whose does not matter, but for when it returned, and the earliest moment allows
-/// most.
+/// most. One that must have an end comes before those that may have none.
 pub(super) fn of(log: &[Event], has_ends: bool) -> Vec<Call> {
-    let mut is_taken: Vec<bool> = log.iter().map(|_| false).collect();
-    let mut calls = Vec::with_capacity(log.len());
+    let mut calls: Vec<Option<Call>> =
+        log.iter().enumerate().map(|(read, &event)| Some(Call { event, read, last: read, end: None })).collect();
+    let mut moves: Vec<(bool, usize, PageRange)> = Vec::new();
     for (read, &event) in log.iter().enumerate() {
-        if is_taken[read] {
-            continue;
+        if let (Event::Remapped { from, may_stay, .. }, true) = (event, has_ends) {
+            moves.push((may_stay, read, from));
         }
-        let mut call = Call { event, read, last: read, end: None };
-        if let (Event::Remapped { from, .. }, true) = (event, has_ends) {
-            let is_end = |&index: &usize| log[index] == Event::Unmapped(from);
-            let own = (read + 1..log.len()).filter(is_end).find(|&index| !is_taken[index]);
-            own.inspect(|&own| is_taken[own] = true);
-            call.end = own;
-            call.last = (read + 1..log.len()).find(is_end).unwrap_or(read);
-        }
-        calls.push(call);
     }
-    calls
+    moves.sort_unstable_by_key(|&(may_stay, read, _)| (may_stay, read));
+    for (_, read, from) in moves {
+        let is_end = |&index: &usize| log[index] == Event::Unmapped(from);
+        let last = (read + 1..log.len()).find(is_end);
+        let own = (read + 1..log.len()).filter(is_end).find(|&index| calls[index].is_some());
+        own.inspect(|&own| calls[own] = None);
+        if let Some(call) = &mut calls[read] {
+            // One without an end has returned when it was read.
+            (call.end, call.last) = (own, own.and(last).unwrap_or(read));
+        }
+    }
+    calls.into_iter().flatten().collect()
 }
 
 /// As [`of`] has them, and each mremap that may have left its old place mapped as one that did, with what was taken for its end

@@ -177,6 +177,20 @@ fn a_place_that_is_left_mapped_is_registered() {
     assert_eq!(decided[1..], [end(A)]);
 }
 
+/// A mremap that may have none does not get the end of one that must have one. (Found by the exhaustive checker.)
+#[test]
+fn an_end_is_that_of_the_mremap_that_must_have_one() {
+    let page = |number: u64| range(number, 1);
+    let left = |from: u64, to: u64| Event::Remapped { from: page(from), to: PageNumber(to), may_stay: true };
+    let mut order = EventOrder::default();
+    let events =
+        [left(19, 17), end(page(17)), left(19, 17), left(17, 18), end(page(19)), moved(page(17), 19), end(page(17))];
+    events.iter().for_each(|&event| order.read(event));
+    let kernel = registered(&[page(18), page(19)]);
+    // The content has gone, or it is at 18: an order each.
+    assert_eq!(order.settle(&swapped(&[page(19)]), &kernel), Settlement::Unclear(PageNumber(19)));
+}
+
 #[test]
 fn a_sabotaged_order_is_another() {
     let events = [moved(B, 100), end(B), moved(A, 300), end(A)];
