@@ -16,13 +16,10 @@ const PAGES_MIN_EACH: u64 = 16;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How soon a process looks that has more.
 const LOOK_SOON: Duration = Duration::from_millis(10);
-/// Looking takes at most one part in so many of the time.
+/// Looking takes at most one part in so many of a CPU.
 const LOOK_COST: u32 = 100;
 /// The same where that has just changed: meanwhile processes swap their own memory to make room for what is there once.
 const LOOK_SOON_COST: u32 = 32;
-/// More than a look takes by itself: the rest it waited for a CPU.
-const LOOK_TAKES_MAX: Duration = Duration::from_millis(100);
-
 /// What a look shows, in pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
@@ -45,6 +42,7 @@ pub(crate) struct CommonPages {
     /// The last look did not tell the same as the one before.
     changing: bool,
     looked: Instant,
+    /// CPU time of the last look. What it waited for a CPU costs nothing, and processes that thrash make it wait long.
     took: Duration,
 }
 
@@ -94,7 +92,7 @@ impl CommonPages {
             false => LOOK_EVERY.max(self.took * LOOK_COST),
         };
         if self.looked.elapsed() >= pause {
-            let begun = Instant::now();
+            let begun = cpu_time();
             let shared = look().unwrap_or(Shared { resident: shmem, share: shmem });
             let of_others = shared.resident.saturating_sub(shared.share);
             let before = std::mem::replace(&mut self.of_others, of_others);
@@ -102,10 +100,16 @@ impl CommonPages {
             self.changing = before.abs_diff(self.of_others) >= min / 4;
             (self.seen, self.processes) = (beside, processes);
             self.looked = Instant::now();
-            self.took = begun.elapsed().min(LOOK_TAKES_MAX);
+            self.took = cpu_time().saturating_sub(begun);
         }
         self.of_others.min(beside)
     }
+}
+
+/// What the calling thread has had of a CPU.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A process of a group of so many looks when it has as many shared pages as this.

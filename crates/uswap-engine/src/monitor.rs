@@ -258,7 +258,7 @@ impl Monitor {
         self.look_up(LOOK_UP_STEPS);
         self.judge_pool();
         if usage.mine > marks.start() {
-            self.reclaim(marks);
+            self.reclaim();
         }
         self.look_after_the_rest();
         let usage = self.usage();
@@ -357,8 +357,9 @@ impl Monitor {
         0
     }
 
-    /// Reclaims down to the low watermark, or until nothing more can be had.
-    pub(crate) fn reclaim(&mut self, marks: Watermarks) {
+    /// Reclaims down to the low watermark, or until nothing more can be had. The watermark is that of each moment: what others
+    /// give up meanwhile, or turn out to share, is this process's to keep.
+    pub(crate) fn reclaim(&mut self) {
         if !self.ready() {
             return;
         }
@@ -367,7 +368,8 @@ impl Monitor {
         engine.meter.called.store(true, Relaxed);
         self.reclaim_while(engine, |usage| {
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
-            (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then(|| usage.watermarks())
+            let marks = usage.watermarks();
+            (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then_some(marks)
         });
     }
 

@@ -19,6 +19,9 @@ use rustix::process::{Pid, Signal, WaitOptions};
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
 /// How often the proportional size is read as well, which costs a walk over all page tables.
 const PROPORTIONAL_EVERY: u32 = 10;
+/// A program whose peak is asked for may be short: so long, all is sampled so often.
+const CLOSELY_FOR: Duration = Duration::from_secs(1);
+const CLOSELY_EVERY: Duration = Duration::from_millis(4);
 
 /// A process, by its id and start time, so that a recycled id is another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -300,11 +303,12 @@ fn watch(shared: &Shared, record_proportional: bool) {
             tree.members.iter().map(|member| member.pid).collect()
         };
         let at = start.elapsed();
+        let closely = record_proportional && at < CLOSELY_FOR;
         let processes: Vec<ProcessMemory> = members.iter().filter_map(|&pid| memory(pid)).collect();
         let sample = Sample { at, processes };
         let mut peak = 0;
         if record_proportional && sample.processes.len() > 1 {
-            if round % PROPORTIONAL_EVERY == 0 {
+            if closely || round % PROPORTIONAL_EVERY == 0 {
                 peak = members.iter().map(|&pid| proportional(pid)).sum();
             }
         } else {
@@ -316,7 +320,7 @@ fn watch(shared: &Shared, record_proportional: bool) {
             samples.list.push(sample);
         }
         round += 1;
-        next += SAMPLE_EVERY;
+        next += if closely { CLOSELY_EVERY } else { SAMPLE_EVERY };
         match next.checked_duration_since(Instant::now()) {
             Some(wait) => std::thread::sleep(wait),
             None => next = Instant::now(),
