@@ -161,7 +161,7 @@ unsafe extern "C" fn prepare() {
     if HOLDER.load(Relaxed) != thread_id() {
         take(false);
     }
-    POST.fork.prepare(&POST);
+    POST.fork.prepare(&POST, thread_id());
     if !ENGINE.load(Acquire).is_null() {
         libc_fork::touch_streams();
         libc_fork::touch_threads();
@@ -197,8 +197,13 @@ unsafe extern "C" fn child() {
         return;
     }
     has_monitor();
-    if swapped {
-        POST.fork.child_waits();
+    if swapped && !POST.fork.child_waits(&POST) {
+        // What ended it may end this thread, too, in any other system call than this write.
+        report::stderr_line(format_args!(
+            "uswap: a forked child is ended: its memory is partly swapped out, and the agent's thread in it has been ended, as \
+             by a seccomp filter"
+        ));
+        report::kill_self();
     }
 }
 

@@ -55,6 +55,8 @@ struct Layout {
     size: usize,
     /// Of the array of thread-specific data in a control block.
     specific: usize,
+    /// Of libc's note whether there is only one thread, and no other has been about to end since there was (glibc 2.32).
+    single: Option<usize>,
 }
 
 impl Layout {
@@ -69,7 +71,24 @@ impl Layout {
             // SAFETY: the symbol is a 32-bit number.
             size: unsafe { *(symbol(c"_thread_db_sizeof_pthread")? as *const u32) } as usize,
             specific: field(c"_thread_db_pthread_specific")?,
+            single: symbol(c"__libc_single_threaded"),
         })
+    }
+
+    /// Whether nobody changes the lists meanwhile. Then what is in them is there, and no system call is needed that a seccomp
+    /// filter may not allow.
+    fn is_still(&self) -> bool {
+        // SAFETY: libc's variable, a char.
+        self.single.is_some_and(|single| unsafe { (single as *const u8).read_volatile() } != 0)
+    }
+
+    /// Reads a value that may not be there.
+    fn read<T: Default + Copy>(&self, address: usize) -> Option<T> {
+        match self.is_still() {
+            // SAFETY: only the lists' own pointers are followed, and they are right.
+            true => Some(unsafe { (address as *const T).read_volatile() }),
+            false => read_if_mapped(address),
+        }
     }
 }
 
@@ -106,8 +125,8 @@ pub(crate) fn touch_threads() {
 
 /// Other threads may change the list meanwhile, so nothing is taken for granted: memory that is gone ends the walk.
 fn touch_list(layout: &Layout, head: usize) {
-    let Some([first, last]) = read::<[usize; 2]>(head) else { return };
-    let linked_back = |at: usize| read::<[usize; 2]>(at).is_some_and(|[_, previous]| previous == head);
+    let Some([first, last]) = layout.read::<[usize; 2]>(head) else { return };
+    let linked_back = |at: usize| layout.read::<[usize; 2]>(at).is_some_and(|[_, previous]| previous == head);
     if first == 0 || last == 0 || !linked_back(first) {
         return;
     }
@@ -118,19 +137,19 @@ fn touch_list(layout: &Layout, head: usize) {
         }
         let block = at - layout.links;
         for page in (block / PAGE_SIZE..=(block + layout.size) / PAGE_SIZE).map(|page| page * PAGE_SIZE) {
-            let _ = read::<u8>(page.max(block));
+            let _ = layout.read::<u8>(page.max(block));
         }
         // The first block of thread-specific data lies in the control block.
         for pointer in 1..SPECIFIC_BLOCKS {
-            match read::<usize>(block + layout.specific + pointer * size_of::<usize>()) {
+            match layout.read::<usize>(block + layout.specific + pointer * size_of::<usize>()) {
                 Some(data) if data != 0 => {
-                    let _ = read::<u8>(data);
-                    let _ = read::<u8>(data + SPECIFIC_BYTES - 1);
+                    let _ = layout.read::<u8>(data);
+                    let _ = layout.read::<u8>(data + SPECIFIC_BYTES - 1);
                 }
                 _ => {}
             }
         }
-        match read::<[usize; 2]>(at) {
+        match layout.read::<[usize; 2]>(at) {
             Some([next, _]) if next != 0 => at = next,
             _ => return,
         }
@@ -138,7 +157,7 @@ fn touch_list(layout: &Layout, head: usize) {
 }
 
 /// Reads a value that may not be there.
-fn read<T: Default + Copy>(address: usize) -> Option<T> {
+fn read_if_mapped<T: Default + Copy>(address: usize) -> Option<T> {
     let mut value = T::default();
     let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size_of::<T>() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: size_of::<T>() };

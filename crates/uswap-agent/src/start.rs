@@ -63,7 +63,9 @@ fn may_start() -> std::io::Result<()> {
 }
 
 pub(crate) fn start_monitor(main: extern "C" fn(*mut u8)) -> std::io::Result<()> {
-    thread::spawn(c"uswap-monitor", STACK_BYTES, FileTable::Share, main, std::ptr::null_mut()).map(drop)
+    let monitor = thread::spawn(c"uswap-monitor", STACK_BYTES, FileTable::Share, main, std::ptr::null_mut())?;
+    POST.monitor.follow(monitor);
+    Ok(())
 }
 
 extern "C" fn monitor_of_program(_: *mut u8) {

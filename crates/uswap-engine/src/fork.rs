@@ -19,15 +19,16 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
-use uswap_sys::report::Reason;
+use uswap_sys::report::{self, Reason};
 
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
-use uswap_sys::futex::{RawLock, Word};
+use uswap_sys::futex::{RawLock, Waited, Word};
+use uswap_sys::last_thread;
 use uswap_sys::private_memory;
 use uswap_sys::uffd::{Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
@@ -64,6 +65,9 @@ const READ_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the parent's thread waits until the child has been told what it must know: longer than the monitor takes.
 const TELL_PATIENCE: Duration = Duration::from_millis(500);
 
+/// Who waits for the monitor looks so often whether there still is one.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
 const CHILD_READY: u32 = 2;
@@ -78,6 +82,8 @@ pub struct ForkPost {
     /// The monitor need not be asked: there is no engine, and no memory that a child would need room for. Changes only
     /// while the monitor is awake.
     trivial: AtomicBool,
+    /// Thread id of who last prepared a fork.
+    forker: AtomicU32,
     /// The monitor was not asked about the fork under way.
     unasked: AtomicBool,
     /// What was [`ANSWERED`].
@@ -93,6 +99,7 @@ impl ForkPost {
             child: Word::new(0),
             awake: RawLock::new(),
             trivial: AtomicBool::new(true),
+            forker: AtomicU32::new(0),
             unasked: AtomicBool::new(false),
             has_memory: AtomicBool::new(true),
             lifted: AtomicBool::new(false),
@@ -129,7 +136,7 @@ impl ForkPost {
         }
         // Once asked, the answer is taken, whatever has become of the monitor meanwhile.
         loop {
-            if post.inert.load(Acquire) {
+            if post.is_deserted() {
                 return true;
             }
             match self.state.load() {
@@ -145,14 +152,15 @@ impl ForkPost {
                 }
                 // The window of an earlier fork is being closed, or the answer is not there yet.
                 other => {
-                    let _ = self.state.wait(other, None);
+                    let _ = self.state.wait(other, Some(LOOK_AGAIN));
                 }
             }
         }
     }
 
-    /// Program thread, before fork(2): returns when the process may be copied. One thread at a time.
-    pub fn prepare(&self, post: &Post) {
+    /// Program thread with the id `forker`, before fork(2): returns when the process may be copied. One thread at a time.
+    pub fn prepare(&self, post: &Post, forker: u32) {
+        self.forker.store(forker, Relaxed);
         if self.unasked.load(Relaxed) {
             // A signal handler forks, in the thread that is forking.
             return;
@@ -165,7 +173,7 @@ impl ForkPost {
             self.awake.unlock();
         }
         loop {
-            if post.inert.load(Acquire) {
+            if post.is_deserted() {
                 return;
             }
             match self.state.load() {
@@ -177,7 +185,7 @@ impl ForkPost {
                 READY => return,
                 // The window of an earlier fork is being closed, or this one is being prepared.
                 other => {
-                    let _ = self.state.wait(other, None);
+                    let _ = self.state.wait(other, Some(LOOK_AGAIN));
                 }
             }
         }
@@ -217,11 +225,15 @@ impl ForkPost {
         self.child.store(CHILD_STARTING);
     }
 
-    /// The only thread of the child: waits until its memory is served.
-    pub fn child_waits(&self) {
+    /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
+    pub fn child_waits(&self, post: &Post) -> bool {
         while self.child.load() == CHILD_STARTING {
-            let _ = self.child.wait(CHILD_STARTING, None);
+            if post.monitor.has_ended() {
+                return self.child.load() != CHILD_STARTING;
+            }
+            let _ = self.child.wait(CHILD_STARTING, Some(LOOK_AGAIN));
         }
+        true
     }
 }
 
@@ -481,6 +493,14 @@ impl Monitor {
         }
     }
 
+    /// A thread that is ended in fork, as a seccomp filter may, leaves libc's locks and ours held for ever.
+    fn look_after_the_forker(&self) {
+        if last_thread::has_ended(self.post.fork.forker.load(Relaxed)) {
+            self.end_with_the_program();
+            report::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
+        }
+    }
+
     /// Lets the thread fork and waits until it has. Returns whether there is a child.
     fn answer_fork(&self) -> bool {
         let state = &self.post.fork.state;
@@ -488,7 +508,9 @@ impl Monitor {
         loop {
             match state.load() {
                 READY => {
-                    let _ = state.wait(READY, None);
+                    if state.wait(READY, Some(LOOK_AGAIN)) == Waited::TimedOut {
+                        self.look_after_the_forker();
+                    }
                 }
                 other => return other == FORKED,
             }
@@ -711,10 +733,10 @@ mod tests {
     #[test]
     fn a_trivial_fork_keeps_the_monitor_asleep() {
         let post = Post::new();
-        post.fork.prepare(&post);
+        post.fork.prepare(&post, 1);
         assert!(!post.fork.awake.try_lock());
         // From a signal handler.
-        post.fork.prepare(&post);
+        post.fork.prepare(&post, 1);
         post.fork.parent(&post, true);
         assert!(post.fork.awake.try_lock());
         post.fork.parent(&post, true);
@@ -747,7 +769,7 @@ mod tests {
         let post = Post::new();
         post.fork.monitor_wakes();
         std::thread::scope(|scope| {
-            scope.spawn(|| post.fork.prepare(&post));
+            scope.spawn(|| post.fork.prepare(&post, 1));
             while !post.fork.is_requested() {
                 std::thread::yield_now();
             }

@@ -523,7 +523,7 @@ impl Monitor {
     }
 
     /// Ends the process when only threads of the engine are left.
-    fn end_with_the_program(&self) {
+    pub(crate) fn end_with_the_program(&self) {
         let mut ours = self.threads.clone();
         ours.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
         if last_thread::is_program_over(&ours).unwrap_or(false) {

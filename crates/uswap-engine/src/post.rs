@@ -1,12 +1,15 @@
 //! Post: what threads of the program and the monitor say to each other.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::AcqRel};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
 use uswap_sys::futex::{Waited, Word};
+use uswap_sys::report;
 use uswap_sys::rusage::peak_rss_bytes;
+use uswap_sys::thread::ThreadLife;
 
 use crate::fork::ForkPost;
+use crate::monitor::ENGINE;
 
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
 /// ones fill 8 MiB.
@@ -20,6 +23,8 @@ pub struct Post {
     pub wake: Word,
     /// The monitor has ended, or never ran: nobody answers.
     pub inert: AtomicBool,
+    /// The monitor's thread.
+    pub monitor: ThreadLife,
     /// This process's slot and its generation, for its children.
     pub index: AtomicU32,
     /// See `index`.
@@ -34,6 +39,7 @@ impl Post {
         Post {
             wake: Word::new(0),
             inert: AtomicBool::new(false),
+            monitor: ThreadLife::new(),
             index: AtomicU32::new(u32::MAX),
             generation: AtomicU32::new(0),
             fork: ForkPost::new(),
@@ -44,6 +50,18 @@ impl Post {
     pub fn ring(&self) {
         self.wake.atomic().fetch_add(1, AcqRel);
         self.wake.wake_all();
+    }
+
+    /// Program thread that waits for the monitor: whether nobody answers. A seccomp filter may have ended it; where memory is
+    /// swapped that is the end of the process.
+    pub(crate) fn is_deserted(&self) -> bool {
+        if !self.inert.load(Acquire) && self.monitor.has_ended() && !self.inert.load(Acquire) {
+            if !ENGINE.load(Acquire).is_null() {
+                report::end(format_args!("its memory is partly swapped out, and the agent's thread has been ended"));
+            }
+            self.inert.store(true, Release);
+        }
+        self.inert.load(Acquire)
     }
 
     /// Monitor, before it joins: most programs that a script runs have ended by then.

@@ -28,16 +28,26 @@ pub fn is_program_over(mine: &[u32]) -> io::Result<bool> {
         if mine.contains(&tid) {
             continue;
         }
-        match look_at(tid) {
-            Ok(stat) if matches!(stat.state, b'Z' | b'X') || stat.flags & PF_IO_WORKER != 0 => {}
-            // It has ended since it was listed.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-            Ok(_) => return Ok(false),
-            Err(error) => return Err(error),
+        match look_unless_gone(tid)? {
+            Some(stat) if stat.flags & PF_IO_WORKER == 0 => return Ok(false),
+            Some(_) | None => {}
         }
     }
     Ok(true)
+}
+
+/// Whether this thread of the process has ended; not if that cannot be told.
+pub fn has_ended(tid: u32) -> bool {
+    matches!(look_unless_gone(tid), Ok(None))
+}
+
+/// None of one that has ended, whether it is still listed or not.
+fn look_unless_gone(tid: u32) -> io::Result<Option<ThreadStat>> {
+    match look_at(tid) {
+        Ok(stat) if matches!(stat.state, b'Z' | b'X') => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        stat => stat.map(Some),
+    }
 }
 
 /// Ends the process as the end of its last thread would have: with the status of its main thread.

@@ -92,6 +92,34 @@ impl RawThread {
     }
 }
 
+/// Whether a thread that nobody joins still runs: a seccomp filter may end one that meant to go on.
+#[derive(Debug)]
+pub struct ThreadLife(AtomicPtr<SharedWord>);
+
+impl ThreadLife {
+    /// Of no thread yet.
+    pub const fn new() -> ThreadLife {
+        ThreadLife(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// From here on that of `thread`, whose memory stays mapped.
+    pub fn follow(&self, thread: RawThread) {
+        self.0.store(thread.alive.cast_mut(), Ordering::Release);
+    }
+
+    /// Whether there was such a thread, and it is gone.
+    pub fn has_ended(&self) -> bool {
+        // SAFETY: null, or the word of a RawThread that was dropped, which leaves its memory mapped for ever.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }.is_some_and(|alive| alive.load() == 0)
+    }
+}
+
+impl Default for ThreadLife {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 const PAGE: usize = PAGE_SIZE;
 /// Room for thread-local storage below the control block, and more if the template needs more.
 const TLS_ROOM: usize = 64 << 10;

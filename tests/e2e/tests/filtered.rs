@@ -8,7 +8,8 @@ fn filtered(case: &str, budget_mib: u64, expected: &[&str]) {
     let test = TempDir::new(case);
     let launch = Launch::new(&test, c_program("filtered")).arg(case).time_limit(Duration::from_secs(60));
     let recorded = launch.bare().finish();
-    assert_eq!(recorded.text(), format!("right\nok {case}\n"), "{recorded}");
+    let right = if case.starts_with("killed") { "right\nright" } else { "right" };
+    assert_eq!(recorded.text(), format!("{right}\nok {case}\n"), "{recorded}");
     if bare_only() {
         return;
     }
@@ -32,6 +33,17 @@ fn the_child_of_a_small_process_with_a_filter_runs_unmanaged() {
 #[test]
 fn a_child_whose_agent_may_do_nothing_reads_no_zeros() {
     filtered("swapped", 64, &["ended"]);
+}
+
+/// Nor do they wait for an agent that has been ended.
+#[test]
+fn the_children_of_a_small_process_go_on_where_the_filter_ends_the_agent() {
+    filtered("killed-far", 1024, &["right\nright"]);
+}
+
+#[test]
+fn a_child_whose_agent_the_filter_ends_neither_waits_for_it_nor_reads_zeros() {
+    filtered("killed", 64, &["ended"]);
 }
 
 #[test]

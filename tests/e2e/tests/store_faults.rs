@@ -111,7 +111,7 @@ fn without_faults_nothing_is_lost() {
 #[test]
 fn threads_whose_reads_fail_now_and_then() {
     for (plan, counter) in
-        [("eio-read:every=97,after=30", "read_errors"), ("flip-bit:every=97,after=30", "checksum_failures")]
+        [("eio-read:every=23,after=30", "read_errors"), ("flip-bit:every=23,after=30", "checksum_failures")]
     {
         let test = TempDir::new("threads-faults");
         let launch = Launch::new(&test, c_program("threads")).arg("threads").time_limit(Duration::from_secs(180));
