@@ -55,7 +55,7 @@ struct Layout {
     size: usize,
     /// Of the array of thread-specific data in a control block.
     specific: usize,
-    /// Of libc's note whether there is only one thread, and no other has been about to end since there was (glibc 2.32).
+    /// Address of libc's note whether there is only one thread (glibc 2.32).
     single: Option<usize>,
 }
 
@@ -75,11 +75,13 @@ impl Layout {
         })
     }
 
-    /// Whether nobody changes the lists meanwhile. Then what is in them is there, and no system call is needed that a seccomp
-    /// filter may not allow.
+    /// Whether nobody changes the lists meanwhile: a thread that has been joined by now, or detached, may be at it still, so there
+    /// must never have been one. Then what is in the lists is there, and no system call is needed that a seccomp filter may not
+    /// allow.
     fn is_still(&self) -> bool {
         // SAFETY: libc's variable, a char.
-        self.single.is_some_and(|single| unsafe { (single as *const u8).read_volatile() } != 0)
+        let is_single = self.single.is_some_and(|single| unsafe { (single as *const u8).read_volatile() } != 0);
+        is_single && crate::threads::were_never_made()
     }
 
     /// Reads a value that may not be there.

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use uswap_engine::control_blocks;
 
@@ -14,12 +15,19 @@ type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_at
 /// Looked up in the constructor: the loader's lock may be held by a thread that runs the constructor of a library and waits
 /// there for a thread that makes another one.
 static REAL: Real = Real::new(c"pthread_create");
+/// A thread has been made, or tried to be.
+static ASKED_FOR: AtomicBool = AtomicBool::new(false);
 
 /// For the constructor: looks libc's function up, and keeps the control block of this first thread, which another may join.
 pub(crate) fn prepare() {
     let _ = REAL.get();
     // SAFETY: pthread_self only looks at its own thread.
     control_blocks::keep(unsafe { libc::pthread_self() } as usize);
+}
+
+/// Whether the program has never made a thread by libc. libc's own, which it makes for timers and the like, are not seen.
+pub(crate) fn were_never_made() -> bool {
+    !ASKED_FOR.load(Relaxed)
 }
 
 /// As libc's.
@@ -33,6 +41,7 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
+    ASKED_FOR.store(true, Relaxed);
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Create>(REAL.get()) };
     // SAFETY: the caller's promise.

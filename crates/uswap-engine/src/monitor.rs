@@ -39,6 +39,8 @@ const ONLY_BROKEN_MAX: u32 = 8;
 /// The part of the budget that rests in the swap cache. It shows which pages are in use, but each hit is a fault that the
 /// program would not have taken: measured with 5, 20, 40 and 100.
 const CACHED_SHARE: u64 = 20;
+/// How long reclaim goes for the watermark of its start.
+const GOAL_STAYS: Duration = Duration::from_millis(50);
 /// How long reclaim rests while only the writer has something to do: what a program fills meanwhile at 1 GiB/s is little.
 const AWAIT_WRITER: Duration = Duration::from_micros(200);
 /// After a reclaim that found nothing.
@@ -258,7 +260,7 @@ impl Monitor {
         self.look_up(LOOK_UP_STEPS);
         self.judge_pool();
         if usage.mine > marks.start() {
-            self.reclaim();
+            self.reclaim(marks);
         }
         self.look_after_the_rest();
         let usage = self.usage();
@@ -357,19 +359,23 @@ impl Monitor {
         0
     }
 
-    /// Reclaims down to the low watermark, or until nothing more can be had. The watermark is that of each moment: what others
-    /// give up meanwhile, or turn out to share, is this process's to keep.
-    pub(crate) fn reclaim(&mut self) {
+    /// Reclaims down to the low watermark, or until nothing more can be had. Others may give up memory meanwhile, or turn out to
+    /// share it: then there is more room than at the start, and what the program works in comes back as fast as it leaves.
+    pub(crate) fn reclaim(&mut self, mut marks: Watermarks) {
         if !self.ready() {
             return;
         }
         let engine = self.engine().expect("started above");
         let fork = &self.post.fork;
         engine.meter.called.store(true, Relaxed);
+        let mut set = Instant::now();
         self.reclaim_while(engine, |usage| {
+            // Not at each round: several that see the same room would all stop for it.
+            if set.elapsed() > GOAL_STAYS {
+                (marks, set) = (usage.watermarks(), Instant::now());
+            }
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
-            let marks = usage.watermarks();
-            (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then_some(marks)
+            (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then(|| usage.watermarks())
         });
     }
 

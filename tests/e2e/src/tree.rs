@@ -20,7 +20,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(20);
 /// How often the proportional size is read as well, which costs a walk over all page tables.
 const PROPORTIONAL_EVERY: u32 = 10;
 /// A program whose peak is asked for may be short: so long, all is sampled so often.
-const CLOSELY_FOR: Duration = Duration::from_secs(1);
+const CLOSELY_FOR: Duration = Duration::from_secs(4);
 const CLOSELY_EVERY: Duration = Duration::from_millis(4);
 
 /// A process, by its id and start time, so that a recycled id is another process.
