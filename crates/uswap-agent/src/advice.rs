@@ -44,7 +44,10 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     }
     // SAFETY: the caller's promise.
     let result = unsafe { real_madvise(address, len, advice) };
-    if advice == GUARD_INSTALL && result == 0 {
+    // SAFETY: errno is this thread's own.
+    let errno = || unsafe { *libc::__errno_location() };
+    // With ENOMEM, part of the range is not mapped; the rest has been advised.
+    if advice == GUARD_INSTALL && (result == 0 || errno() == libc::ENOMEM) {
         // The kernel has dropped what was there, but sends no event: the books would still have it when the guard goes.
         // What was on its way back may have overwritten a guard, so it is installed again.
         // SAFETY: the content of the range has been dropped, and none can have been written since.
@@ -59,10 +62,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         libc::MADV_WIPEONFORK => Advice::WipeOnFork,
         _ => return result,
     };
-    // SAFETY: errno is this thread's own.
-    let errno = unsafe { *libc::__errno_location() };
-    // With ENOMEM, part of the range is not mapped; the rest has been advised.
-    if (result == 0 || errno == libc::ENOMEM) && !is_of_the_engine() && crate::forks::is_member() {
+    if (result == 0 || errno() == libc::ENOMEM) && !is_of_the_engine() && crate::forks::is_member() {
         fork_advice::post(posted, address as usize, len);
     }
     result
@@ -106,7 +106,7 @@ unsafe fn madvise_by_kernel(address: *mut c_void, len: usize, advice: c_int) -> 
 
 /// Whether a thread of the engine is calling: its stack is private memory. Libraries that the engine uses advise their own
 /// memory through this wrapper.
-fn is_of_the_engine() -> bool {
+pub(crate) fn is_of_the_engine() -> bool {
     let here = 0u8;
     let address = &raw const here as usize;
     private_memory::overlaps(address, address + 1)

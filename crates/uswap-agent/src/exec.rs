@@ -36,6 +36,18 @@ static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
 
 /// Remembers what has to be in the environment of the next program.
 pub(crate) fn prepare() {
+    // In the child of a fork that goes round libc the loader's lock may be held by a thread that is not there.
+    for real in [
+        &execve::REAL,
+        &execvpe::REAL,
+        &execv::REAL,
+        &execvp::REAL,
+        &fexecve::REAL,
+        &posix_spawn::REAL,
+        &posix_spawnp::REAL,
+    ] {
+        let _ = real.get();
+    }
     let Some(mut agent) = own_path().and_then(AgentPath::new) else { return };
     if let Some(fd) = by_descriptor::number(agent.as_bytes()) {
         by_descriptor::give_back(fd);
@@ -319,8 +331,7 @@ macro_rules! wrap {
         /// As for the function of libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            static REAL: Real = Real::new($real);
-            let real = REAL.get();
+            let real = $name::REAL.get();
             if real.is_null() {
                 return $failure;
             }
@@ -330,6 +341,10 @@ macro_rules! wrap {
                     wrap!(@call real, ($($before),*), variables, ($($after),*), ($($argument: $kind),*))
                 })
             }
+        }
+
+        mod $name {
+            pub(super) static REAL: super::Real = super::Real::new($real);
         }
     };
     (@call $real:ident, ($($before:ident),*), $variables:ident, (), ($($argument:ident: $kind:ty),*)) => {

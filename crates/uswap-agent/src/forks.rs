@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 use rustix::thread::Timespec;
@@ -13,7 +13,7 @@ use uswap_engine::monitor::ENGINE;
 use uswap_engine::protocol::Kind;
 use uswap_sys::futex::RawLock;
 use uswap_sys::private_memory::{self, Purpose};
-use uswap_sys::{PAGE_SIZE, report};
+use uswap_sys::{PAGE_SIZE, heap, report, thread};
 
 use crate::libc_fork;
 use crate::real::Real;
@@ -25,6 +25,10 @@ static FORKING: RawLock = RawLock::new();
 static HOLDER: AtomicU32 = AtomicU32::new(0);
 /// The holder called the wrapper below, which learns whether there is a child.
 static WRAPPED: AtomicBool = AtomicBool::new(false);
+/// The holder's signal mask as it was before it began to hold signals back; `IS_MASKED`: there is one.
+static MASK: AtomicU64 = AtomicU64::new(0);
+/// See `MASK`.
+static IS_MASKED: AtomicBool = AtomicBool::new(false);
 
 type Handler = Option<unsafe extern "C" fn()>;
 type RegisterAtFork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -64,8 +68,9 @@ pub unsafe extern "C" fn __register_atfork(
 /// A word that a fork of any kind sets to false in the child, in a page of its own.
 static HERE: AtomicPtr<AtomicBool> = AtomicPtr::new(null_mut());
 
-/// Makes the word, before there is a monitor.
+/// Makes the word, before there is a monitor, and looks libc's function up.
 pub(crate) fn prepare_membership() -> std::io::Result<()> {
+    let _ = REAL.get();
     let (page, len) = private_memory::map(PAGE_SIZE, Purpose::Tables)?.into_raw();
     // SAFETY: fresh memory of our own, with nothing in it.
     unsafe { rustix::mm::madvise(page.cast(), len, rustix::mm::Advice::LinuxWipeOnFork)? };
@@ -95,20 +100,32 @@ fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
+/// From here on no handler of a signal runs in this thread: it may fork as well, and in the child it would find zeros where
+/// pages are swapped out.
 fn take(wrapped: bool) {
+    let mask = thread::hold_signals_back();
     FORKING.lock();
-    holds(wrapped);
+    holds(wrapped, mask);
 }
 
-fn holds(wrapped: bool) {
+fn holds(wrapped: bool, mask: Option<u64>) {
     HOLDER.store(thread_id(), Relaxed);
     WRAPPED.store(wrapped, Relaxed);
+    MASK.store(mask.unwrap_or(0), Relaxed);
+    IS_MASKED.store(mask.is_some(), Relaxed);
 }
 
 fn end(forked: bool) {
     POST.fork.parent(&POST, forked);
+    let_go();
+}
+
+/// Ends [`take`], in the parent or in the child.
+fn let_go() {
+    let mask = IS_MASKED.load(Relaxed).then(|| MASK.load(Relaxed));
     HOLDER.store(0, Relaxed);
     FORKING.unlock();
+    thread::let_signals_come(mask);
 }
 
 /// How long a fork that goes round the hooks waits for one by libc. That may never end: a signal handler forks so, in a thread
@@ -124,17 +141,20 @@ pub(crate) const RAW_REFUSED: u8 = 2;
 
 /// A fork that goes round the hooks, by a thread of the program: keeps forks by libc from happening until it is over.
 pub(crate) extern "C" fn raw_fork_begins() -> u8 {
-    if !is_member() || HOLDER.load(Relaxed) == thread_id() {
+    if !is_member() {
         return RAW_GOES_ON;
     }
+    if HOLDER.load(Relaxed) == thread_id() {
+        // A handler of the program's that is not held back, or of its preparation for forks.
+        return if POST.fork.is_lifted() { RAW_REFUSED } else { RAW_GOES_ON };
+    }
     let begun = Instant::now();
-    while !FORKING.try_lock() {
+    while !try_to_hold() {
         if begun.elapsed() >= RAW_PATIENCE {
             return RAW_REFUSED;
         }
         let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
     }
-    holds(true);
     // The window of the last fork by libc is being closed.
     while POST.fork.is_lifted() {
         if begun.elapsed() >= RAW_PATIENCE {
@@ -144,6 +164,17 @@ pub(crate) extern "C" fn raw_fork_begins() -> u8 {
         let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
     }
     RAW_EXCLUDES
+}
+
+/// Signals come again at once: the child of such a fork goes on wherever it likes.
+fn try_to_hold() -> bool {
+    let mask = thread::hold_signals_back();
+    let is_held = FORKING.try_lock();
+    if is_held {
+        holds(true, None);
+    }
+    thread::let_signals_come(mask);
+    is_held
 }
 
 /// In the parent.
@@ -180,11 +211,15 @@ unsafe extern "C" fn child() {
     if HOLDER.load(Relaxed) == 0 {
         return;
     }
-    HOLDER.store(0, Relaxed);
-    FORKING.unlock();
-    if POST.inert.load(Relaxed) {
-        return;
+    if !POST.inert.load(Relaxed) {
+        begin_in_child();
     }
+    let_go();
+}
+
+/// Returns when the child's memory is served, or the child does without.
+fn begin_in_child() {
+    heap::begin_anew_after_fork();
     POST.fork.child_begins();
     let swapped = uswap_engine::fork::child_begins();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
@@ -225,26 +260,51 @@ static REAL: Real = Real::new(c"fork");
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     // SAFETY: the symbol is libc's fork, which every libc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Fork>(REAL.get()) };
-    if !is_member() || HOLDER.load(Relaxed) == thread_id() {
+    if !is_member() {
         // SAFETY: the caller's promise.
         return unsafe { real() };
     }
+    if HOLDER.load(Relaxed) == thread_id() {
+        // A signal handler, in a thread that forks round libc.
+        // SAFETY: the caller's promise.
+        let pid = unsafe { real() };
+        if pid != 0 {
+            keep_errno(|| POST.fork.parent(&POST, pid > 0));
+        }
+        return pid;
+    }
     take(true);
     if !POST.fork.has_memory(&POST) {
-        HOLDER.store(0, Relaxed);
-        FORKING.unlock();
+        let_go();
         // SAFETY: errno is this thread's own.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return -1;
     }
+    let parent = HOLDER.load(Relaxed);
     // SAFETY: the caller's promise.
     let pid = unsafe { real() };
     if pid != 0 {
-        // SAFETY: errno is this thread's own.
-        let errno = unsafe { *libc::__errno_location() };
-        end(pid > 0);
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+        keep_errno(|| end(pid > 0));
+    } else if HOLDER.load(Relaxed) == parent {
+        has_no_handlers();
     }
     pid
+}
+
+/// In a child in which libc has not called [`child`]: its list of handlers is in its heap when there are many, and what is swapped
+/// out reads as zeros here.
+fn has_no_handlers() {
+    if !ENGINE.load(Acquire).is_null() {
+        report::end(format_args!("libc has not called the agent in it, and its memory may be partly swapped out"));
+    }
+    POST.inert.store(true, Release);
+    let_go();
+}
+
+fn keep_errno(f: impl FnOnce()) {
+    // SAFETY: errno is this thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    f();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
 }

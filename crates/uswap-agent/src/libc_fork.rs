@@ -26,7 +26,8 @@ unsafe extern "C" {
 
 /// libc resets the lock of every open stream in the child of a program with threads.
 pub(crate) fn touch_streams() {
-    /// Offsets in `struct _IO_FILE`, which is ABI: the next stream, and the stream's lock.
+    /// Offsets in `struct _IO_FILE`, which is ABI: the next stream, and the stream's lock. At its start there are flags, which
+    /// may lie on another page.
     const CHAIN: usize = 104;
     const LOCK: usize = 136;
     // SAFETY: libc takes the same lock around its own walks, and a fork takes it after this handler has run.
@@ -35,6 +36,7 @@ pub(crate) fn touch_streams() {
     unsafe {
         let mut stream = (&raw const _IO_list_all).read_volatile().cast::<u8>();
         while !stream.is_null() {
+            let _ = stream.read_volatile();
             let lock = stream.add(LOCK).cast::<*const u8>().read_volatile();
             if !lock.is_null() {
                 let _ = lock.read_volatile();

@@ -9,7 +9,9 @@
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_long, c_void};
 
-use crate::advice::madvise;
+use uswap_engine::giving_way;
+
+use crate::advice::{is_of_the_engine, madvise};
 use crate::forks;
 use crate::libc_functions::SYSCALL;
 use crate::real::Real;
@@ -53,6 +55,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 5f",
         "cmp rdi, 28", // madvise
         "je 6f",
+        "cmp rdi, 25", // mremap
+        "je 12f",
         "2:",
         "mov rax, qword ptr [rip + {libcs}]",
         "test rax, rax",
@@ -105,7 +109,9 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "8:",
         "ret",
         "6:",
-        // Only advice that the wrapper looks at: 8, 10, 11, 18, 102.
+        // Only advice that the wrapper looks at: 4, 8, 10, 11, 18, 102.
+        "cmp ecx, 4",
+        "je 9f",
         "cmp ecx, 8",
         "je 9f",
         "cmp ecx, 10",
@@ -125,6 +131,23 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "add rsp, 8",
         "movsxd rax, eax",
         "ret",
+        "12:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {gives_way}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp 2b",
         "7:",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -142,7 +165,15 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         goes_on = const forks::RAW_GOES_ON,
         refused = const forks::RAW_REFUSED,
         madvise = sym madvise,
+        gives_way = sym gives_way,
     )
+}
+
+/// Before an mremap.
+extern "C" fn gives_way() {
+    if giving_way::is_asked_for() && !is_of_the_engine() {
+        giving_way::give_way();
+    }
 }
 
 /// In the parent: `answer` is the kernel's.

@@ -11,11 +11,15 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::Ordering::Acquire;
 
 use uswap_sys::PAGE_SIZE;
 
-/// No mapping of x86-64 grows to this (64 TiB) in its place: uswap's own reserves lie across it.
-const IMPOSSIBLE_LEN: usize = 1 << 46;
+use crate::libc_functions::SYSCALL;
+
+/// No mapping of x86-64 grows to this in its place: it is all that there is, and the largest that the kernel does not take for
+/// nonsense. Where there is more, by five levels of page tables, the stack lies across it.
+const IMPOSSIBLE_LEN: usize = (1 << 47) - PAGE_SIZE;
 
 /// A move whose target is given and whose size stays: the kind that may be of several mappings.
 #[derive(Clone, Copy)]
@@ -94,8 +98,17 @@ impl Move {
 /// Whether one mapping has all of a range.
 fn is_in_one_mapping(start: usize, len: usize) -> bool {
     // SAFETY: the kernel only looks: no mapping can have that size, and without MREMAP_MAYMOVE none is moved.
-    let result = unsafe { libc::syscall(libc::SYS_mremap, start, len, IMPOSSIBLE_LEN, 0) };
+    let result = unsafe { look_by_mremap()(libc::SYS_mremap, start, len, IMPOSSIBLE_LEN, 0) };
     refusal(result) != Some(libc::EFAULT)
+}
+
+type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
+
+/// libc's `syscall`, not the wrapper, which may wait before an mremap: this one changes nothing.
+fn look_by_mremap() -> Syscall {
+    let real = SYSCALL.load(Acquire);
+    // SAFETY: the symbol is libc's function of this signature.
+    if real.is_null() { libc::syscall } else { unsafe { std::mem::transmute::<*mut c_void, Syscall>(real) } }
 }
 
 /// Whether nothing is mapped from `start` to `end`.

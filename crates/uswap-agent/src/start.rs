@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
 use uswap_engine::engine_threads::STACK_BYTES;
-use uswap_engine::member::Rendezvous;
+use uswap_engine::member::{self, Rendezvous};
 use uswap_engine::monitor;
 use uswap_engine::post::Post;
 use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
@@ -81,7 +81,9 @@ pub(crate) fn run_monitor(kind: Kind) {
 fn find_group() -> Option<Rendezvous> {
     let name = variable(SOCKET_VARIABLE)?;
     let token = Token::from_hex(variable(TOKEN_VARIABLE)?)?;
-    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), token };
+    // Now, not when it is needed: what a program has added to its environment may be swapped out then.
+    let anchor = std::env::var_os("LD_PRELOAD").and_then(|preload| member::anchor_in(&preload.to_string_lossy()));
+    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), token, anchor };
     rendezvous.name.get_mut(..name.len())?.copy_from_slice(name);
     Some(rendezvous)
 }

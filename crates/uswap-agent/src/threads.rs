@@ -1,9 +1,14 @@
 //! A wrapper of pthread_create: the engine is told where the kernel writes when the new thread ends.
+//!
+//! The new thread tells it by itself, before it begins what it was made for: who makes it may find it ended, and the place of its
+//! identity freed, as soon as libc's function returns.
 
 #![allow(unsafe_code)]
 
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
 use uswap_engine::control_blocks;
 
@@ -17,6 +22,60 @@ type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_at
 static REAL: Real = Real::new(c"pthread_create");
 /// A thread has been made, or tried to be.
 static ASKED_FOR: AtomicBool = AtomicBool::new(false);
+
+/// What a thread that has been made, but has not run yet, is to begin with.
+struct Beginning {
+    /// The function; 0: the place is free, 1: it is being filled.
+    start: AtomicUsize,
+    argument: AtomicPtr<c_void>,
+}
+
+/// Threads that may be made at a time and not have run.
+const BEGINNINGS: usize = 1024;
+static BEGINNING: [Beginning; BEGINNINGS] =
+    [const { Beginning { start: AtomicUsize::new(0), argument: AtomicPtr::new(null_mut()) } }; BEGINNINGS];
+
+impl Beginning {
+    fn of(start: Start, argument: *mut c_void) -> Option<&'static Beginning> {
+        let place = BEGINNING.iter().find(|place| place.start.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())?;
+        place.argument.store(argument, Relaxed);
+        place.start.store(start as usize, Release);
+        Some(place)
+    }
+
+    fn free(&self) {
+        self.start.store(0, Release);
+    }
+}
+
+/// A function and its argument, as two registers.
+#[repr(C)]
+struct Call {
+    start: usize,
+    argument: *mut c_void,
+}
+
+/// In the new thread.
+extern "C" fn begins(place: &'static Beginning) -> Call {
+    let call = Call { start: place.start.load(Acquire), argument: place.argument.load(Relaxed) };
+    place.free();
+    // SAFETY: pthread_self only looks at its own thread.
+    control_blocks::keep(unsafe { libc::pthread_self() } as usize);
+    call
+}
+
+/// What a new thread runs first. It leaves no frame behind: exceptions, cancellation and debuggers see what they would see.
+#[unsafe(naked)]
+extern "C" fn first(place: *mut c_void) -> *mut c_void {
+    naked_asm!(
+        "sub rsp, 8",
+        "call {begins}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        begins = sym begins,
+    )
+}
 
 /// For the constructor: looks libc's function up, and keeps the control block of this first thread, which another may join.
 pub(crate) fn prepare() {
@@ -44,11 +103,16 @@ pub unsafe extern "C" fn pthread_create(
     ASKED_FOR.store(true, Relaxed);
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Create>(REAL.get()) };
-    // SAFETY: the caller's promise.
-    let result = unsafe { real(thread, attributes, start, argument) };
-    if result == 0 {
-        // SAFETY: libc has written the new thread's identity there, which is the address of its control block.
-        control_blocks::keep(unsafe { thread.read() } as usize);
+    match Beginning::of(start, argument) {
+        Some(place) => {
+            // SAFETY: the caller's promise; `first` goes on with what it asked for.
+            let result = unsafe { real(thread, attributes, first, std::ptr::from_ref(place).cast_mut().cast()) };
+            if result != 0 {
+                place.free();
+            }
+            result
+        }
+        // SAFETY: the caller's promise. Where so many wait for a CPU, the page of this one is in use.
+        None => unsafe { real(thread, attributes, start, argument) },
     }
-    result
 }

@@ -35,10 +35,11 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
 use crate::fork_advice;
+use crate::fork_journal::TOLD_WITHIN;
 use crate::giving_way::{self, Asking};
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
-use crate::monitor::{ENGINE, Monitor};
+use crate::monitor::{ENGINE, Monitor, end_with_the_program};
 use crate::page_io::SlotPage;
 use crate::post::Post;
 use crate::store::IoOutcome;
@@ -62,8 +63,6 @@ const CHILD_WORKS_IN: u64 = 512;
 const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
 /// How long a fork waits for a moment in which no other thread changes the mappings.
 const READ_PATIENCE: Duration = Duration::from_millis(20);
-/// How long the parent's thread waits until the child has been told what it must know: longer than the monitor takes.
-const TELL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Who waits for the monitor looks so often whether there still is one.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -106,9 +105,19 @@ impl ForkPost {
         }
     }
 
-    /// Monitor: from here on, forks are announced to it.
-    pub(crate) fn monitor_wakes(&self) {
-        self.awake.lock();
+    /// Monitor: from here on, forks are announced to it. `threads`: the engine's.
+    pub(crate) fn monitor_wakes(&self, threads: &[u32]) {
+        while !self.awake.lock_within(LOOK_AGAIN) {
+            self.look_after_the_forker(threads);
+        }
+    }
+
+    /// A thread that is ended in fork, as a seccomp filter may, leaves libc's locks and ours held for ever.
+    fn look_after_the_forker(&self, threads: &[u32]) {
+        if last_thread::has_ended(self.forker.load(Relaxed)) {
+            end_with_the_program(threads);
+            report::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
+        }
     }
 
     /// Monitor, which sleeps from here on. `trivial`: it has nothing to do for a fork that comes meanwhile.
@@ -204,9 +213,8 @@ impl ForkPost {
             }
             self.state.wake_all();
             let begun = Instant::now();
-            while self.state.load() == FORKED && !post.inert.load(Acquire) {
-                let Some(left) = TELL_PATIENCE.checked_sub(begun.elapsed()) else { return };
-                let _ = self.state.wait(FORKED, Some(left));
+            while self.state.load() == FORKED && begun.elapsed() < TOLD_WITHIN && !post.is_deserted() {
+                let _ = self.state.wait(FORKED, Some(LOOK_AGAIN));
             }
         }
     }
@@ -223,6 +231,10 @@ impl ForkPost {
         self.awake.unlock();
         self.state.store(IDLE);
         self.child.store(CHILD_STARTING);
+        if ENGINE.load(Acquire).is_null() {
+            // As in any process that has just begun.
+            self.trivial.store(true, Relaxed);
+        }
     }
 
     /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
@@ -493,14 +505,6 @@ impl Monitor {
         }
     }
 
-    /// A thread that is ended in fork, as a seccomp filter may, leaves libc's locks and ours held for ever.
-    fn look_after_the_forker(&self) {
-        if last_thread::has_ended(self.post.fork.forker.load(Relaxed)) {
-            self.end_with_the_program();
-            report::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
-        }
-    }
-
     /// Lets the thread fork and waits until it has. Returns whether there is a child.
     fn answer_fork(&self) -> bool {
         let state = &self.post.fork.state;
@@ -509,7 +513,7 @@ impl Monitor {
             match state.load() {
                 READY => {
                     if state.wait(READY, Some(LOOK_AGAIN)) == Waited::TimedOut {
-                        self.look_after_the_forker();
+                        self.post.fork.look_after_the_forker(&self.threads);
                     }
                 }
                 other => return other == FORKED,
@@ -767,7 +771,7 @@ mod tests {
     #[test]
     fn a_fork_that_is_not_trivial_waits_for_the_monitor() {
         let post = Post::new();
-        post.fork.monitor_wakes();
+        post.fork.monitor_wakes(&[]);
         std::thread::scope(|scope| {
             scope.spawn(|| post.fork.prepare(&post, 1));
             while !post.fork.is_requested() {

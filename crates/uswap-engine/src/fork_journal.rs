@@ -30,7 +30,7 @@ const CHANGES: usize = 1 << 14;
 /// Entries that may come to be between the setting aside of a ledger and its fork.
 const ENTRIES_MORE: u32 = 1 << 16;
 /// How long a child waits to be told. Its parent does that before it goes on, unless it is stopped or killed.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// How often it looks meanwhile whether its parent is there.
 const LOOK: Duration = Duration::from_millis(10);
 

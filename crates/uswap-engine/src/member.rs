@@ -19,6 +19,8 @@ pub struct Rendezvous {
     pub name_len: usize,
     /// The group's secret.
     pub token: Token,
+    /// A process that lives in the supervisor's network namespace, if it still lives: it holds the agent's file.
+    pub anchor: Option<u32>,
 }
 
 /// Why a process could not join.
@@ -43,30 +45,30 @@ impl std::fmt::Display for JoinError {
 impl JoinError {
     /// Whether the supervisor has ended. A process that may not leave its network namespace cannot see its socket
     /// either, so a refused connection alone says nothing there; such a process runs unmanaged.
-    pub fn means_no_supervisor(&self) -> bool {
+    pub fn means_no_supervisor(&self, rendezvous: &Rendezvous) -> bool {
         match self {
             Self::Hello(HelloError::NoAnswer) => true,
             Self::Hello(HelloError::Io(error)) => {
                 matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
             }
             Self::Hello(_) => false,
-            Self::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused && !in_another_network(),
+            Self::Io(error) => {
+                error.kind() == io::ErrorKind::ConnectionRefused && !in_another_network(rendezvous.anchor)
+            }
         }
     }
 }
 
-/// A process that lives in the supervisor's network namespace, if it still lives: it holds the agent's file.
-fn anchor() -> Option<u32> {
-    let preload = std::env::var_os("LD_PRELOAD")?;
+/// The anchor's process id, of what LD_PRELOAD names.
+pub fn anchor_in(preload: &str) -> Option<u32> {
     // Other libraries may stand in front of it.
-    let preload = preload.to_string_lossy().into_owned();
     let mut paths = preload.split([':', ' ']).filter_map(|path| path.strip_prefix("/proc/"));
     paths.next()?.split('/').next()?.parse().ok()
 }
 
-/// Whether this thread is in another network namespace than the supervisor.
-fn in_another_network() -> bool {
-    let Some(anchor) = anchor() else { return true };
+/// Whether this thread is in another network namespace than the `anchor`, and so the supervisor.
+fn in_another_network(anchor: Option<u32>) -> bool {
+    let Some(anchor) = anchor else { return true };
     let own = std::fs::read_link("/proc/thread-self/ns/net");
     let theirs = std::fs::read_link(format!("/proc/{anchor}/ns/net"));
     match (own, theirs) {
@@ -83,7 +85,7 @@ fn connect(rendezvous: &Rendezvous) -> io::Result<Client> {
     let name = &rendezvous.name[..rendezvous.name_len];
     match Client::connect(name) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            let Some(anchor) = anchor() else { return Err(error) };
+            let Some(anchor) = rendezvous.anchor else { return Err(error) };
             let network = std::fs::File::open(format!("/proc/{anchor}/ns/net"));
             let moved = network.map(|network| move_into_link_name_space(network.as_fd(), Some(Network)));
             if matches!(moved, Ok(Ok(()))) { Client::connect(name) } else { Err(error) }

@@ -93,7 +93,7 @@ pub(crate) struct Monitor {
     promised: Option<Instant>,
     pub(crate) fork_patience: ForkPatience,
     /// The engine's other threads.
-    threads: Vec<u32>,
+    pub(crate) threads: Vec<u32>,
     said_cannot_swap: bool,
     said_cannot_look: bool,
 }
@@ -162,7 +162,7 @@ impl Monitor {
             let (sleep, trivial) = self.tick();
             self.post.fork.monitor_sleeps(trivial);
             let _ = self.post.wake.wait(posted, Some(sleep));
-            self.post.fork.monitor_wakes();
+            self.post.fork.monitor_wakes(&self.threads);
         }
     }
 
@@ -528,15 +528,6 @@ impl Monitor {
         Ok((worker, FirstHandler::new(compressor)?))
     }
 
-    /// Ends the process when only threads of the engine are left.
-    pub(crate) fn end_with_the_program(&self) {
-        let mut ours = self.threads.clone();
-        ours.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-        if last_thread::is_program_over(&ours).unwrap_or(false) {
-            last_thread::end_process();
-        }
-    }
-
     fn look_after_the_rest(&mut self) {
         if self.supervisor_looked.elapsed() > Duration::from_millis(50) {
             self.supervisor_looked = Instant::now();
@@ -544,7 +535,7 @@ impl Monitor {
                 uswap_sys::report::kill_self();
             }
             if self.scale.main_has_ended() {
-                self.end_with_the_program();
+                end_with_the_program(&self.threads);
             }
         }
         let Some(engine) = self.engine() else {
@@ -658,6 +649,15 @@ impl std::fmt::Display for Explain<'_> {
     }
 }
 
+/// Ends the process when only `threads` of the engine and the calling one are left.
+pub(crate) fn end_with_the_program(threads: &[u32]) {
+    let mut ours = threads.to_vec();
+    ours.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    if last_thread::is_program_over(&ours).unwrap_or(false) {
+        last_thread::end_process();
+    }
+}
+
 /// The supervisor may be stopped. A program goes on meanwhile, and its forks need nothing; but for the child of one that
 /// swaps, which has pages that nobody can bring in before.
 fn wait_for_welcome(post: &Post, client: &Client, has_pages_out: bool) {
@@ -673,7 +673,7 @@ fn wait_for_welcome(post: &Post, client: &Client, has_pages_out: bool) {
         client.is_answered(None);
     }
     if !has_pages_out {
-        post.fork.monitor_wakes();
+        post.fork.monitor_wakes(&[]);
     }
 }
 
@@ -682,7 +682,7 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
     if matches!(kind, Kind::Exec) {
         post.linger();
     }
-    post.fork.monitor_wakes();
+    post.fork.monitor_wakes(&[]);
     uswap_sys::report::set_ended_word(None);
     // The program's standard error, until there is a way through the supervisor: nothing is said to nobody.
     let stderr = uswap_sys::report::is_for_messages().then_some(2);
@@ -700,7 +700,7 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
         // The tree ends with its supervisor, also a process that was just about to join.
-        Err(error) if error.means_no_supervisor() => uswap_sys::report::kill_self(),
+        Err(error) if error.means_no_supervisor(rendezvous) => uswap_sys::report::kill_self(),
         Err(error) => Err(error.to_string()),
     };
     match monitor {

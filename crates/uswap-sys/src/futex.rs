@@ -130,6 +130,14 @@ impl RawLock {
         }
     }
 
+    /// Takes the lock, waiting for it for about so long; whether it has it.
+    pub fn lock_within(&self, patience: Duration) -> bool {
+        self.try_lock()
+            || self.0.atomic().swap(HELD_AND_WAITED_FOR, Ordering::Acquire) == FREE
+            || (self.0.wait(HELD_AND_WAITED_FOR, Some(patience)) != Waited::TimedOut
+                && self.0.atomic().swap(HELD_AND_WAITED_FOR, Ordering::Acquire) == FREE)
+    }
+
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> bool {
         self.0.atomic().compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -14,13 +14,15 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use dlmalloc::{Allocator, Dlmalloc};
 
 use crate::PAGE_SIZE;
 use crate::futex::RawLock;
 use crate::private_memory::{self, PrivateMapping, Purpose};
-use crate::{report, reserve};
+use crate::{placement, report, reserve};
 
 /// Bytes asked of the kernel at once: few mappings, little waste.
 const GRANULARITY: usize = 1 << 20;
@@ -36,6 +38,8 @@ struct Shared {
     heap: UnsafeCell<Dlmalloc<PrivatePages>>,
     /// Bytes of the block that is being looked for.
     demand: Cell<usize>,
+    /// Where the blocks of this heap begin, if another was given up: see [`begin_anew_after_fork`]. Else 0.
+    first_own: AtomicUsize,
 }
 
 // SAFETY: `heap` and `demand` are reached through `with` only, which holds the lock.
@@ -72,15 +76,16 @@ pub(crate) fn run_out_of_memory() {
 
 static SHARED: Shared = Shared {
     lock: RawLock::new(),
-    heap: UnsafeCell::new(
-        const {
-            let mut heap = Dlmalloc::new_with_allocator(PrivatePages);
-            assert!(heap.set_granularity(GRANULARITY));
-            heap
-        },
-    ),
+    heap: UnsafeCell::new(const { new_heap() }),
     demand: Cell::new(0),
+    first_own: AtomicUsize::new(0),
 };
+
+const fn new_heap() -> Dlmalloc<PrivatePages> {
+    let mut heap = Dlmalloc::new_with_allocator(PrivatePages);
+    assert!(heap.set_granularity(GRANULARITY));
+    heap
+}
 
 /// `demand`: the bytes that `f` asks for.
 fn with<T>(demand: usize, f: impl FnOnce(&mut Dlmalloc<PrivatePages>) -> T) -> T {
@@ -94,14 +99,28 @@ fn with<T>(demand: usize, f: impl FnOnce(&mut Dlmalloc<PrivatePages>) -> T) -> T
     result
 }
 
-/// Takes the heap's lock, so that a fork finds the heap in order. Call it in an agent thread.
-pub fn lock_for_fork() {
-    SHARED.lock.lock();
+/// In a forked child, by its only thread, before it asks for a block.
+///
+/// A thread of the agent that had the heap's lock while fork(2) copied the process does not exist here, and what it was at may be
+/// half done. Then what there is of the heap stays as it is for ever, read and never freed, and a new one begins. A lock that
+/// is free was released by who had left all in order: a write to a page that has been copied waits until fork(2) is over.
+pub fn begin_anew_after_fork() {
+    if SHARED.lock.try_lock() {
+        SHARED.lock.unlock();
+        return;
+    }
+    SHARED.first_own.store(placement::never_given(), Relaxed);
+    // SAFETY: there is no other thread, and this one has no reference to the heap. The old value has nothing to drop.
+    unsafe { SHARED.heap.get().write(new_heap()) };
+    SHARED.lock.unlock();
 }
 
-/// Ends [`lock_for_fork`], in the parent and in the child, in whatever thread.
-pub fn unlock_after_fork() {
-    SHARED.lock.unlock();
+/// Whether a block is, or may be, of a heap that was given up.
+fn is_given_up(block: *mut u8) -> bool {
+    match SHARED.first_own.load(Relaxed) {
+        0 => false,
+        first => !placement::is_given_from(first, block.addr()),
+    }
 }
 
 /// Whether a block is a mapping of its own, which goes back to the kernel as soon as it is freed.
@@ -130,13 +149,16 @@ unsafe impl GlobalAlloc for AgentHeap {
             PrivatePages.free(ptr, layout.size().next_multiple_of(PAGE_SIZE));
             return;
         }
+        if is_given_up(ptr) {
+            return;
+        }
         // SAFETY: `ptr` came from alloc with this layout, by dealloc's contract.
         with(0, |heap| unsafe { heap.free(ptr, layout.size(), layout.align()) })
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
-        if !is_large(size, align) && !is_large(new_size, align) {
+        if !is_large(size, align) && !is_large(new_size, align) && !is_given_up(ptr) {
             // SAFETY: `ptr` came from alloc with this layout, and the new size is not zero, by
             // realloc's contract.
             let block = with(new_size + align, |heap| unsafe { heap.realloc(ptr, size, align, new_size) });
@@ -180,6 +202,10 @@ unsafe impl Allocator for PrivatePages {
         if let Ok(mapping) = private_memory::map_fresh(size, Purpose::Heap) {
             let (base, len) = mapping.into_raw();
             return (base, len, 0);
+        }
+        // What is set aside lies anywhere: it could not be told from that of a heap that was given up.
+        if SHARED.first_own.load(Relaxed) != 0 {
+            return (std::ptr::null_mut(), 0, 0);
         }
         // No more than the block needs, dlmalloc's own records, which take some hundred bytes, included.
         let len = (SHARED.demand.get() + PAGE_SIZE).next_multiple_of(reserve::CHUNK);
@@ -287,11 +313,28 @@ mod tests {
         assert!(private_memory::next_gap(start, end).is_some(), "64 MiB freed and all of it kept");
     }
 
+    /// As where another thread was in the heap while fork(2) copied the process.
     #[test]
-    fn the_fork_lock_can_be_released_by_another_thread() {
-        lock_for_fork();
-        // No allocation in between; a thread that wants one waits.
-        unlock_after_fork();
-        drop(Box::new(5));
+    fn a_child_goes_on_with_a_heap_of_its_own() {
+        let mut old = vec![7u8; 100];
+        let small = Box::new(1u64);
+        SHARED.lock.lock();
+        // SAFETY: the child calls nothing but this crate and _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            begin_anew_after_fork();
+            old.resize(300_000, 8);
+            drop(small);
+            let blocks: Vec<Box<u64>> = (0..1000).map(Box::new).collect();
+            let is_right =
+                old[..100].iter().all(|&byte| byte == 7) && blocks.iter().zip(0..).all(|(block, n)| **block == n);
+            drop(blocks);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        SHARED.lock.unlock();
+        let mut status = 0;
+        // SAFETY: the kernel writes the status.
+        assert_eq!((unsafe { libc::waitpid(child, &mut status, 0) }, status), (child, 0));
     }
 }

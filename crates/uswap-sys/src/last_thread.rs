@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
-use std::ffi::CString;
-use std::io;
+use std::ffi::CStr;
+use std::io::{self, Write};
 
 /// `PF_IO_WORKER` of linux/sched.h: a thread that io_uring made.
 const PF_IO_WORKER: u64 = 0x10;
@@ -36,9 +36,11 @@ pub fn is_program_over(mine: &[u32]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether this thread of the process has ended; not if that cannot be told.
+/// Whether this thread of the process has ended; not if that cannot be told: in a nested pid namespace threads have other
+/// numbers than in the /proc that is looked at.
 pub fn has_ended(tid: u32) -> bool {
-    matches!(look_unless_gone(tid), Ok(None))
+    let is_told = || matches!(look_unless_gone(rustix::thread::gettid().as_raw_nonzero().get() as u32), Ok(Some(_)));
+    matches!(look_unless_gone(tid), Ok(None)) && is_told()
 }
 
 /// None of one that has ended, whether it is still listed or not.
@@ -60,8 +62,11 @@ pub fn end_process() -> ! {
 }
 
 fn look_at(tid: u32) -> io::Result<ThreadStat> {
-    let path = CString::new(format!("/proc/self/task/{tid}/stat")).expect("a number has no null byte");
-    let file = crate::proc::open(&path)?;
+    // Asked while another thread forks, when the heap is better left alone.
+    let mut path = [0; 64];
+    write!(&mut path[..], "/proc/self/task/{tid}/stat\0")?;
+    let path = CStr::from_bytes_until_nul(&path).expect("it ends with a null byte");
+    let file = crate::proc::open(path)?;
     let mut text = [0; 1024];
     let len = rustix::io::read(&file, &mut text)?;
     parse(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -70,9 +75,9 @@ fn look_at(tid: u32) -> io::Result<ThreadStat> {
 /// `1 (name) S ...`; a name may have spaces and brackets of its own. See proc_pid_stat(5) for the order.
 fn parse(text: &[u8]) -> Option<ThreadStat> {
     let name_end = text.iter().rposition(|&byte| byte == b')')?;
-    let fields: Vec<&str> = str::from_utf8(&text[name_end + 1..]).ok()?.split_ascii_whitespace().collect();
+    let fields = str::from_utf8(&text[name_end + 1..]).ok()?;
     // The third is the first after the name.
-    let field = |number: usize| fields.get(number - 3).copied();
+    let field = |number: usize| fields.split_ascii_whitespace().nth(number - 3);
     Some(ThreadStat {
         state: *field(3)?.as_bytes().first()?,
         flags: field(9)?.parse().ok()?,

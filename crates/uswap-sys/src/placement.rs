@@ -80,6 +80,16 @@ fn take(len: usize) -> usize {
     NEXT.fetch_add(len, Relaxed)
 }
 
+/// An address that nobody was or will be given.
+pub(crate) fn never_given() -> usize {
+    take(PAGE_SIZE)
+}
+
+/// Whether `address` was given out after `first`. What the kernel chose itself, when there was nothing else, was not.
+pub(crate) fn is_given_from(first: usize, address: usize) -> bool {
+    (first..END).contains(&address)
+}
+
 fn map_at(
     address: usize,
     len: usize,
