@@ -33,6 +33,12 @@ fn children_of_a_process_whose_other_threads_move_memory() {
     forks("moving", 24, "24");
 }
 
+/// What was mapped where adopted memory was a moment ago is in every child.
+#[test]
+fn children_have_what_took_the_place_of_adopted_memory() {
+    forks("mapped-anew", 64, "96");
+}
+
 /// The holder of malloc's lock, which fork(2) of libc takes, touches 200,000 pages meanwhile.
 #[test]
 fn a_fork_that_waits_for_who_copies_hundreds_of_megabytes() {
