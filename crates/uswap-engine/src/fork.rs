@@ -634,6 +634,7 @@ impl Monitor {
         for ancestor in &ancestors {
             ancestor.ledger.register(pid);
         }
+        self.member().slot().inherits();
         ancestors.push(Ancestor { ledger, pool: pool.into_inner().into_foreign() });
         let inheritance = Inheritance { core: core.into_inner(), ancestors };
         let engine = match self.start_child_engine(inheritance) {

@@ -335,6 +335,51 @@ static void raw_beside(void)
 	fprintf(stderr, "%lu forks round libc\n", raw_forks);
 }
 
+/* --- children that are killed before their agent has said hello --- */
+
+/* Each ledger of what a child may still read is shared memory. */
+static size_t shared_mappings(void)
+{
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "r");
+	MUST(maps);
+	size_t count = 0;
+	while (fgets(line, sizeof line, maps))
+		count += strstr(line, "/dev/zero") != NULL;
+	fclose(maps);
+	return count;
+}
+
+static void killed_early(void)
+{
+	char *p = swapped(SIZE, 54, "of a parent whose children are killed");
+	size_t before = shared_mappings();
+	/* Another child, which lives all the time. */
+	pid_t other = forked();
+	if (!other) {
+		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+		pause();
+		_exit(0);
+	}
+	for (int k = 0; k < 100; k++) {
+		pid_t child = forked();
+		if (!child)
+			_exit(0);
+		MUST(kill(child, SIGKILL) == 0);
+		MUST(waitpid(child, NULL, 0) == child);
+	}
+	size_t most = shared_mappings();
+	double from = now();
+	while (shared_mappings() > before + 4) {
+		if (now() - from > 40)
+			bad("%zu of %zu mappings are left of children that are dead", shared_mappings() - before, most - before);
+		sleep_ms(100);
+	}
+	fprintf(stderr, "%zu mappings, gone after %.1f s\n", most - before, now() - from);
+	check(p, SIZE, 54, "parent");
+	MUST(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
+}
+
 /* Forks while its agent is about to join. */
 static void joins_late(void)
 {
@@ -358,6 +403,7 @@ int main(int argc, char **argv)
 		{ "read-from-outside", read_from_outside },
 		{ "joins-late", joins_late },
 		{ "raw-beside", raw_beside },
+		{ "killed-early", killed_early },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

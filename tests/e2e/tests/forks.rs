@@ -56,3 +56,9 @@ fn all_mappings_are_read_from_outside() {
 fn a_fork_round_libc_beside_one_by_libc() {
     forks("raw-beside", 64, "96");
 }
+
+/// What is kept for a child goes when it was killed before it could say that it has it, beside another that lives.
+#[test]
+fn nothing_is_kept_for_children_that_were_killed_at_once() {
+    forks("killed-early", 64, "96");
+}
