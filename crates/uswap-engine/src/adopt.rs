@@ -35,6 +35,8 @@ const FRESH_MAX: usize = 1024;
 const VERIFY_ROUNDS: u32 = 4;
 /// How often memory is kept from forks again that the program is moving meanwhile.
 const KEEP_TRIES: u32 = 4;
+/// How often each time a look at a part of it waits for the program to rest: 1.3 ms, and what the scheduler makes of it.
+const KEEP_PAUSES: u32 = 64;
 /// How often a mapping that changes meanwhile is verified.
 const VERIFY_TRIES: u32 = 8;
 
@@ -207,10 +209,18 @@ impl Adopter {
         self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
         let registered = engine.register(start, end);
         if registered {
+            self.keep_from_forks(engine, PageRange::of_bytes(start, end));
             self.fresh.push((start, end));
             self.unlooked.push_back((start, end));
         }
         Ok(registered)
+    }
+
+    /// Adopted memory goes to no child of a fork that goes round the hooks.
+    fn keep_from_forks(&mut self, engine: &Engine, range: PageRange) {
+        if !engine.keep_adopted_from_forks(range, &self.kept) {
+            self.kept.look_again(range);
+        }
     }
 
     /// What may be adopted and lies right before and right after `start..end`.
@@ -363,6 +373,7 @@ impl Adopter {
                     // Not now. Where the kernel has it registered, faults bring it back to the books.
                     engine.core().let_go_untouched(range);
                 }
+                self.keep_from_forks(engine, range);
                 tries = 0;
                 at = to;
             }
@@ -488,7 +499,6 @@ impl Engine {
             self.forget_unless_swapped(range);
             return false;
         }
-        let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
         true
     }
 
@@ -496,16 +506,12 @@ impl Engine {
     /// page moved out of it would read as zeros. Registering again what is registered changes nothing. `Some(false)` when
     /// the kernel refuses, `None` when events are held back.
     fn register_again(&self, start: usize, end: usize) -> Option<bool> {
-        let gate = self.gate.pass();
+        let _gate = self.gate.pass();
         if self.uffd.holds_events() {
             return None;
         }
         let registered = self.uffd.register(start, end - start).is_ok();
         self.note_if_changing(PageRange::of_bytes(start, end));
-        drop(gate);
-        if registered {
-            let _ = advise(start, end - start, rustix::mm::Advice::LinuxDontFork);
-        }
         Some(registered)
     }
 
@@ -596,12 +602,12 @@ impl Engine {
 
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. `false` when some that the
     /// program is moving may be left: it is to be tried again.
-    pub(crate) fn keep_adopted_from_forks(&self) -> bool {
+    pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> bool {
         for _ in 0..KEEP_TRIES {
             let moves = self.core().moves();
-            self.for_adopted(|range| advise_for_fork(range, rustix::mm::Advice::LinuxDontFork));
+            let all = PageRange { start: PageNumber(0), pages: u64::MAX };
             // In this order: what is unread is counted, and what was read is in the books.
-            if !self.uffd.is_changing() && self.core().moves() == moves {
+            if self.keep_adopted_from_forks(all, kept) && !self.uffd.is_changing() && self.core().moves() == moves {
                 return true;
             }
             self.pause_and_settle();
@@ -609,28 +615,40 @@ impl Engine {
         false
     }
 
-    /// As [`keep_adopted_from_forks`](Self::keep_adopted_from_forks), for `range`. `false` when it cannot be told what of it
-    /// is adopted, because the program is changing its memory.
-    pub(crate) fn keep_again(&self, range: PageRange) -> bool {
-        let parts: Vec<PageRange> = {
-            let _gate = self.gate.pass();
-            if self.uffd.is_changing() {
-                return false;
+    /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now. `false` when
+    /// it cannot be told of some whether it is, because the program is changing its memory.
+    pub(crate) fn keep_adopted_from_forks(&self, range: PageRange, kept: &Kept) -> bool {
+        let (mut from, mut pauses, mut is_all_kept) = (range.start, 0, true);
+        loop {
+            let left = PageRange { start: from, pages: range.end().0 - from.0 };
+            let Some((next, is_kept)) = self.keep_next_from_forks(left, kept) else { return is_all_kept };
+            if !is_kept && pauses < KEEP_PAUSES {
+                pauses += 1;
+                self.pause_and_settle();
+                continue;
             }
-            self.core().pages().adopted_within(range).collect()
-        };
-        for part in parts {
-            let is_ours =
-                || self.uffd.is_registered(part.start.address(), part.pages as usize * PAGE_SIZE) == Some(true);
-            if is_ours() {
-                advise_for_fork(part, rustix::mm::Advice::LinuxDontFork);
-                if !is_ours() {
-                    // Something else is mapped there by now, and a child that lacked it would die.
-                    advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
-                }
-            }
+            is_all_kept &= is_kept;
+            from = next;
         }
-        true
+    }
+
+    /// Of the first adopted memory in `range`: its end, and whether it is kept from forks.
+    fn keep_next_from_forks(&self, range: PageRange, kept: &Kept) -> Option<(PageNumber, bool)> {
+        // With the gate held nothing is read: what the program gives up from here on stays counted.
+        let _gate = self.gate.pass();
+        let is_changing = self.uffd.is_changing();
+        let next = self.core().pages().adopted_within(range).next()?;
+        if is_changing {
+            // The books have what was there. What a thread has mapped there meanwhile, its children must have.
+            return Some((next.end(), false));
+        }
+        advise_for_fork(next, rustix::mm::Advice::LinuxDontFork);
+        let is_kept = !self.uffd.kernel_is_changing();
+        if !is_kept {
+            // Something else may be mapped there by now, and a child that lacked it would die.
+            kept.outside(next).for_each(|part| advise_for_fork(part, rustix::mm::Advice::LinuxDoFork));
+        }
+        Some((next.end(), is_kept))
     }
 
     fn for_adopted(&self, visit: impl Fn(PageRange)) {

@@ -479,7 +479,7 @@ impl Monitor {
 
     /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.
     pub(crate) fn keep_from_forks(&self, engine: &Engine) {
-        if self.post.fork.is_lifted() && engine.keep_adopted_from_forks() {
+        if self.post.fork.is_lifted() && engine.keep_all_adopted_from_forks(&self.adopter.kept) {
             self.post.fork.lifted.store(false, Release);
         }
     }
@@ -638,6 +638,7 @@ impl Monitor {
         for ancestor in &ancestors {
             ancestor.ledger.register(pid);
         }
+        self.member().slot().inherits();
         ancestors.push(Ancestor { ledger, pool: pool.into_inner().into_foreign() });
         let inheritance = Inheritance { core: core.into_inner(), ancestors };
         let engine = match self.start_child_engine(inheritance) {

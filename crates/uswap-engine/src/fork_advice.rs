@@ -104,7 +104,7 @@ pub(crate) fn child_begins() {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pages: RangeSet,
-    /// What the program has said that its children shall have, and has not been looked at since.
+    /// What the program has said that its children shall have, or was adopted, and has not been looked at since.
     lifted: Vec<PageRange>,
 }
 
@@ -131,7 +131,14 @@ impl Kept {
     /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
     pub fn keep_lifted(&mut self, engine: &Engine) {
         // What cannot be told at this moment is looked at the next time.
-        self.lifted.retain(|&range| !engine.keep_again(range));
+        let mut lifted = std::mem::take(&mut self.lifted);
+        lifted.retain(|&range| !engine.keep_adopted_from_forks(range, self));
+        self.lifted = lifted;
+    }
+
+    /// What of `range` is adopted may go to children as it is.
+    pub fn look_again(&mut self, range: PageRange) {
+        self.lifted.push(range);
     }
 
     fn moved(&mut self, range: PageRange, to: PageNumber) {

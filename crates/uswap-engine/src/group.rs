@@ -404,6 +404,22 @@ pub enum SlotState {
     Dead = 3,
 }
 
+/// The child of a fork has said hello, and is not in its ledgers yet.
+const ARRIVED: u32 = 1;
+/// It is.
+const INHERITS: u32 = 2;
+
+/// Who may read slots of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heirs {
+    /// A child may be on its way, or has not written into its ledgers yet.
+    Arriving,
+    /// There are some, each in its ledgers.
+    Present,
+    /// Nobody.
+    None,
+}
+
 /// One process of the group.
 ///
 /// Pages are 4 KiB. The process writes all of these but `pid`, `generation`, `inheritors` and `state`.
@@ -416,6 +432,8 @@ pub struct ProcessSlot {
     state: AtomicU32,
     /// Forks that have begun and whose child has not said hello: see `fork_begins`.
     forks_in_flight: AtomicU32,
+    /// Forks that have ever begun.
+    forks_begun: AtomicU32,
     /// Private anonymous pages in RAM (RssAnon), uswap's own included.
     pub anon_pages: AtomicU64,
     /// Pages that a child will have which this process is about to fork: they count as used.
@@ -460,7 +478,7 @@ pub struct ProcessSlot {
     serving: [AtomicU64; HANDLERS_SEEN + 1],
     /// 1 when its agent ends the process because it can neither go on nor give up; it has said why.
     pub ended_by_agent: AtomicU32,
-    /// 1 for a child of a fork: its private pages may be its parent's as well.
+    /// Not 0 for a child of a fork: its private pages may be its parent's as well. [`ARRIVED`] or [`INHERITS`].
     forked: AtomicU32,
     /// What it counted.
     pub tally: Tally,
@@ -522,6 +540,8 @@ impl ProcessSlot {
     /// Called before fork(2): from here on a child may read our slots, known to the supervisor or not.
     /// Ended by the supervisor when the child says hello, or by `fork_failed`.
     pub fn fork_begins(&self) {
+        // In this order: who sees the flight has it in the count of those that began.
+        self.forks_begun.fetch_add(1, AcqRel);
         self.forks_in_flight.fetch_add(1, AcqRel);
     }
 
@@ -533,6 +553,16 @@ impl ProcessSlot {
     /// Forks whose child has not said hello.
     pub fn forks_in_flight(&self) -> u32 {
         self.forks_in_flight.load(Acquire)
+    }
+
+    /// Forks that have ever begun, those in flight at an earlier look among them. Wraps.
+    pub fn forks_begun(&self) -> u32 {
+        self.forks_begun.load(Acquire)
+    }
+
+    /// The child of a fork: it has written into its ledgers that it holds what they say.
+    pub fn inherits(&self) {
+        self.forked.store(INHERITS, Release);
     }
 
     /// For the supervisor, when it has counted the children that have not said hello: forks whose child died
@@ -885,15 +915,33 @@ impl Group {
         None
     }
 
+    /// What those who may read slots of `owner` are at.
+    pub fn heirs_of(&self, owner: u32) -> Heirs {
+        // In this order: an heir is noted before its flight ends, and its own forks begin after that.
+        let slot = self.process(owner);
+        let heirs = || (0..PROCESSES_MAX as u32).filter(|&heir| slot.is_inheritor(heir)).map(|heir| self.process(heir));
+        if slot.forks_in_flight() != 0 || heirs().any(|heir| heir.forks_in_flight() != 0) {
+            return Heirs::Arriving;
+        }
+        let mut all = Heirs::None;
+        for heir in heirs() {
+            if heir.forked.load(Acquire) == ARRIVED {
+                return Heirs::Arriving;
+            }
+            all = Heirs::Present;
+        }
+        all
+    }
+
     /// `child` was forked from `parent`: it may read the slots of its parent, and of all that the parent
     /// inherited from. Ends the parent's fork in flight.
     pub fn fork_arrived(&self, parent: u32, child: u32) {
+        self.process(child).forked.store(ARRIVED, Release);
         for (index, slot) in self.taken() {
             if index != child && (index == parent || slot.is_inheritor(parent)) {
                 self.note_inheritor(index, child);
             }
         }
-        self.process(child).forked.store(1, Relaxed);
         self.process(parent).fork_failed();
     }
 
@@ -903,18 +951,25 @@ impl Group {
     }
 
     /// The process of a slot is gone (it ended, or it runs another program): what it counted goes to the
-    /// totals, it uses nothing any more, and it inherits nothing any more. Its clusters stay its own.
+    /// totals, it uses nothing any more, and it inherits nothing any more. Its clusters stay its own. If a child of it has
+    /// not said hello, it stays in its place until it is reaped: the child inherits what it did.
     pub fn retire(&self, index: u32) {
         let slot = self.process(index);
         slot.state.store(SlotState::Dead as u32, Release);
         self.totals().absorb(&slot.tally);
         slot.clear();
+        if slot.forks_in_flight() == 0 {
+            self.inherits_nothing(index);
+        }
+    }
+
+    fn inherits_nothing(&self, index: u32) {
         for (_, owner) in self.taken() {
             owner.inheritors[index as usize / 64].fetch_and(!(1 << (index % 64)), AcqRel);
         }
     }
 
-    /// Dead processes whose slots nobody can read any more.
+    /// Dead processes whose slots nobody can read any more. When they are reaped, there may be more.
     pub fn reapable(&self) -> impl Iterator<Item = u32> {
         self.taken().filter(|(_, s)| s.state() == SlotState::Dead && !s.has_inheritors()).map(|(index, _)| index)
     }
@@ -924,6 +979,7 @@ impl Group {
         let slot = self.process(index);
         assert_eq!(slot.state(), SlotState::Dead, "only a dead process is reaped");
         self.release_all_of(index);
+        self.inherits_nothing(index);
         slot.pid.store(0, Release);
         slot.state.store(SlotState::Free as u32, Release);
         self.header().taken[index as usize / 64].fetch_and(!(1 << (index % 64)), AcqRel);

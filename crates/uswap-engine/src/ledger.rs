@@ -4,6 +4,10 @@
 //! entry that it needs no more; the parent frees the content when the bit is clear or all holders are dead. There is no
 //! lock: kill -9 at any instruction leaves at worst some content longer than needed.
 //!
+//! A child that is killed before it has registered leaves its fork pending, and so does a fork that failed where libc forks by
+//! itself. The group knows of both ([`Heirs`]): such a ledger ends when all who could hold it have been seen to be at work or
+//! gone for a while.
+//!
 //! A child that forks in turn shares its ledger with its own child. From then on nobody clears bits in it, because nobody
 //! knows what the other still needs: all goes when the last holder dies.
 
@@ -17,8 +21,14 @@ use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::EntryId;
 use uswap_sys::placement;
 
-/// Holders whose lives are watched. A ledger with more is kept for ever.
+use crate::group::Heirs;
+
+/// Holders whose lives are watched. A ledger with more is kept as long as the group knows of any heir.
 const HOLDERS_MAX: usize = 62;
+
+/// Looks of the parent's monitor, 20 ms apart at least. The supervisor tells within seconds who is on the way, but may take a
+/// child for dead whose parent was stopped in the middle of the fork: then the parent, too, has not looked.
+const LOST_LOOKS: u32 = 100;
 
 #[repr(C)]
 struct Header {
@@ -36,6 +46,8 @@ pub struct Ledger {
     base: NonNull<u8>,
     len: usize,
     entries: u32,
+    /// Looks in a row in which no holder was to be seen.
+    lost: u32,
 }
 
 // SAFETY: the memory is accessed through atomics only.
@@ -49,7 +61,7 @@ impl Ledger {
         let len = size_of::<Header>() + (entries as usize).div_ceil(64) * 8;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = placement::map(len, protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
-        Ok(Ledger { base: base.cast(), len, entries })
+        Ok(Ledger { base: base.cast(), len, entries, lost: 0 })
     }
 
     /// Whether it can tell of entries below `entries`.
@@ -114,14 +126,26 @@ impl Ledger {
         self.place(entry).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
     }
 
-    /// Whether a holder may be alive.
-    pub fn is_alive(&self) -> bool {
+    /// Whether a holder may be alive, `heirs` being those of the process that owns the entries. To be asked now and then.
+    pub fn is_alive(&mut self, heirs: Heirs) -> bool {
         let header = self.header();
-        let registered = header.registered.load(Acquire) as usize;
-        if header.pending.load(Acquire) != 0 || registered > HOLDERS_MAX {
-            return true;
-        }
-        header.holders[..registered].iter().any(|holder| {
+        let registered = header.registered.load(Acquire);
+        let is_held = self.has_living_holder(registered as usize);
+        // In this order: the forks of a holder that has been seen dead had begun, and are pending still or registered.
+        let is_pending = header.pending.load(Acquire) != 0 || header.registered.load(Acquire) != registered;
+        let may_be_alive = match heirs {
+            Heirs::Arriving => is_held || is_pending,
+            Heirs::Present => is_held,
+            // Whose process runs another program holds nothing.
+            Heirs::None => false,
+        };
+        self.lost = if may_be_alive { 0 } else { self.lost + 1 };
+        (is_held || is_pending) && self.lost < LOST_LOOKS
+    }
+
+    fn has_living_holder(&self, registered: usize) -> bool {
+        let Some(holders) = self.header().holders.get(..registered) else { return true };
+        holders.iter().any(|holder| {
             let Some(pid) = rustix::process::Pid::from_raw(holder.load(Acquire) as i32) else { return true };
             rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
         })
@@ -140,14 +164,14 @@ mod tests {
 
     #[test]
     fn a_single_holder_gives_up_entries_one_by_one() {
-        let ledger = Ledger::new(200).unwrap();
+        let mut ledger = Ledger::new(200).unwrap();
         ledger.fork_begins_with([EntryId(3), EntryId(199)].into_iter());
-        assert!(ledger.is_alive(), "the child has not registered yet");
+        assert!(ledger.is_alive(Heirs::Arriving), "the child has not registered yet");
         ledger.register(std::process::id());
         assert!(ledger.holds(EntryId(3)) && ledger.holds(EntryId(199)) && !ledger.holds(EntryId(4)));
         ledger.give_up(EntryId(3));
         assert!(!ledger.holds(EntryId(3)));
-        assert!(ledger.is_alive());
+        assert!(ledger.is_alive(Heirs::Present));
         ledger.discard();
     }
 
@@ -165,14 +189,48 @@ mod tests {
         ledger.discard();
     }
 
+    fn ended() -> u32 {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    /// How often in a row, at most, it is said to be alive.
+    fn looks(ledger: &mut Ledger, heirs: Heirs) -> u32 {
+        (0..2 * LOST_LOOKS).take_while(|_| ledger.is_alive(heirs)).count() as u32
+    }
+
+    #[test]
+    fn a_child_that_died_before_it_registered_holds_nothing_for_ever() {
+        let mut ledger = Ledger::new(64).unwrap();
+        ledger.fork_begins_with([EntryId(3)].into_iter());
+        assert_eq!(looks(&mut ledger, Heirs::Arriving), 2 * LOST_LOOKS);
+        // Neither those of other forks, nor none.
+        assert_eq!(looks(&mut ledger, Heirs::Present), LOST_LOOKS - 1);
+        assert!(ledger.is_alive(Heirs::Arriving), "what was seen before does not count");
+        assert_eq!(looks(&mut ledger, Heirs::None), LOST_LOOKS - 1);
+        ledger.discard();
+    }
+
+    #[test]
+    fn a_holder_counts_while_the_group_knows_it() {
+        let mut ledger = Ledger::new(64).unwrap();
+        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.register(std::process::id());
+        // A fork of it is lost.
+        ledger.fork_begins();
+        assert_eq!(looks(&mut ledger, Heirs::Present), 2 * LOST_LOOKS);
+        // It runs another program.
+        assert_eq!(looks(&mut ledger, Heirs::None), LOST_LOOKS - 1);
+        ledger.discard();
+    }
+
     #[test]
     fn a_ledger_of_the_dead_is_dead() {
-        let ledger = Ledger::new(64).unwrap();
+        let mut ledger = Ledger::new(64).unwrap();
         ledger.fork_begins_with([EntryId(3)].into_iter());
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        ledger.register(child.id());
-        child.wait().unwrap();
-        assert!(!ledger.is_alive());
+        ledger.register(ended());
+        assert!(!ledger.is_alive(Heirs::Arriving));
         assert!(!ledger.holds(EntryId(64)), "entries made after the fork are nobody's");
         ledger.discard();
     }

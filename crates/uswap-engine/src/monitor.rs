@@ -613,9 +613,10 @@ impl Engine {
         if heirs.is_empty() {
             return;
         }
+        let known = self.member.group.heirs_of(self.member.index);
         let mut index = 0;
         while index < heirs.len() {
-            if heirs[index].is_alive() {
+            if heirs[index].is_alive(known) {
                 index += 1;
             } else {
                 heirs.swap_remove(index).discard();

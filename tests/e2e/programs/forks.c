@@ -116,6 +116,74 @@ static void moving(void)
 		bad("too few children could go on");
 }
 
+/* --- memory that takes the place of other memory while its process forks --- */
+
+#define PLACES 1500
+#define PLACE (2 * PAGE)
+
+static volatile unsigned char is_shared[MOVERS * PLACES];
+
+/* Far from the regions above. */
+static char *place_anew(int number) { return (char *)0x210000000000 + (size_t)number * 2 * PLACE; }
+
+static void *maps_anew(void *argument)
+{
+	int mover = (int)(intptr_t)argument;
+	for (int k = 0; k < PLACES; k++) {
+		int number = k * MOVERS + mover;
+		char *start = place_anew(number);
+		MUST(munmap(start, PLACE) == 0);
+		MUST(mmap(start, PLACE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == start);
+		start[PAGE] = 7;
+		is_shared[number] = 1;
+		sleep_ms(2);
+	}
+	__atomic_add_fetch(&over, 1, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+/* What a thread maps where adopted memory was a moment ago is no adopted memory, and every child has it. */
+static void mapped_anew(void)
+{
+	for (int number = 0; number < MOVERS * PLACES; number++) {
+		char *start = place_anew(number);
+		MUST(mmap(start, PLACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == start);
+		fill_random((uint64_t *)start, SEED, (size_t)number);
+	}
+	/* Pressure that ends: a fork need not wait for it. */
+	char *pressure = map(SIZE);
+	double from = now();
+	for (int is_out = 0; !is_out;) {
+		for (size_t p = 0; p < SIZE / PAGE; p++)
+			*(uint64_t *)(pressure + p * PAGE) = mix(p);
+		is_out = !swaps();
+		for (int k = 0; k < 8; k++)
+			is_out += pages_out(place_anew(k * MOVERS * PLACES / 8), PAGE) != 0;
+		MUST(now() - from < 30);
+	}
+	MUST(munmap(pressure, SIZE) == 0);
+	pthread_t threads[MOVERS];
+	for (intptr_t mover = 0; mover < MOVERS; mover++)
+		MUST(pthread_create(&threads[mover], NULL, maps_anew, (void *)mover) == 0);
+	size_t forks = 0;
+	for (int is_last = 0; !is_last; forks++) {
+		is_last = over == MOVERS;
+		pid_t child = forked();
+		if (!child) {
+			for (int number = 0; number < MOVERS * PLACES; number++)
+				if (is_shared[number] && *(volatile char *)(place_anew(number) + PAGE) != 7)
+					bad("place %d has other content", number);
+			_exit(0);
+		}
+		int status = status_of(child);
+		if (status)
+			bad("a child ended with status %d (fork %zu)", status, forks);
+	}
+	for (int mover = 0; mover < MOVERS; mover++)
+		pthread_join(threads[mover], NULL);
+	fprintf(stderr, "%zu forks\n", forks);
+}
+
 /* --- a lock that a fork waits for, and whose holder touches more pages than any table has places --- */
 
 #define BLOCK (400 * MiB)
@@ -267,6 +335,51 @@ static void raw_beside(void)
 	fprintf(stderr, "%lu forks round libc\n", raw_forks);
 }
 
+/* --- children that are killed before their agent has said hello --- */
+
+/* Each ledger of what a child may still read is shared memory. */
+static size_t shared_mappings(void)
+{
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "r");
+	MUST(maps);
+	size_t count = 0;
+	while (fgets(line, sizeof line, maps))
+		count += strstr(line, "/dev/zero") != NULL;
+	fclose(maps);
+	return count;
+}
+
+static void killed_early(void)
+{
+	char *p = swapped(SIZE, 54, "of a parent whose children are killed");
+	size_t before = shared_mappings();
+	/* Another child, which lives all the time. */
+	pid_t other = forked();
+	if (!other) {
+		MUST(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+		pause();
+		_exit(0);
+	}
+	for (int k = 0; k < 100; k++) {
+		pid_t child = forked();
+		if (!child)
+			_exit(0);
+		MUST(kill(child, SIGKILL) == 0);
+		MUST(waitpid(child, NULL, 0) == child);
+	}
+	size_t most = shared_mappings();
+	double from = now();
+	while (shared_mappings() > before + 4) {
+		if (now() - from > 40)
+			bad("%zu of %zu mappings are left of children that are dead", shared_mappings() - before, most - before);
+		sleep_ms(100);
+	}
+	fprintf(stderr, "%zu mappings, gone after %.1f s\n", most - before, now() - from);
+	check(p, SIZE, 54, "parent");
+	MUST(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
+}
+
 /* Forks while its agent is about to join. */
 static void joins_late(void)
 {
@@ -285,10 +398,12 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "moving", moving },
+		{ "mapped-anew", mapped_anew },
 		{ "many-faults", many_faults },
 		{ "read-from-outside", read_from_outside },
 		{ "joins-late", joins_late },
 		{ "raw-beside", raw_beside },
+		{ "killed-early", killed_early },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

@@ -33,6 +33,12 @@ fn children_of_a_process_whose_other_threads_move_memory() {
     forks("moving", 24, "24");
 }
 
+/// What was mapped where adopted memory was a moment ago is in every child.
+#[test]
+fn children_have_what_took_the_place_of_adopted_memory() {
+    forks("mapped-anew", 64, "96");
+}
+
 /// The holder of malloc's lock, which fork(2) of libc takes, touches 200,000 pages meanwhile.
 #[test]
 fn a_fork_that_waits_for_who_copies_hundreds_of_megabytes() {
@@ -49,4 +55,10 @@ fn all_mappings_are_read_from_outside() {
 #[test]
 fn a_fork_round_libc_beside_one_by_libc() {
     forks("raw-beside", 64, "96");
+}
+
+/// What is kept for a child goes when it was killed before it could say that it has it, beside another that lives.
+#[test]
+fn nothing_is_kept_for_children_that_were_killed_at_once() {
+    forks("killed-early", 64, "96");
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FallocateFlags;
 use rustix::process::WaitOptions;
-use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, SlotState};
+use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, ProcessSlot, SlotState};
 use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal, Token};
 use uswap_sys::launch::{self, SignalFd};
 
@@ -97,6 +97,22 @@ pub struct Shared {
     pub anchor_pid: u32,
 }
 
+/// Forks of a process whose children have not said hello.
+#[derive(Clone, Copy)]
+struct LateForks {
+    in_flight: u32,
+    /// Those that had ever begun.
+    begun: u32,
+}
+
+impl LateForks {
+    fn of(slot: &ProcessSlot) -> LateForks {
+        // In this order: none is in flight that is not among those that began.
+        let in_flight = slot.forks_in_flight();
+        LateForks { in_flight, begun: slot.forks_begun() }
+    }
+}
+
 /// See the file's head.
 pub struct Supervisor {
     shared: Shared,
@@ -125,7 +141,7 @@ pub struct Supervisor {
     pub outside: Outside,
     next_fork_check: Instant,
     /// Forks in flight as they were at the last check, by slot.
-    late_forks: HashMap<u32, u32>,
+    late_forks: HashMap<u32, LateForks>,
     nested: Nested,
     quiet: bool,
     on_stall: OnStall,
@@ -616,33 +632,49 @@ impl Supervisor {
 
     fn sweep(&self) {
         let group = &self.shared.group;
-        let reapable: Vec<u32> = group.reapable().collect();
-        for index in reapable {
-            for (number, area) in self.shared.areas.iter().enumerate().take(AREAS_MAX) {
-                settle(group, number, area, index);
+        loop {
+            let reapable: Vec<u32> = group.reapable().collect();
+            if reapable.is_empty() {
+                return;
             }
-            group.reap(index);
+            for index in reapable {
+                for (number, area) in self.shared.areas.iter().enumerate().take(AREAS_MAX) {
+                    settle(group, number, area, index);
+                }
+                group.reap(index);
+            }
         }
     }
 
-    /// A child that was killed between fork and hello will never say it. Its parent's count of forks in flight is
-    /// compared with the children that could be meant, when it has not changed for a while. The children of a dead
+    /// A child that was killed between fork and hello will never say it. What its parent counts of forks in flight that had
+    /// begun when it was last looked is compared with the children that could be meant. The children of a dead
     /// parent are ours, because we are a subreaper; but not those of the process that stays behind for daemons,
     /// which refuses a child that was so slow.
     fn forget_lost_forks(&mut self) {
         let group = &self.shared.group;
-        let late: HashMap<u32, u32> = group
+        let late: HashMap<u32, LateForks> = group
             .taken()
-            .map(|(index, slot)| (index, slot.forks_in_flight()))
-            .filter(|(_, forks)| *forks > 0)
+            .map(|(index, slot)| (index, LateForks::of(slot)))
+            .filter(|(_, forks)| forks.in_flight > 0)
             .collect();
         let before = std::mem::replace(&mut self.late_forks, late);
-        let suspects: Vec<(u32, u32)> = before.into_iter().filter(|(i, n)| self.late_forks.get(i) == Some(n)).collect();
+        let suspects: Vec<(u32, LateForks, u32)> = before
+            .into_iter()
+            .filter_map(|(index, before)| {
+                let forks = *self.late_forks.get(&index)?;
+                let young = forks.begun.wrapping_sub(before.begun);
+                (young < forks.in_flight).then_some((index, forks, young))
+            })
+            .collect();
         if suspects.is_empty() {
             return;
         }
         let processes = parents_of_all_processes();
-        for (index, forks) in suspects {
+        if !processes.iter().any(|(pid, _)| *pid == std::process::id()) {
+            // It cannot be told who lives.
+            return;
+        }
+        for (index, forks, young) in suspects {
             let slot = group.process(index);
             let parent = match slot.state() {
                 SlotState::Dead => std::process::id(),
@@ -652,7 +684,8 @@ impl Supervisor {
                 !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
             };
             let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
-            slot.forks_in_flight_are(forks, possible as u32);
+            // Those that have begun since may have no child yet.
+            slot.forks_in_flight_are(forks.in_flight, young.saturating_add(possible as u32));
         }
         self.sweep();
     }

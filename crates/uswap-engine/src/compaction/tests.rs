@@ -352,7 +352,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     drop(done);
     assert!(passed(child), "the child found something else");
     // As `Engine::settle_heirs`.
-    assert!(!rig.heirs.lock()[0].is_alive());
+    assert!(!rig.heirs.lock()[0].is_alive(crate::group::Heirs::Present));
     rig.heirs.lock().remove(0).discard();
     let mut core = rig.core.lock();
     core.no_heirs();

@@ -111,6 +111,52 @@ fn forks_that_never_arrived_are_forgotten() {
 }
 
 #[test]
+fn a_grandchild_whose_parent_died_before_its_hello_inherits_from_both() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let [parent, child] = [1, 2].map(|pid| group.allot(pid).unwrap());
+    group.process(parent).fork_begins();
+    group.fork_arrived(parent, child);
+    group.process(child).fork_begins();
+    group.retire(child);
+    let grandchild = group.allot(3).unwrap();
+    group.fork_arrived(child, grandchild);
+    assert!(group.process(parent).is_inheritor(grandchild));
+    group.retire(parent);
+    assert_eq!(group.reapable().count(), 0);
+    group.retire(grandchild);
+    while let Some(index) = group.reapable().next() {
+        group.reap(index);
+    }
+    assert_eq!(group.taken().count(), 0);
+}
+
+#[test]
+fn heirs_arrive_until_they_are_in_their_ledgers() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let [parent, child] = [1, 2].map(|pid| group.allot(pid).unwrap());
+    assert_eq!(group.heirs_of(parent), Heirs::None);
+    group.process(parent).fork_begins();
+    assert_eq!(group.heirs_of(parent), Heirs::Arriving);
+    group.fork_arrived(parent, child);
+    assert_eq!(group.heirs_of(parent), Heirs::Arriving);
+    group.process(child).inherits();
+    assert_eq!(group.heirs_of(parent), Heirs::Present);
+    // A grandchild, whose parent dies before its hello.
+    group.process(child).fork_begins();
+    assert_eq!(group.heirs_of(parent), Heirs::Arriving);
+    group.retire(child);
+    assert_eq!(group.heirs_of(parent), Heirs::Arriving);
+    let grandchild = group.allot(3).unwrap();
+    group.fork_arrived(child, grandchild);
+    assert_eq!(group.heirs_of(parent), Heirs::Arriving);
+    group.process(grandchild).inherits();
+    assert_eq!(group.heirs_of(parent), Heirs::Present);
+    group.retire(grandchild);
+    group.reapable().collect::<Vec<_>>().into_iter().for_each(|index| group.reap(index));
+    assert_eq!(group.heirs_of(parent), Heirs::None);
+}
+
+#[test]
 fn counts_of_the_dead_are_kept() {
     let (group, _fd) = Group::create(&config()).unwrap();
     let index = group.allot(1).unwrap();
