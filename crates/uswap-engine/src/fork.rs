@@ -39,6 +39,7 @@ use crate::fork_journal::TOLD_WITHIN;
 use crate::giving_way::{self, Asking};
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
+use crate::ledger::Holder;
 use crate::monitor::{ENGINE, Monitor, end_with_the_program};
 use crate::page_io::SlotPage;
 use crate::post::Post;
@@ -633,10 +634,10 @@ impl Monitor {
         let mut heirs = heirs.into_inner();
         let ledger = heirs.pop().expect("the window of a fork has a ledger");
         std::mem::forget(heirs);
-        let pid = std::process::id();
-        ledger.register(pid);
+        let holder = Holder { index: self.member().index, generation: self.member().generation };
+        ledger.register(holder);
         for ancestor in &ancestors {
-            ancestor.ledger.register(pid);
+            ancestor.ledger.register(holder);
         }
         self.member().slot().inherits();
         ancestors.push(Ancestor { ledger, pool: pool.into_inner().into_foreign() });

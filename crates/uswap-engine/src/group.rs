@@ -25,6 +25,7 @@ use std::sync::atomic::{
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::ledger::Holder;
 use uswap_sys::futex::SharedWord;
 
 pub use crate::store::faulty::FaultPlan;
@@ -825,6 +826,13 @@ impl Group {
     /// Slots of living processes.
     pub fn processes(&self) -> impl Iterator<Item = (u32, &ProcessSlot)> {
         self.taken().filter(|(_, slot)| matches!(slot.state(), SlotState::Starting | SlotState::Running))
+    }
+
+    /// Whether `holder` is among the living processes.
+    pub fn has(&self, holder: Holder) -> bool {
+        let slot = self.process(holder.index);
+        matches!(slot.state(), SlotState::Starting | SlotState::Running)
+            && slot.generation.load(Acquire) == holder.generation
     }
 
     /// What the processes that are gone have counted.

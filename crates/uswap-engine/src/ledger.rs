@@ -30,9 +30,30 @@ const HOLDERS_MAX: usize = 62;
 /// child for dead whose parent was stopped in the middle of the fork: then the parent, too, has not looked.
 const LOST_LOOKS: u32 = 100;
 
+/// A process, as the group knows it: not by its id, which is another one in each pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its slot in the group.
+    pub index: u32,
+    /// How often the slot had been used before.
+    pub generation: u32,
+}
+
+impl Holder {
+    /// Not 0.
+    fn word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index + 1)
+    }
+
+    fn of_word(word: u64) -> Option<Holder> {
+        Some(Holder { index: (word as u32).checked_sub(1)?, generation: (word >> 32) as u32 })
+    }
+}
+
 #[repr(C)]
 struct Header {
-    holders: [AtomicU32; HOLDERS_MAX],
+    /// Each a [`Holder`]; 0: it is just being written.
+    holders: [AtomicU64; HOLDERS_MAX],
     /// Holders that have registered; beyond [`HOLDERS_MAX`] their number only.
     registered: AtomicU32,
     /// Forks that began and whose child has not registered.
@@ -93,11 +114,11 @@ impl Ledger {
         })
     }
 
-    /// Child: this process holds what the ledger says. `pid` is its own.
-    pub fn register(&self, pid: u32) {
+    /// Child: this process, which is `holder`, holds what the ledger says.
+    pub fn register(&self, holder: Holder) {
         let index = self.header().registered.fetch_add(1, AcqRel) as usize;
-        if let Some(holder) = self.header().holders.get(index) {
-            holder.store(pid, Release);
+        if let Some(place) = self.header().holders.get(index) {
+            place.store(holder.word(), Release);
         }
         let _ = self.header().pending.fetch_update(AcqRel, Acquire, |pending| pending.checked_sub(1));
     }
@@ -126,11 +147,12 @@ impl Ledger {
         self.place(entry).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
     }
 
-    /// Whether a holder may be alive, `heirs` being those of the process that owns the entries. To be asked now and then.
-    pub fn is_alive(&mut self, heirs: Heirs) -> bool {
+    /// Whether a holder may be alive, `heirs` being those of the process that owns the entries, and `lives` what the group knows
+    /// of one. To be asked now and then.
+    pub fn is_alive(&mut self, heirs: Heirs, lives: impl Fn(Holder) -> bool) -> bool {
         let header = self.header();
         let registered = header.registered.load(Acquire);
-        let is_held = self.has_living_holder(registered as usize);
+        let is_held = self.has_living_holder(registered as usize, lives);
         // In this order: the forks of a holder that has been seen dead had begun, and are pending still or registered.
         let is_pending = header.pending.load(Acquire) != 0 || header.registered.load(Acquire) != registered;
         let may_be_alive = match heirs {
@@ -143,12 +165,9 @@ impl Ledger {
         (is_held || is_pending) && self.lost < LOST_LOOKS
     }
 
-    fn has_living_holder(&self, registered: usize) -> bool {
+    fn has_living_holder(&self, registered: usize, lives: impl Fn(Holder) -> bool) -> bool {
         let Some(holders) = self.header().holders.get(..registered) else { return true };
-        holders.iter().any(|holder| {
-            let Some(pid) = rustix::process::Pid::from_raw(holder.load(Acquire) as i32) else { return true };
-            rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
-        })
+        holders.iter().any(|holder| Holder::of_word(holder.load(Acquire)).is_none_or(&lives))
     }
 
     /// Unmaps the ledger.
@@ -162,16 +181,23 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    const LIVING: Holder = Holder { index: 0, generation: 7 };
+
+    /// Whoever else had the slot of the living one has ended.
+    fn lives(holder: Holder) -> bool {
+        holder == LIVING
+    }
+
     #[test]
     fn a_single_holder_gives_up_entries_one_by_one() {
         let mut ledger = Ledger::new(200).unwrap();
         ledger.fork_begins_with([EntryId(3), EntryId(199)].into_iter());
-        assert!(ledger.is_alive(Heirs::Arriving), "the child has not registered yet");
-        ledger.register(std::process::id());
+        assert!(ledger.is_alive(Heirs::Arriving, lives), "the child has not registered yet");
+        ledger.register(LIVING);
         assert!(ledger.holds(EntryId(3)) && ledger.holds(EntryId(199)) && !ledger.holds(EntryId(4)));
         ledger.give_up(EntryId(3));
         assert!(!ledger.holds(EntryId(3)));
-        assert!(ledger.is_alive(Heirs::Present));
+        assert!(ledger.is_alive(Heirs::Present, lives));
         ledger.discard();
     }
 
@@ -179,25 +205,19 @@ mod tests {
     fn with_two_holders_nothing_is_given_up() {
         let ledger = Ledger::new(64).unwrap();
         ledger.fork_begins_with([EntryId(3)].into_iter());
-        ledger.register(std::process::id());
+        ledger.register(LIVING);
         ledger.fork_begins();
         ledger.give_up(EntryId(3));
         assert!(ledger.holds(EntryId(3)));
-        ledger.register(std::process::id());
+        ledger.register(LIVING);
         ledger.give_up(EntryId(3));
         assert!(ledger.holds(EntryId(3)));
         ledger.discard();
     }
 
-    fn ended() -> u32 {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
-        child.id()
-    }
-
     /// How often in a row, at most, it is said to be alive.
     fn looks(ledger: &mut Ledger, heirs: Heirs) -> u32 {
-        (0..2 * LOST_LOOKS).take_while(|_| ledger.is_alive(heirs)).count() as u32
+        (0..2 * LOST_LOOKS).take_while(|_| ledger.is_alive(heirs, lives)).count() as u32
     }
 
     #[test]
@@ -207,7 +227,7 @@ mod tests {
         assert_eq!(looks(&mut ledger, Heirs::Arriving), 2 * LOST_LOOKS);
         // Neither those of other forks, nor none.
         assert_eq!(looks(&mut ledger, Heirs::Present), LOST_LOOKS - 1);
-        assert!(ledger.is_alive(Heirs::Arriving), "what was seen before does not count");
+        assert!(ledger.is_alive(Heirs::Arriving, lives), "what was seen before does not count");
         assert_eq!(looks(&mut ledger, Heirs::None), LOST_LOOKS - 1);
         ledger.discard();
     }
@@ -216,7 +236,7 @@ mod tests {
     fn a_holder_counts_while_the_group_knows_it() {
         let mut ledger = Ledger::new(64).unwrap();
         ledger.fork_begins_with([EntryId(3)].into_iter());
-        ledger.register(std::process::id());
+        ledger.register(LIVING);
         // A fork of it is lost.
         ledger.fork_begins();
         assert_eq!(looks(&mut ledger, Heirs::Present), 2 * LOST_LOOKS);
@@ -229,8 +249,8 @@ mod tests {
     fn a_ledger_of_the_dead_is_dead() {
         let mut ledger = Ledger::new(64).unwrap();
         ledger.fork_begins_with([EntryId(3)].into_iter());
-        ledger.register(ended());
-        assert!(!ledger.is_alive(Heirs::Arriving));
+        ledger.register(Holder { generation: 6, ..LIVING });
+        assert!(!ledger.is_alive(Heirs::Arriving, lives));
         assert!(!ledger.holds(EntryId(64)), "entries made after the fork are nobody's");
         ledger.discard();
     }

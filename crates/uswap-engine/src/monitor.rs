@@ -616,7 +616,7 @@ impl Engine {
         let known = self.member.group.heirs_of(self.member.index);
         let mut index = 0;
         while index < heirs.len() {
-            if heirs[index].is_alive(known) {
+            if heirs[index].is_alive(known, |holder| self.member.group.has(holder)) {
                 index += 1;
             } else {
                 heirs.swap_remove(index).discard();
