@@ -326,7 +326,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     let (mut has_read, reading) = std::io::pipe().unwrap();
     let child = in_a_child(|| {
         drop(done.take());
-        rig.heirs.lock()[0].register(std::process::id());
+        rig.heirs.lock()[0].register(crate::ledger::Holder { index: 0, generation: 0 });
         assert!(read_all());
         (&reading).write_all(&[1]).unwrap();
         for _ in 0..20 {
@@ -352,7 +352,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     drop(done);
     assert!(passed(child), "the child found something else");
     // As `Engine::settle_heirs`.
-    assert!(!rig.heirs.lock()[0].is_alive(crate::group::Heirs::Present));
+    assert!(!rig.heirs.lock()[0].is_alive(crate::group::Heirs::Present, |_| false));
     rig.heirs.lock().remove(0).discard();
     let mut core = rig.core.lock();
     core.no_heirs();
