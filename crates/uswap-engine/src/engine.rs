@@ -403,6 +403,8 @@ impl Engine {
         post: &'static Post,
         inheritance: Option<Inheritance>,
     ) -> Result<Engine, (Box<Member>, StartError)> {
+        // What of it is in the child, and where, is to be told before anything is brought in: see `Monitor::take_over`.
+        let phase = if inheritance.is_some() { FREEZING } else { RUNNING };
         match Parts::make(&mut member, inheritance) {
             Ok(Parts { uffd, trash, frames, zeros, pagemap, call, pool, areas, core, ancestors }) => Ok(Engine {
                 uffd: Userfault::new(uffd),
@@ -412,7 +414,7 @@ impl Engine {
                 areas,
                 view: pool.view(),
                 ancestors,
-                phase: Word::new(RUNNING),
+                phase: Word::new(phase),
                 window: Window::new(),
                 running: RwLock::new(()),
                 gate: Gate::new(),

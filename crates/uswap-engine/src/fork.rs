@@ -654,6 +654,8 @@ impl Monitor {
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
+        // Readers ahead have waited until here: a page on its way would pass for one that is not swapped out.
+        engine.phase.store_and_wake(RUNNING);
         engine.take_and_release(self.worker());
     }
 }
