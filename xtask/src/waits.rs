@@ -19,7 +19,7 @@ mod tests {
         "accept_with(",
         "lock.lock()",
         "FORKING.lock()",
-        "awake.lock()",
+        ".lock_within(",
     ];
     const CRATES: [&str; 4] = ["uswap-agent", "uswap-engine", "uswap-sys", "uswap-cli"];
 
