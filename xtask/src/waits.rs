@@ -6,7 +6,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// By these a thread waits. A new way to wait belongs here.
-    const WAYS: [&str; 13] = [
+    const WAYS: [&str; 14] = [
         ".wait(",
         ".wait_while(",
         "usleep(",
@@ -19,6 +19,7 @@ mod tests {
         "accept_with(",
         "lock.lock()",
         "FORKING.lock()",
+        "awake.lock()",
         ".lock_within(",
     ];
     const CRATES: [&str; 4] = ["uswap-agent", "uswap-engine", "uswap-sys", "uswap-cli"];
