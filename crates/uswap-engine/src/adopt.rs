@@ -35,8 +35,10 @@ const FRESH_MAX: usize = 1024;
 const VERIFY_ROUNDS: u32 = 4;
 /// How often memory is kept from forks again that the program is moving meanwhile.
 const KEEP_TRIES: u32 = 4;
-/// How often each time a look at a part of it waits for the program to rest: 1.3 ms, and what the scheduler makes of it.
-const KEEP_PAUSES: u32 = 64;
+/// How often each time a look waits for the program to rest: 0.3 ms, and what the scheduler makes of it.
+const KEEP_PAUSES: u32 = 16;
+/// The same when a mapping is adopted. There may be thousands, and what cannot be told is looked at again.
+const ADOPT_PAUSES: u32 = 1;
 /// How often a mapping that changes meanwhile is verified.
 const VERIFY_TRIES: u32 = 8;
 
@@ -218,7 +220,7 @@ impl Adopter {
 
     /// Adopted memory goes to no child of a fork that goes round the hooks.
     fn keep_from_forks(&mut self, engine: &Engine, range: PageRange) {
-        if !engine.keep_adopted_from_forks(range, &self.kept) {
+        if !engine.keep_adopted_from_forks(range, &self.kept, ADOPT_PAUSES) {
             self.kept.look_again(range);
         }
     }
@@ -607,7 +609,8 @@ impl Engine {
             let moves = self.core().moves();
             let all = PageRange { start: PageNumber(0), pages: u64::MAX };
             // In this order: what is unread is counted, and what was read is in the books.
-            if self.keep_adopted_from_forks(all, kept) && !self.uffd.is_changing() && self.core().moves() == moves {
+            let is_kept = self.keep_adopted_from_forks(all, kept, KEEP_PAUSES);
+            if is_kept && !self.uffd.is_changing() && self.core().moves() == moves {
                 return true;
             }
             self.pause_and_settle();
@@ -616,14 +619,14 @@ impl Engine {
     }
 
     /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now. `false` when
-    /// it cannot be told of some whether it is, because the program is changing its memory.
-    pub(crate) fn keep_adopted_from_forks(&self, range: PageRange, kept: &Kept) -> bool {
-        let (mut from, mut pauses, mut is_all_kept) = (range.start, 0, true);
+    /// it cannot be told of some whether it is, because the program is changing its memory; it is waited for `pauses` times.
+    pub(crate) fn keep_adopted_from_forks(&self, range: PageRange, kept: &Kept, mut pauses: u32) -> bool {
+        let (mut from, mut is_all_kept) = (range.start, true);
         loop {
             let left = PageRange { start: from, pages: range.end().0 - from.0 };
             let Some((next, is_kept)) = self.keep_next_from_forks(left, kept) else { return is_all_kept };
-            if !is_kept && pauses < KEEP_PAUSES {
-                pauses += 1;
+            if !is_kept && pauses > 0 {
+                pauses -= 1;
                 self.pause_and_settle();
                 continue;
             }

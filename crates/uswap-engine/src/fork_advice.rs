@@ -132,7 +132,7 @@ impl Kept {
     pub fn keep_lifted(&mut self, engine: &Engine) {
         // What cannot be told at this moment is looked at the next time.
         let mut lifted = std::mem::take(&mut self.lifted);
-        lifted.retain(|&range| !engine.keep_adopted_from_forks(range, self));
+        lifted.retain(|&range| !engine.keep_adopted_from_forks(range, self, 0));
         self.lifted = lifted;
     }
 
