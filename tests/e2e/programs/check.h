@@ -115,15 +115,20 @@ static inline void fill(void *start, size_t bytes, uint64_t seed)
 		fill_page((uint64_t *)((char *)start + p * PAGE), seed, p);
 }
 
-static inline void check(const void *start, size_t bytes, uint64_t seed, const char *what)
+static inline void check_pages(const void *start, size_t from, size_t to, uint64_t seed, const char *what)
 {
-	for (size_t p = 0; p < bytes / PAGE; p++) {
+	for (size_t p = from; p < to; p++) {
 		const uint64_t *words = (const uint64_t *)((const char *)start + p * PAGE);
 		size_t w = wrong_word(words, seed, p);
 		if (w < WORDS)
-			bad("%s: page %zu of %zu word %zu at %p is %016lx, must be %016lx", what, p, bytes / PAGE, w,
-			    (void *)(words + w), (unsigned long)words[w], (unsigned long)word_of(seed, p, w));
+			bad("%s: page %zu word %zu at %p is %016lx, must be %016lx", what, p, w, (void *)(words + w),
+			    (unsigned long)words[w], (unsigned long)word_of(seed, p, w));
 	}
+}
+
+static inline void check(const void *start, size_t bytes, uint64_t seed, const char *what)
+{
+	check_pages(start, 0, bytes / PAGE, seed, what);
 }
 
 static inline void check_zero(const void *start, size_t bytes, const char *what)
