@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 use uswap_engine::fork_advice::{self, Advice};
 use uswap_engine::{giving_way, guard_regions, lazy_free};
@@ -25,6 +25,17 @@ static REAL: Real = Real::new(c"madvise");
 /// loader, which looks things up, allocates while it holds its own.
 pub(crate) fn prepare() {
     let _ = REAL.get();
+    if libc_guards_stacks() {
+        guard_regions::note();
+    }
+}
+
+/// Whether libc guards the stacks of threads by MADV_GUARD_INSTALL, which it calls by itself (glibc 2.42).
+fn libc_guards_stacks() -> bool {
+    // SAFETY: a string that stays.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let mut numbers = version.to_str().unwrap_or_default().split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(2), Some(42))
 }
 
 /// As libc's, and tells the engine what concerns fork.

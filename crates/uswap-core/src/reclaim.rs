@@ -147,6 +147,19 @@ impl Core {
         found
     }
 
+    /// As [`Core::found_present`], of a scan while the program was changing its mappings. What the books have elsewhere may have been
+    /// moved on, and another page be in its place: it stays as it is, and only what they know nothing of is taken in.
+    pub fn found_while_changing(&mut self, range: PageRange) -> u64 {
+        let mut found = 0;
+        for number in range.start.0..range.end().0 {
+            let page = PageNumber(number);
+            if self.pages.get(page) == Some(PageState::Untouched) {
+                found += self.found_present(PageRange { start: page, pages: 1 });
+            }
+        }
+        found
+    }
+
     /// The next block to move out; `None` when nothing is left to take or no empty block of frames is left.
     pub fn isolate(&mut self) -> Option<Isolation> {
         let frames = self.cache.take_empty_block()?;
@@ -337,6 +350,21 @@ mod tests {
         let _ = core.found_present(BLOCK);
         core.remapped(BLOCK.start, PageNumber(320), BLOCK.pages);
         assert_eq!(core.vanished(PageNumber(323)), Vanished::Discarded);
+    }
+
+    #[test]
+    fn a_scan_while_memory_is_moved_takes_nothing_from_the_books() {
+        let mut core = core();
+        let entry = core.table.insert(Location::Pool { handle: 1, len: 100 }, 7);
+        core.zswap.object_added(entry, &core.table);
+        core.pages.set(page(0), PageState::Swapped { entry });
+        core.pages.set(page(1), PageState::SwappedZero);
+        core.swapped_pages = 2;
+        // Both have been moved on, and others are in their places; the reports are not read yet.
+        assert_eq!(core.found_while_changing(BLOCK), BLOCK.pages - 2);
+        core.remapped(page(0), PageNumber(320), 2);
+        assert_eq!(core.pages().get(PageNumber(320)), Some(PageState::Swapped { entry }));
+        assert_eq!(core.pages().get(PageNumber(321)), Some(PageState::SwappedZero));
     }
 
     #[test]

@@ -124,7 +124,8 @@ impl Core {
     }
 
     /// Ends a writeback: the content is in `slot` of `area`, or stays in the pool (`None`).
-    pub fn written_back(&mut self, job: WritebackJob, place: Option<(AreaId, u64)>) {
+    pub fn written_back(&mut self, job: WritebackJob, place: Option<(AreaId, u64)>) -> bool {
+        let mut has_left = false;
         // While the job has the entry pinned, its index is nobody else's.
         let record = Record { entry: job.entry, generation: self.table.generation(job.entry) };
         if let Some((area, slot)) = place {
@@ -132,6 +133,7 @@ impl Core {
                 let old = self.table.relocate(job.entry, Location::Slot { area, slot });
                 let epoch = self.table.epoch();
                 self.release_place(job.entry, old, epoch);
+                has_left = true;
             } else {
                 // Somebody reads the object, or nobody wants the content any more: the new copy is the one to drop.
                 let _ = self.slots[area.0 as usize].free(slot);
@@ -142,6 +144,7 @@ impl Core {
         }
         self.unpin(job.entry);
         self.zswap.forget_gone(&self.table);
+        has_left
     }
 
     /// Objects in the pool of this process.

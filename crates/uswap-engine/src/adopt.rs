@@ -296,7 +296,8 @@ impl Adopter {
             let (count, next) = engine.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
-            if engine.uffd.is_changing() {
+            let is_changing = engine.uffd.is_changing();
+            if is_changing {
                 if looks < LOOKS_MAX {
                     looks += 1;
                     drop(gate);
@@ -304,7 +305,7 @@ impl Adopter {
                     continue;
                 }
                 // The program changes its memory all the time. A page that is not where the books have it then must not be
-                // called lost.
+                // called lost; and what they have elsewhere is that still, whatever lies in its place by now.
                 engine.core().given_up_lazily(PageRange::of_bytes(at, next));
             } else {
                 looks /= 2;
@@ -312,7 +313,7 @@ impl Adopter {
             let mut core = engine.core();
             for populated in &self.populated[..count] {
                 let range = PageRange::of_bytes(populated.start, populated.end);
-                found += core.found_present(range);
+                found += if is_changing { core.found_while_changing(range) } else { core.found_present(range) };
             }
             at = next;
         }

@@ -419,6 +419,8 @@ impl Engine {
                 }
                 // The range was unmapped, and the event is on its way.
                 Some(Stop::Missing) => break,
+                // A guard, whose event is on its way, too, or something newer: it stands alone at the next fault there.
+                Some(Stop::AlreadyThere) if done > 0 => break,
                 // Only the first page is copied: the others are cached for the next fault.
                 Some(Stop::Busy | Stop::Invalid) if done > 0 => break,
                 Some(stop) => self.fatal(format_args!(

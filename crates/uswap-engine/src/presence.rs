@@ -108,6 +108,10 @@ impl Engine {
                 if done == before {
                     return Progress { bytes: done, ..progress };
                 }
+                // The kernel wakes those who wait for what it counts.
+                if wake == Wake::Wake {
+                    self.wake(PageNumber::containing(target + before), ((done - before) / PAGE_SIZE) as u64);
+                }
             }
             if done == len {
                 return Progress { bytes: done, stop: None };

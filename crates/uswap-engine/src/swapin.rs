@@ -156,10 +156,17 @@ impl Engine {
         for attempt in 0..ATTEMPTS {
             for area in self.areas.iter() {
                 let mut pages = std::mem::take(&mut worker.slot_pages);
-                for (number, load) in loads.iter().enumerate() {
-                    for (index, page) in load.plan.pages().iter().enumerate() {
+                let core = self.core();
+                for (number, load) in loads.iter_mut().enumerate() {
+                    for index in 0..load.plan.count {
+                        let page = &load.plan.pages()[index];
                         let Location::Slot { area: wanted, slot } = page.location else { continue };
                         if page.entry.is_some() && wanted == area.id && load.wants(index) {
+                            // It was moved before the last of these was planned, which may have it at its new place.
+                            if !core.still_loading(page.page, load.plan.op) {
+                                load.contents[index] = Content::Lost;
+                                continue;
+                            }
                             let address = load.landing(index, self, worker);
                             let tag = (number * MAX_WINDOW + index) as u64;
                             // SAFETY: the landing is one page that is this load's alone until the load ends.
@@ -167,6 +174,7 @@ impl Engine {
                         }
                     }
                 }
+                drop(core);
                 if !pages.is_empty() {
                     self.count(Counter::AreaPagesRead, pages.len() as u64);
                     worker.batch.read(&*area.store, &mut worker.ring, &mut pages);

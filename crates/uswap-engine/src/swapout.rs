@@ -57,6 +57,8 @@ pub(crate) struct Round {
     pub busy: u64,
     /// Stored, their frames free.
     pub stored: u64,
+    /// Written from the pool to an area.
+    pub written_back: u64,
     /// Memory given back to the kernel.
     pub trashed: u64,
 }
@@ -74,7 +76,7 @@ enum Oldest {
 impl Round {
     /// Whether it brought the budget nearer.
     pub fn achieved_something(&self) -> bool {
-        self.moved + self.stored + self.trashed > 0
+        self.moved + self.stored + self.written_back + self.trashed > 0
     }
 }
 
@@ -171,7 +173,7 @@ impl Engine {
             return round;
         }
         self.settle_what_is_held();
-        self.shrink_pool(worker);
+        round.written_back = self.shrink_pool(worker);
         let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
         // The writer has enough to do: more pages in the swap cache would only be missed.
         let waits = !worker.writes && u64::from(self.core().swap_cache().cached_frames()) > keep + STOCK;
@@ -539,19 +541,20 @@ impl Engine {
     }
 
     /// Writes the oldest objects of the pool to areas while the pool is beyond its limit.
-    fn shrink_pool(&self, worker: &mut Worker) {
+    /// Writes pages of a pool that is too large to an area, or has the writer do so; returns how many were written here.
+    fn shrink_pool(&self, worker: &mut Worker) -> u64 {
         let (bytes, limit) = (self.pool.lock().pool_bytes() as u64, self.meter.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
         if worker.pool_gate.must_shrink(bytes, limit, accept) && self.areas.any_open() {
             if worker.writes {
-                let _ = self.write_back(worker);
-            } else {
-                self.writer.call();
+                return self.write_back(worker);
             }
+            self.writer.call();
         }
+        0
     }
 
-    /// Writes up to [`BATCH`] of the oldest objects of the pool to an area; returns how many.
+    /// Writes up to [`BATCH`] of the oldest objects of the pool to an area; returns how many have left the pool.
     pub(crate) fn write_back(&self, worker: &mut Worker) -> u64 {
         let mut jobs = [None::<WritebackJob>; BATCH];
         let mut count = 0;
@@ -599,15 +602,16 @@ impl Engine {
         }
         worker.slot_pages = pages;
         let mut core = self.core();
+        let mut left = 0;
         for (job, place) in jobs.iter().flatten().zip(places) {
-            core.written_back(*job, place);
+            left += u64::from(core.written_back(*job, place));
         }
         core.take_released(&mut worker.released);
         drop(core);
         self.release(&mut worker.released);
         let written = places.iter().flatten().count() as u64;
         self.count(Counter::Zswpwb, written);
-        written
+        left
     }
 }
 

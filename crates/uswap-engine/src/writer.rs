@@ -103,7 +103,7 @@ impl Engine {
         }
         let round = self.reclaim_round(worker, self.is_over_limit());
         self.meter.freed(round.trashed);
-        self.writer.pages.fetch_add(round.stored + round.trashed, Relaxed);
+        self.writer.pages.fetch_add(round.stored + round.written_back + round.trashed, Relaxed);
         round.achieved_something()
     }
 }
