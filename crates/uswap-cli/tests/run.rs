@@ -263,3 +263,90 @@ fn standard_input_reaches_the_program() {
     assert_eq!(line_from(&mut child), "through");
     assert!(end_of(&mut child).success());
 }
+
+/// A pipe, and both of its ends.
+fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    std::io::pipe().unwrap()
+}
+
+#[test]
+fn a_standard_error_without_a_reader_harms_nobody() {
+    if !can_run() {
+        return;
+    }
+    let (reader, writer) = pipe();
+    drop(reader);
+    let mut child = uswap(&["-v", "--", "sh", "-c", "sleep 0.3; exit 5"]).stderr(writer).spawn().unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_holds_up_nobody() {
+    if !can_run() {
+        return;
+    }
+    let (reader, mut writer) = pipe();
+    let size = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![b'x'; size]).unwrap();
+    let mut child = uswap(&["--", "sh", "-c", "exit 5"]).stderr(writer.try_clone().unwrap()).spawn().unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+    drop(reader);
+}
+
+#[test]
+fn a_line_that_has_no_room_comes_when_there_is_some() {
+    if !can_run() {
+        return;
+    }
+    let (mut reader, mut writer) = pipe();
+    let size = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![b'x'; size]).unwrap();
+    let mut child = uswap(&["--", "sh", "-c", "exit 5"]).stderr(writer).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+    let said = text.trim_start_matches('x');
+    assert!(said.starts_with("uswap: ") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn an_alarm_from_before_the_start_reaches_the_program() {
+    if !can_run() {
+        return;
+    }
+    let uswap = env!("CARGO_BIN_EXE_uswap");
+    let words = ["-e", "alarm 1; exec @ARGV", uswap, "run", "-q", "-m", "64M", "--", "sleep", "20"];
+    let status = Command::new("perl").args(words).status().unwrap();
+    assert_eq!(status.signal(), Some(14));
+}
+
+#[test]
+fn real_time_signals_reach_the_program() {
+    if !can_run() {
+        return;
+    }
+    let script = "trap 'exit 9' RTMIN+3; echo ready; while :; do sleep 0.05; done";
+    let mut child = uswap(&["-q", "--", "bash", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    let kill = format!("kill -s RTMIN+3 {}", child.id());
+    assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+    assert_eq!(end_of(&mut child).code(), Some(9));
+}
+
+#[test]
+fn a_program_that_is_stopped_and_continued_alone_is_waited_for() {
+    use std::os::unix::process::CommandExt;
+    if !can_run() {
+        return;
+    }
+    // In a group of its own, as in the background of a shell.
+    let mut command = uswap(&["-q", "--", "sh", "-c", "echo $$; exec sleep 1"]);
+    let mut child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let program = line_from(&mut child);
+    for signal in ["-TSTP", "-CONT"] {
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(Command::new("kill").args([signal, &program]).status().unwrap().success());
+    }
+    assert_eq!(end_of(&mut child).code(), Some(0));
+}

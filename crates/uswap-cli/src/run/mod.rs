@@ -28,6 +28,7 @@ use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, S
 
 use crate::failure::{Failure, OURS, reason, say};
 use crate::size;
+use crate::stderr;
 use crate::substrate;
 use crate::swap_area::{self, NewFile, OpenArea, named};
 use agent::Anchor;
@@ -161,8 +162,9 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
     let token = Token(crate::random::bytes().map_err(internal("the token"))?);
     let socket_name = socket_name().map_err(internal("the socket"))?;
     let listener = protocol::listen(socket_name.as_bytes()).map_err(internal("the socket"))?;
-    let mask = launch::block(&signals::WATCHED).map_err(internal("signals"))?;
-    let signals = SignalFd::new(&signals::WATCHED).map_err(internal("signals"))?;
+    let watched = signals::watched();
+    let mask = launch::block(&watched).map_err(internal("signals"))?;
+    let signals = SignalFd::new(&watched).map_err(internal("signals"))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| internal("the subreaper")(error.into()))?;
     let new_files = request.areas.iter_mut().filter_map(|area| area.new.take()).collect();
@@ -202,6 +204,7 @@ fn serve(
         describe(&supervisor, &run.runnable);
     }
     anchor.complete().map_err(internal("the agent"))?;
+    stderr::never_wait();
     let started = Instant::now();
     let main = launch::spawn(&run.program, &run.mask).map_err(|error| match error {
         SpawnError::Fork(error) => internal("a process")(error),
@@ -229,6 +232,7 @@ fn serve(
         }
     }
     supervisor.tell(stats::summary(&shared.group, &supervisor.peaks, &supervisor.outside.overrun(&shared.group)));
+    stderr::drain(stderr::LAST_WORDS);
     match somebody_stays {
         true => stay_behind(&mut supervisor, anchor),
         false => supervisor.user_anchors.wait(),

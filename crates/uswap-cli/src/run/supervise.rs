@@ -32,6 +32,7 @@ use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
 use super::watchdog::{OnStall, Watchdog, Watched};
 use crate::failure::{OURS, say};
+use crate::stderr;
 use crate::swap_area::OpenArea;
 
 /// How often usage is sampled.
@@ -135,6 +136,8 @@ pub struct Supervisor {
     ending: Option<Ending>,
     /// The agent of the main program says that it ends it.
     ended_by_us: bool,
+    /// A signal that stops a whole job has come to us.
+    job_is_to_stop: bool,
     /// The largest usage so far.
     pub peaks: Peaks,
     /// The tree as it is seen from outside.
@@ -193,6 +196,7 @@ impl Supervisor {
             main: None,
             ending: None,
             ended_by_us: false,
+            job_is_to_stop: false,
             peaks: Peaks::default(),
             outside: Outside::new(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
@@ -260,7 +264,7 @@ impl Supervisor {
     /// Serves until the last process has ended. For the process that stays behind for daemons: its signals are its
     /// own.
     pub fn until_all_end(&mut self) -> io::Result<()> {
-        self.signals = SignalFd::new(&signals::WATCHED)?;
+        self.signals = SignalFd::new(&signals::watched())?;
         while !self.is_alone() {
             self.turn(SAMPLE_EVERY);
         }
@@ -269,7 +273,11 @@ impl Supervisor {
 
     /// The last messages of the agents, and a last sample.
     pub fn finish(&mut self) {
+        let until = Instant::now() + stderr::LAST_WORDS;
         self.relay_messages();
+        while !stderr::flush() && stderr::drain(until.saturating_duration_since(Instant::now())) {
+            self.relay_messages();
+        }
         self.peaks.sample(&self.shared.group);
         if let Some(line) = self.outside.squeezed(&self.shared.group, true) {
             self.tell(line);
@@ -294,7 +302,10 @@ impl Supervisor {
     fn turn(&mut self, at_most: Duration) {
         let mut ready = Vec::new();
         {
-            let mut sources = vec![(Source::Signals, self.signals.as_fd()), (Source::Messages, self.messages.as_fd())];
+            let mut sources = vec![(Source::Signals, self.signals.as_fd())];
+            if stderr::flush() {
+                sources.push((Source::Messages, self.messages.as_fd()));
+            }
             if self.listening {
                 sources.push((Source::Listener, self.listener.as_fd()));
             }
@@ -353,7 +364,7 @@ impl Supervisor {
         });
         let Some(text) = self.watchdog.look(watched, self.on_stall == OnStall::Dump) else { return };
         // Also for who asked for quiet: nothing else will be said.
-        let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+        stderr::write(text.as_bytes());
         if self.on_stall == OnStall::Kill {
             say("the tree is ended, because its pages do not come (--on-stall kill)");
             self.stalled = true;
@@ -384,6 +395,7 @@ impl Supervisor {
             if info.signal == libc::SIGCHLD {
                 continue;
             }
+            self.job_is_to_stop |= signals::asks_for_job_stop(info.signal);
             let from_tree = info.sender_pid != 0
                 && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
             if let Some(main) = self.main
@@ -417,9 +429,22 @@ impl Supervisor {
                     (false, false) => Ending::Signaled(signal),
                 });
             } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
-                // Ctrl-Z: the shell waits for us to stop. SIGCONT comes to us as to the program.
-                launch::stop_self();
+                self.stop_with_job(pid);
             }
+        }
+    }
+
+    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. But one that was stopped alone,
+    /// with nobody who waits at a terminal, is continued alone as well, and we have to be there when it ends.
+    fn stop_with_job(&mut self, main: u32) {
+        // Ours may have come after the last look.
+        self.handle_signals();
+        let foreground = || {
+            let (group, foreground) = job_of(std::process::id())?;
+            Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
+        };
+        if std::mem::take(&mut self.job_is_to_stop) || foreground() == Some(true) {
+            launch::stop_self();
         }
     }
 
@@ -434,11 +459,14 @@ impl Supervisor {
 
     // Messages.
 
+    /// What there is no room for stays in the pipe: the agents do not wait for it.
     fn relay_messages(&self) {
         let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = rustix::io::read(&self.messages, &mut buffer) {
+        while stderr::flush()
+            && let Ok(count @ 1..) = rustix::io::read(&self.messages, &mut buffer)
+        {
             // Who asked for quiet gets only what must be seen: the agents know.
-            let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..count]);
+            stderr::write(&buffer[..count]);
         }
     }
 
@@ -752,6 +780,15 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     (state != "Z").then_some(parent)
+}
+
+/// The process group of a process, and the one in the foreground of its terminal, if it has one.
+fn job_of(pid: u32) -> Option<(i32, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid pgrp session tty_nr tpgid ...
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(2);
+    let group = fields.next()?.parse().ok()?;
+    Some((group, fields.nth(2)?.parse().ok()?))
 }
 
 #[cfg(test)]
