@@ -110,7 +110,7 @@ fn the_program_sees_the_same_descriptors_and_signals() {
     }
     // The mask and the ignored signals, and the descriptors; ls itself opens the directory as the next one.
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd; ulimit -n; ulimit -Hn";
-    for before in ["", "trap '' HUP PIPE CHLD; ", "exec 0<&-; ", "exec 7</dev/null; "] {
+    for before in ["", "trap '' HUP PIPE CHLD XFSZ; ", "exec 0<&-; ", "exec 7</dev/null; "] {
         let uswap = env!("CARGO_BIN_EXE_uswap");
         let quoted = script.replace('\'', "'\\''");
         let run = |command: String| Command::new("sh").args(["-c", &command]).output().unwrap();
@@ -349,4 +349,25 @@ fn a_program_that_is_stopped_and_continued_alone_is_waited_for() {
         assert!(Command::new("kill").args([signal, &program]).status().unwrap().success());
     }
     assert_eq!(end_of(&mut child).code(), Some(0));
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_said() {
+    if !can_run() {
+        return;
+    }
+    let file = temporary("limited");
+    fs::File::create(&file).unwrap().set_len(2 << 20).unwrap();
+    let run = |before: &str| {
+        let (uswap, file) = (env!("CARGO_BIN_EXE_uswap"), file.display());
+        let command = format!("{before} {uswap} run -q -m 64M --swap file:{file} -- true");
+        Command::new("sh").args(["-c", &command]).output().unwrap()
+    };
+    assert!(run("").status.success());
+    // Blocks of 512 bytes, or of 1024 where sh is bash: either way less than the file, which has that length already.
+    let limited = run("ulimit -f 1500;");
+    fs::remove_file(&file).unwrap();
+    let text = String::from_utf8(limited.stderr).unwrap();
+    assert_eq!(limited.status.code(), Some(125), "{text}");
+    assert!(text.contains("ulimit -f") && text.lines().count() == 1, "{text}");
 }
