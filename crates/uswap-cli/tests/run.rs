@@ -371,3 +371,67 @@ fn a_limit_on_the_size_of_files_is_said() {
     assert_eq!(limited.status.code(), Some(125), "{text}");
     assert!(text.contains("ulimit -f") && text.lines().count() == 1, "{text}");
 }
+
+#[test]
+fn silent_connections_of_other_users_are_closed() {
+    // A hundred connections by another user, to the abstract name that is its argument; how many are closed by and by.
+    const KNOCK: &str = r#"
+        use Socket;
+        my @open;
+        $> = 65534;
+        for (1 .. 100) {
+            socket(my $socket, AF_UNIX, 5, 0) or die;
+            connect($socket, pack("S a*", AF_UNIX, "\0" . $ARGV[0])) or die "connect: $!";
+            push @open, $socket;
+        }
+        for my $wait (1, 6) {
+            sleep $wait;
+            my $closed = 0;
+            for my $socket (@open) {
+                my $got = recv($socket, my $bytes, 1, MSG_DONTWAIT | MSG_PEEK);
+                $closed++ if defined $got && $bytes eq "";
+            }
+            print "$closed\n";
+        }
+    "#;
+    if !can_run() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let mut child =
+        uswap(&["-q", "--", "sh", "-c", "echo $USWAP_SOCKET; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
+    let socket = line_from(&mut child);
+    let knocked = Command::new("perl").args(["-e", KNOCK, &socket]).output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(String::from_utf8_lossy(&knocked.stdout), "36\n100\n", "{}", String::from_utf8_lossy(&knocked.stderr));
+}
+
+#[test]
+fn a_uswap_that_may_not_be_read_works() {
+    use std::os::unix::fs::PermissionsExt;
+    if !can_run() {
+        return;
+    }
+    let file = temporary("unreadable");
+    fs::copy(env!("CARGO_BIN_EXE_uswap"), &file).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o111)).unwrap();
+    // Root reads everything.
+    let words: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"],
+        false => &["env"],
+    };
+    let run = |arguments: &[&str]| {
+        Command::new(words[0]).args(&words[1..]).arg(&file).args(arguments).current_dir("/").output().unwrap()
+    };
+    let doctor = run(&["doctor"]);
+    let output = run(&["run", "-q", "-m", "64M", "--", "grep", "-c", "uswap-agent", "/proc/self/maps"]);
+    fs::remove_file(&file).unwrap();
+    if !doctor.status.success() {
+        return eprintln!("skipped: {}", String::from_utf8_lossy(&doctor.stdout));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}

@@ -43,6 +43,12 @@ const FORK_CHECK_EVERY: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(50);
 /// How long processes that have not said hello may take to, or to end.
 const GRACE_FOR_UNKNOWN: Duration = Duration::from_millis(300);
+/// How long after it connected a process has time to say hello, which it does at once.
+const TIME_FOR_HELLO: Duration = Duration::from_secs(5);
+/// So many connections of other users may be silent at a time.
+const STRANGERS_OF_OTHERS_MAX: usize = 64;
+/// How long the main program has time to say hello, before the user is told that it may have no budget.
+const TIME_TO_JOIN: Duration = Duration::from_secs(10);
 
 /// How the main program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +84,27 @@ struct Member {
     pidfd: OwnedFd,
     connection: Option<OwnedFd>,
     uffds: Vec<OwnedFd>,
+}
+
+/// Somebody who has connected. The name of our socket is no secret, so it may be anybody.
+struct Stranger {
+    id: u64,
+    connection: OwnedFd,
+    since: Instant,
+    /// A process of another user than ours: one of the tree that has become somebody else, or none of it.
+    of_others: bool,
+}
+
+impl Stranger {
+    fn new(id: u64, connection: OwnedFd) -> Stranger {
+        let ours = rustix::process::geteuid().as_raw();
+        let of_others = launch::peer_user(connection.as_fd()).is_ok_and(|(user, _)| user != ours);
+        Stranger { id, connection, since: Instant::now(), of_others }
+    }
+
+    fn is_late(&self) -> bool {
+        self.since.elapsed() > TIME_FOR_HELLO
+    }
 }
 
 /// What all processes share.
@@ -130,9 +157,11 @@ pub struct Supervisor {
     kept: KeptMemory,
     next_id: u64,
     /// Connected, but have not said hello.
-    strangers: Vec<(u64, OwnedFd)>,
+    strangers: Vec<Stranger>,
     listening: bool,
     main: Option<u32>,
+    /// When it was, as long as it has not said hello.
+    main_started: Option<Instant>,
     ending: Option<Ending>,
     /// The agent of the main program says that it ends it.
     ended_by_us: bool,
@@ -194,6 +223,7 @@ impl Supervisor {
             strangers: Vec::new(),
             listening: true,
             main: None,
+            main_started: None,
             ending: None,
             ended_by_us: false,
             job_is_to_stop: false,
@@ -216,6 +246,7 @@ impl Supervisor {
     /// Serves until the main program, our child with this pid, has ended.
     pub fn until_main_ends(&mut self, main: u32) -> Ending {
         self.main = Some(main);
+        self.main_started = Some(Instant::now());
         loop {
             self.turn(SAMPLE_EVERY);
             if let Some(ending) = self.ending {
@@ -231,7 +262,7 @@ impl Supervisor {
         loop {
             self.reap_children();
             // Orphans are our children by now, and some may be between fork or exec and their hello.
-            let unknown = !self.strangers.is_empty() || self.unknown_children() > 0;
+            let unknown = !self.strangers.iter().all(Stranger::is_late) || self.unknown_children() > 0;
             let nobody = self.members.is_empty() && self.kept.is_empty();
             let grace = match (unknown, nobody) {
                 (false, true) => return false,
@@ -243,6 +274,15 @@ impl Supervisor {
                 return !nobody;
             }
             self.turn(Duration::from_millis(5));
+        }
+    }
+
+    /// Says once that the main program has never joined, also to who asked for quiet: nothing bounds its memory. Its loader
+    /// may have been unable to load the agent, which is a line of its own, and no reason for it not to go on.
+    fn miss_main(&mut self) {
+        if self.main.is_some() && self.main_started.is_some_and(|started| started.elapsed() > TIME_TO_JOIN) {
+            self.main_started = None;
+            say("the program has not joined its group: it runs without a budget (see uswap doctor)");
         }
     }
 
@@ -295,7 +335,7 @@ impl Supervisor {
     }
 
     fn is_alone(&self) -> bool {
-        self.members.is_empty() && self.strangers.is_empty() && self.kept.is_empty()
+        self.members.is_empty() && self.strangers.iter().all(Stranger::is_late) && self.kept.is_empty()
     }
 
     /// Waits for something to happen, and handles it.
@@ -309,7 +349,7 @@ impl Supervisor {
             if self.listening {
                 sources.push((Source::Listener, self.listener.as_fd()));
             }
-            sources.extend(self.strangers.iter().map(|(id, fd)| (Source::Stranger(*id), fd.as_fd())));
+            sources.extend(self.strangers.iter().map(|s| (Source::Stranger(s.id), s.connection.as_fd())));
             for member in &self.members {
                 if let Some(connection) = &member.connection {
                     sources.push((Source::Connection(member.id), connection.as_fd()));
@@ -349,6 +389,8 @@ impl Supervisor {
         if self.watchdog.is_due() {
             self.watch();
         }
+        self.forget_late_strangers();
+        self.miss_main();
     }
 
     // Stalls.
@@ -483,7 +525,8 @@ impl Supervisor {
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(connection) => {
                     let id = self.new_id();
-                    self.strangers.push((id, connection));
+                    self.strangers.push(Stranger::new(id, connection));
+                    self.make_room_for_strangers();
                 }
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
@@ -496,16 +539,37 @@ impl Supervisor {
         }
     }
 
+    /// The oldest of other users go when there are too many, but not before it has been looked whether they have just said
+    /// hello.
+    fn make_room_for_strangers(&mut self) {
+        while self.strangers.iter().filter(|stranger| stranger.of_others).count() > STRANGERS_OF_OTHERS_MAX {
+            let oldest = self.strangers.iter().find(|stranger| stranger.of_others).map(|stranger| stranger.id);
+            let Some(oldest) = oldest else { return };
+            self.greet(oldest);
+            self.strangers.retain(|stranger| stranger.id != oldest);
+        }
+    }
+
+    /// Those of other users who are late go. One of our own user may have been stopped before its hello, and does no harm.
+    fn forget_late_strangers(&mut self) {
+        let late = |stranger: &Stranger| stranger.of_others && stranger.is_late();
+        let ids: Vec<u64> =
+            self.strangers.iter().filter(|stranger| late(stranger)).map(|stranger| stranger.id).collect();
+        ids.iter().for_each(|id| self.greet(*id));
+        self.strangers.retain(|stranger| !late(stranger));
+    }
+
     /// A stranger says hello, or goes away.
     fn greet(&mut self, id: u64) {
-        let Some(at) = self.strangers.iter().position(|(stranger, _)| *stranger == id) else {
+        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else {
             return;
         };
-        let message = match protocol::receive(&self.strangers[at].1) {
+        let message = match protocol::receive(&self.strangers[at].connection) {
             Ok(Received::Nothing) => return,
             other => other,
         };
-        let (id, connection) = self.strangers.swap_remove(at);
+        // The oldest stay in front.
+        let Stranger { id, connection, .. } = self.strangers.remove(at);
         let refuse = |refusal| {
             let _ = protocol::send(&connection, &Message::Refused(refusal), &[]);
         };
@@ -543,6 +607,9 @@ impl Supervisor {
         })?;
         if pid == 0 {
             return Err(Refusal::Invisible);
+        }
+        if self.main == Some(pid) {
+            self.main_started = None;
         }
         // The same process with a new program, or a new process with the pid of one that has just ended. Either
         // way, what was there is no more.
