@@ -86,13 +86,26 @@ fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
 
 fn run(options: &RunOptions, Beginning { inherited, anchor }: Beginning) -> Result<Served, Failure> {
     let anchor = anchor.map_err(internal("the agent"))?;
-    let served = Request::check(options)
+    let served = let_the_agent_be_opened()
+        .and_then(|()| Request::check(options))
         .and_then(|request| set_up(request, &anchor))
         .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
     if !matches!(served, Ok(Served { somebody_stays: true, .. })) {
         anchor.end();
     }
     served
+}
+
+/// A program that may be executed but not read is not dumpable, and the descriptors of such a process, our anchor, are opened
+/// by nobody: not the agent either, by the loader.
+fn let_the_agent_be_opened() -> Result<(), Failure> {
+    use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+    if matches!(dumpable_behavior(), Ok(DumpableBehavior::Dumpable))
+        || set_dumpable_behavior(DumpableBehavior::Dumpable).is_ok()
+    {
+        return Ok(());
+    }
+    Err(Failure::ours("the program could not load the agent, because this file may not be read: chmod a+r it"))
 }
 
 /// Everything that can be wrong with a request has been looked at, and nothing has been set up.
