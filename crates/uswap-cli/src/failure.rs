@@ -3,6 +3,8 @@
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
+use crate::stderr;
+
 /// What the user gave to the simulator is wrong.
 pub const BAD_INPUT: u8 = 2;
 /// uswap itself failed, before the program or instead of it.
@@ -43,6 +45,7 @@ impl Failure {
     /// Prints the line.
     pub fn report(&self) -> ExitCode {
         say(self);
+        stderr::drain(stderr::LAST_WORDS);
         ExitCode::from(self.status)
     }
 
@@ -63,8 +66,7 @@ impl Display for Failure {
 /// A line on standard error, in one write, so that it stays whole beside the lines of others. Nobody is told
 /// when standard error is closed: there is nowhere to.
 pub fn say(text: impl Display) {
-    let line = format!("uswap: {text}\n");
-    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    stderr::write(format!("uswap: {text}\n").as_bytes());
 }
 
 /// The reason of a system error, without Rust's "(os error 13)".

@@ -20,6 +20,7 @@ mod random;
 mod run;
 mod sim;
 mod size;
+mod stderr;
 mod substrate;
 mod swap_area;
 mod swap_spec;

@@ -110,7 +110,7 @@ fn the_program_sees_the_same_descriptors_and_signals() {
     }
     // The mask and the ignored signals, and the descriptors; ls itself opens the directory as the next one.
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd; ulimit -n; ulimit -Hn";
-    for before in ["", "trap '' HUP PIPE CHLD; ", "exec 0<&-; ", "exec 7</dev/null; "] {
+    for before in ["", "trap '' HUP PIPE CHLD XFSZ; ", "exec 0<&-; ", "exec 7</dev/null; "] {
         let uswap = env!("CARGO_BIN_EXE_uswap");
         let quoted = script.replace('\'', "'\\''");
         let run = |command: String| Command::new("sh").args(["-c", &command]).output().unwrap();
@@ -262,4 +262,172 @@ fn standard_input_reaches_the_program() {
     child.stdin.take().unwrap().write_all(b"through\n").unwrap();
     assert_eq!(line_from(&mut child), "through");
     assert!(end_of(&mut child).success());
+}
+
+/// A pipe, and both of its ends.
+fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    std::io::pipe().unwrap()
+}
+
+#[test]
+fn a_standard_error_without_a_reader_harms_nobody() {
+    if !can_run() {
+        return;
+    }
+    let (reader, writer) = pipe();
+    drop(reader);
+    let mut child = uswap(&["-v", "--", "sh", "-c", "sleep 0.3; exit 5"]).stderr(writer).spawn().unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_holds_up_nobody() {
+    if !can_run() {
+        return;
+    }
+    let (reader, mut writer) = pipe();
+    let size = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![b'x'; size]).unwrap();
+    let mut child = uswap(&["--", "sh", "-c", "exit 5"]).stderr(writer.try_clone().unwrap()).spawn().unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+    drop(reader);
+}
+
+#[test]
+fn a_line_that_has_no_room_comes_when_there_is_some() {
+    if !can_run() {
+        return;
+    }
+    let (mut reader, mut writer) = pipe();
+    let size = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![b'x'; size]).unwrap();
+    let mut child = uswap(&["--", "sh", "-c", "exit 5"]).stderr(writer).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+    let said = text.trim_start_matches('x');
+    assert!(said.starts_with("uswap: ") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn an_alarm_from_before_the_start_reaches_the_program() {
+    if !can_run() {
+        return;
+    }
+    let uswap = env!("CARGO_BIN_EXE_uswap");
+    let words = ["-e", "alarm 1; exec @ARGV", uswap, "run", "-q", "-m", "64M", "--", "sleep", "20"];
+    let status = Command::new("perl").args(words).status().unwrap();
+    assert_eq!(status.signal(), Some(14));
+}
+
+#[test]
+fn real_time_signals_reach_the_program() {
+    if !can_run() {
+        return;
+    }
+    let script = "trap 'exit 9' RTMIN+3; echo ready; while :; do sleep 0.05; done";
+    let mut child = uswap(&["-q", "--", "bash", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    let kill = format!("kill -s RTMIN+3 {}", child.id());
+    assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+    assert_eq!(end_of(&mut child).code(), Some(9));
+}
+
+#[test]
+fn a_program_that_is_stopped_and_continued_alone_is_waited_for() {
+    use std::os::unix::process::CommandExt;
+    if !can_run() {
+        return;
+    }
+    // In a group of its own, as in the background of a shell.
+    let mut command = uswap(&["-q", "--", "sh", "-c", "echo $$; exec sleep 1"]);
+    let mut child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let program = line_from(&mut child);
+    for signal in ["-TSTP", "-CONT"] {
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(Command::new("kill").args([signal, &program]).status().unwrap().success());
+    }
+    assert_eq!(end_of(&mut child).code(), Some(0));
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_said() {
+    if !can_run() {
+        return;
+    }
+    let file = temporary("limited");
+    fs::File::create(&file).unwrap().set_len(2 << 20).unwrap();
+    let run = |before: &str| {
+        let (uswap, file) = (env!("CARGO_BIN_EXE_uswap"), file.display());
+        let command = format!("{before} {uswap} run -q -m 64M --swap file:{file} -- true");
+        Command::new("sh").args(["-c", &command]).output().unwrap()
+    };
+    assert!(run("").status.success());
+    // Blocks of 512 bytes, or of 1024 where sh is bash: either way less than the file, which has that length already.
+    let limited = run("ulimit -f 1500;");
+    fs::remove_file(&file).unwrap();
+    let text = String::from_utf8(limited.stderr).unwrap();
+    assert_eq!(limited.status.code(), Some(125), "{text}");
+    assert!(text.contains("ulimit -f") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
+fn silent_connections_of_other_users_are_closed() {
+    // A hundred connections by another user, to the abstract name that is its argument; how many are closed by and by.
+    const KNOCK: &str = r#"
+        use Socket;
+        my @open;
+        $> = 65534;
+        for (1 .. 100) {
+            socket(my $socket, AF_UNIX, 5, 0) or die;
+            connect($socket, pack("S a*", AF_UNIX, "\0" . $ARGV[0])) or die "connect: $!";
+            push @open, $socket;
+        }
+        for my $wait (1, 6) {
+            sleep $wait;
+            my $closed = 0;
+            for my $socket (@open) {
+                my $got = recv($socket, my $bytes, 1, MSG_DONTWAIT | MSG_PEEK);
+                $closed++ if defined $got && $bytes eq "";
+            }
+            print "$closed\n";
+        }
+    "#;
+    if !can_run() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let mut child =
+        uswap(&["-q", "--", "sh", "-c", "echo $USWAP_SOCKET; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
+    let socket = line_from(&mut child);
+    let knocked = Command::new("perl").args(["-e", KNOCK, &socket]).output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(String::from_utf8_lossy(&knocked.stdout), "36\n100\n", "{}", String::from_utf8_lossy(&knocked.stderr));
+}
+
+#[test]
+fn a_uswap_that_may_not_be_read_works() {
+    use std::os::unix::fs::PermissionsExt;
+    if !can_run() {
+        return;
+    }
+    let file = temporary("unreadable");
+    fs::copy(env!("CARGO_BIN_EXE_uswap"), &file).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o111)).unwrap();
+    // Root reads everything, unless it has lost the right to, which the shell has, and setpriv not yet.
+    let words: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["setpriv", "--bounding-set=-dac_override,-dac_read_search,-sys_ptrace", "--inh-caps=-all"],
+        false => &["env"],
+    };
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(["sh", "-c", "exec \"$0\" \"$@\""]).arg(&file);
+    let program = ["run", "-q", "-m", "64M", "--", "grep", "-c", "uswap-agent", "/proc/self/maps"];
+    let output = command.args(program).output().unwrap();
+    fs::remove_file(&file).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
 }

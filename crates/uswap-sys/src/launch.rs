@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 const CLOSED: u32 = 1;
 const SIGPIPE_IGNORED: u32 = 1 << 3;
 const SIGCHLD_IGNORED: u32 = 1 << 4;
+const SIGXFSZ_IGNORED: u32 = 1 << 5;
 
 static INHERITED: AtomicU32 = AtomicU32::new(0);
 
@@ -31,7 +32,9 @@ extern "C" fn remember_what_we_inherited() {
             inherited |= CLOSED << fd;
         }
     }
-    for (signal, bit) in [(libc::SIGPIPE, SIGPIPE_IGNORED), (libc::SIGCHLD, SIGCHLD_IGNORED)] {
+    let looked_at =
+        [(libc::SIGPIPE, SIGPIPE_IGNORED), (libc::SIGCHLD, SIGCHLD_IGNORED), (libc::SIGXFSZ, SIGXFSZ_IGNORED)];
+    for (signal, bit) in looked_at {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: with no new action, sigaction only fills in `action`; all zeroes are a value of it too.
         let handler = unsafe {
@@ -93,6 +96,12 @@ pub fn block(signals: &[i32]) -> io::Result<SavedMask> {
         check(-libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()))?;
         Ok(SavedMask(before.assume_init()))
     }
+}
+
+/// From now on, a write beyond the limit on the size of files (ulimit -f) is an error here, and no end without a word. The
+/// programs that [`spawn`] starts have the signal as we were given it.
+pub fn ignore_file_size_signal() {
+    set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
 }
 
 /// One signal that came in.
@@ -243,6 +252,7 @@ extern "C" fn start_program(start: *mut c_void) -> c_int {
         };
         set_disposition(libc::SIGPIPE, ignored_or_default(SIGPIPE_IGNORED));
         set_disposition(libc::SIGCHLD, ignored_or_default(SIGCHLD_IGNORED));
+        set_disposition(libc::SIGXFSZ, ignored_or_default(SIGXFSZ_IGNORED));
         libc::pthread_sigmask(libc::SIG_SETMASK, &start.mask.0, std::ptr::null_mut());
         // The system call itself: in a nested run the outer agent wraps execve to put itself in front.
         libc::syscall(libc::SYS_execve, start.file, start.arguments, start.environment);

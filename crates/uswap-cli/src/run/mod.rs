@@ -27,7 +27,9 @@ use uswap_engine::protocol::{self, Token};
 use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, SpawnError};
 
 use crate::failure::{Failure, OURS, reason, say};
+use crate::memory_limit::{self, MemoryLimit, Source};
 use crate::size;
+use crate::stderr;
 use crate::substrate;
 use crate::swap_area::{self, NewFile, OpenArea, named};
 use agent::Anchor;
@@ -49,6 +51,7 @@ impl Beginning {
     /// To be made before anything is opened.
     pub fn new(mut arguments: impl Iterator<Item = OsString>) -> Beginning {
         let inherited = InheritedDescriptors::now();
+        launch::ignore_file_size_signal();
         // The agent with Zstandard can do all that the other can: the word may as well be the program's.
         let asks_for_zstd = |word: OsString| word.to_string_lossy().contains("zstd");
         Beginning { inherited, anchor: Anchor::start(arguments.any(asks_for_zstd)) }
@@ -75,18 +78,34 @@ pub fn main(options: RunOptions, beginning: Beginning) -> ExitCode {
 }
 
 fn internal(what: &'static str) -> impl Fn(io::Error) -> Failure {
-    move |error| Failure::ours(format!("cannot set up {what}: {}", reason(&error)))
+    move |error| {
+        let hint = if error.kind() == io::ErrorKind::FileTooLarge { " (see ulimit -f)" } else { "" };
+        Failure::ours(format!("cannot set up {what}: {}{hint}", reason(&error)))
+    }
 }
 
 fn run(options: &RunOptions, Beginning { inherited, anchor }: Beginning) -> Result<Served, Failure> {
     let anchor = anchor.map_err(internal("the agent"))?;
-    let served = Request::check(options)
+    let served = let_the_agent_be_opened()
+        .and_then(|()| Request::check(options))
         .and_then(|request| set_up(request, &anchor))
         .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
     if !matches!(served, Ok(Served { somebody_stays: true, .. })) {
         anchor.end();
     }
     served
+}
+
+/// A program that may be executed but not read is not dumpable, and the descriptors of such a process, our anchor, are opened
+/// by nobody: not the agent either, by the loader.
+fn let_the_agent_be_opened() -> Result<(), Failure> {
+    use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+    if matches!(dumpable_behavior(), Ok(DumpableBehavior::Dumpable))
+        || set_dumpable_behavior(DumpableBehavior::Dumpable).is_ok()
+    {
+        return Ok(());
+    }
+    Err(Failure::ours("the program could not load the agent, because this file may not be read: chmod a+r it"))
 }
 
 /// Everything that can be wrong with a request has been looked at, and nothing has been set up.
@@ -161,8 +180,9 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
     let token = Token(crate::random::bytes().map_err(internal("the token"))?);
     let socket_name = socket_name().map_err(internal("the socket"))?;
     let listener = protocol::listen(socket_name.as_bytes()).map_err(internal("the socket"))?;
-    let mask = launch::block(&signals::WATCHED).map_err(internal("signals"))?;
-    let signals = SignalFd::new(&signals::WATCHED).map_err(internal("signals"))?;
+    let watched = signals::watched();
+    let mask = launch::block(&watched).map_err(internal("signals"))?;
+    let signals = SignalFd::new(&watched).map_err(internal("signals"))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| internal("the subreaper")(error.into()))?;
     let new_files = request.areas.iter_mut().filter_map(|area| area.new.take()).collect();
@@ -202,6 +222,7 @@ fn serve(
         describe(&supervisor, &run.runnable);
     }
     anchor.complete().map_err(internal("the agent"))?;
+    stderr::never_wait();
     let started = Instant::now();
     let main = launch::spawn(&run.program, &run.mask).map_err(|error| match error {
         SpawnError::Fork(error) => internal("a process")(error),
@@ -229,6 +250,7 @@ fn serve(
         }
     }
     supervisor.tell(stats::summary(&shared.group, &supervisor.peaks, &supervisor.outside.overrun(&shared.group)));
+    stderr::drain(stderr::LAST_WORDS);
     match somebody_stays {
         true => stay_behind(&mut supervisor, anchor),
         false => supervisor.user_anchors.wait(),
@@ -316,16 +338,28 @@ fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, 
     Ok(areas)
 }
 
-/// A budget that the machine cannot fill is kept by nobody: the kernel runs out of memory before anything is swapped.
+/// A budget that the machine, or the container, cannot fill is kept by nobody: the kernel runs out of memory before anything is
+/// swapped.
 fn warn_of_more_than_there_is(budget_bytes: u64) {
-    let info = rustix::system::sysinfo();
-    let bytes = info.totalram as u64 * u64::from(info.mem_unit);
-    if budget_bytes > bytes {
-        say(format_args!(
-            "warning: the budget of {} is more than the {} that the machine has: it runs out of memory before uswap swaps",
-            size::chosen(budget_bytes),
-            size::measured(bytes)
-        ));
+    if let Some(line) = memory_limit::find().and_then(|limit| more_than_there_is(budget_bytes, &limit)) {
+        say(line);
+    }
+}
+
+fn more_than_there_is(budget_bytes: u64, limit: &MemoryLimit) -> Option<String> {
+    let (budget, there_is) = (size::chosen(budget_bytes), size::measured(limit.bytes));
+    match &limit.source {
+        Source::Machine if budget_bytes > limit.bytes => Some(format!(
+            "warning: the budget of {budget} is more than the {there_is} that the machine has: it runs out of memory before uswap \
+             swaps"
+        )),
+        // The program is not alone in there: we and its files count, too.
+        Source::Cgroup(file) if budget_bytes >= limit.bytes => Some(format!(
+            "warning: the budget of {budget} is not below the {there_is} that '{}' allows: the kernel may end the program before \
+             uswap swaps",
+            file.display()
+        )),
+        _ => None,
     }
 }
 
@@ -359,5 +393,22 @@ fn describe(supervisor: &Supervisor, runnable: &Runnable) {
             area.config.priority,
             if area.config.direct { "direct I/O" } else { "buffered I/O" },
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_that_is_not_below_a_limit_is_warned_of() {
+        let of = |source| MemoryLimit { bytes: 64 << 20, source };
+        let container = of(Source::Cgroup("/sys/fs/cgroup/memory.max".into()));
+        let line = more_than_there_is(64 << 20, &container).unwrap();
+        assert!(line.contains("64.0 MiB that '/sys/fs/cgroup/memory.max' allows"), "{line}");
+        assert!(more_than_there_is(80 << 20, &container).is_some());
+        assert_eq!(more_than_there_is(63 << 20, &container), None);
+        assert!(more_than_there_is(65 << 20, &of(Source::Machine)).unwrap().contains("that the machine has"));
+        assert_eq!(more_than_there_is(64 << 20, &of(Source::Machine)), None);
     }
 }

@@ -6,9 +6,10 @@
 
 use uswap_sys::launch::SignalInfo;
 
-/// Read from a signalfd. The stop signals are not among them but for TSTP: TTIN and TTOU are about us reading the
-/// terminal, which we never do.
-pub const WATCHED: [i32; 17] = [
+/// Those that are known by name. The stop signals are not among them but for two: TSTP, and TTOU, which also has to be
+/// blocked, or a line of ours would stop us on a terminal with `stty tostop`. TTIN stops us with the whole job, as it
+/// should.
+const NAMED: [i32; 18] = [
     libc::SIGCHLD,
     libc::SIGTERM,
     libc::SIGINT,
@@ -21,6 +22,7 @@ pub const WATCHED: [i32; 17] = [
     libc::SIGALRM,
     libc::SIGPIPE,
     libc::SIGTSTP,
+    libc::SIGTTOU,
     libc::SIGVTALRM,
     libc::SIGPROF,
     libc::SIGIO,
@@ -28,13 +30,30 @@ pub const WATCHED: [i32; 17] = [
     libc::SIGURG,
 ];
 
-/// Whether a signal is to be passed on. `from_tree`: the sender is one of the processes that we run.
-pub fn is_to_be_forwarded(info: &SignalInfo, from_tree: bool) -> bool {
-    info.signal != libc::SIGCHLD && !info.from_kernel && !from_tree
+/// What the terminal sends to the whole foreground group.
+const OF_THE_TERMINAL: [i32; 7] =
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTOU, libc::SIGHUP, libc::SIGWINCH, libc::SIGCONT];
+
+/// What is read from a signalfd: those above, and the real-time signals, which would end us as well.
+pub fn watched() -> Vec<i32> {
+    NAMED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).collect()
 }
 
-/// Whether this stop of the program is one that the shell does to a whole job: then we stop as well, or the shell
-/// would wait for ever.
+/// Whether a signal is to be passed on. `from_tree`: the sender is one of the processes that we run. What comes from
+/// ourselves is the kernel's answer to our own writing (SIGPIPE). What the kernel sends besides the terminal's signals is
+/// for this process alone, such as the alarm that somebody set before we were executed.
+pub fn is_to_be_forwarded(info: &SignalInfo, from_tree: bool) -> bool {
+    let from_terminal = info.from_kernel && OF_THE_TERMINAL.contains(&info.signal);
+    let from_ourselves = info.sender_pid == std::process::id() && !info.from_kernel;
+    info.signal != libc::SIGCHLD && !from_terminal && !from_ourselves && !from_tree
+}
+
+/// Whether this signal, when it comes to us, says that the whole job is to stop.
+pub fn asks_for_job_stop(signal: i32) -> bool {
+    [libc::SIGTSTP, libc::SIGTTOU].contains(&signal)
+}
+
+/// Whether this stop of the program is one that the shell does to a whole job.
 pub fn is_job_stop(signal: i32) -> bool {
     [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal)
 }
@@ -50,5 +69,8 @@ mod tests {
         assert!(!is_to_be_forwarded(&sent(libc::SIGINT, true), false), "a key");
         assert!(!is_to_be_forwarded(&sent(libc::SIGUSR1, false), true), "kill 0");
         assert!(!is_to_be_forwarded(&sent(libc::SIGCHLD, false), false));
+        assert!(is_to_be_forwarded(&sent(libc::SIGALRM, true), false), "a timer from before the exec");
+        let ours = SignalInfo { sender_pid: std::process::id(), ..sent(libc::SIGPIPE, false) };
+        assert!(!is_to_be_forwarded(&ours, false), "nobody reads what we write");
     }
 }

@@ -32,6 +32,7 @@ use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
 use super::watchdog::{OnStall, Watchdog, Watched};
 use crate::failure::{OURS, say};
+use crate::stderr;
 use crate::swap_area::OpenArea;
 
 /// How often usage is sampled.
@@ -42,6 +43,12 @@ const FORK_CHECK_EVERY: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(50);
 /// How long processes that have not said hello may take to, or to end.
 const GRACE_FOR_UNKNOWN: Duration = Duration::from_millis(300);
+/// How long after it connected a process has time to say hello, which it does at once.
+const TIME_FOR_HELLO: Duration = Duration::from_secs(5);
+/// So many connections of other users may be silent at a time.
+const STRANGERS_OF_OTHERS_MAX: usize = 64;
+/// How long the main program has time to say hello, before the user is told that it may have no budget.
+const TIME_TO_JOIN: Duration = Duration::from_secs(10);
 
 /// How the main program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +84,27 @@ struct Member {
     pidfd: OwnedFd,
     connection: Option<OwnedFd>,
     uffds: Vec<OwnedFd>,
+}
+
+/// Somebody who has connected. The name of our socket is no secret, so it may be anybody.
+struct Stranger {
+    id: u64,
+    connection: OwnedFd,
+    since: Instant,
+    /// A process of another user than ours: one of the tree that has become somebody else, or none of it.
+    of_others: bool,
+}
+
+impl Stranger {
+    fn new(id: u64, connection: OwnedFd) -> Stranger {
+        let ours = rustix::process::geteuid().as_raw();
+        let of_others = launch::peer_user(connection.as_fd()).is_ok_and(|(user, _)| user != ours);
+        Stranger { id, connection, since: Instant::now(), of_others }
+    }
+
+    fn is_late(&self) -> bool {
+        self.since.elapsed() > TIME_FOR_HELLO
+    }
 }
 
 /// What all processes share.
@@ -129,12 +157,16 @@ pub struct Supervisor {
     kept: KeptMemory,
     next_id: u64,
     /// Connected, but have not said hello.
-    strangers: Vec<(u64, OwnedFd)>,
+    strangers: Vec<Stranger>,
     listening: bool,
     main: Option<u32>,
+    /// When it was, as long as it has not said hello.
+    main_started: Option<Instant>,
     ending: Option<Ending>,
     /// The agent of the main program says that it ends it.
     ended_by_us: bool,
+    /// A signal that stops a whole job has come to us.
+    job_is_to_stop: bool,
     /// The largest usage so far.
     pub peaks: Peaks,
     /// The tree as it is seen from outside.
@@ -191,8 +223,10 @@ impl Supervisor {
             strangers: Vec::new(),
             listening: true,
             main: None,
+            main_started: None,
             ending: None,
             ended_by_us: false,
+            job_is_to_stop: false,
             peaks: Peaks::default(),
             outside: Outside::new(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
@@ -212,6 +246,7 @@ impl Supervisor {
     /// Serves until the main program, our child with this pid, has ended.
     pub fn until_main_ends(&mut self, main: u32) -> Ending {
         self.main = Some(main);
+        self.main_started = Some(Instant::now());
         loop {
             self.turn(SAMPLE_EVERY);
             if let Some(ending) = self.ending {
@@ -227,7 +262,7 @@ impl Supervisor {
         loop {
             self.reap_children();
             // Orphans are our children by now, and some may be between fork or exec and their hello.
-            let unknown = !self.strangers.is_empty() || self.unknown_children() > 0;
+            let unknown = !self.strangers.iter().all(Stranger::is_late) || self.unknown_children() > 0;
             let nobody = self.members.is_empty() && self.kept.is_empty();
             let grace = match (unknown, nobody) {
                 (false, true) => return false,
@@ -239,6 +274,15 @@ impl Supervisor {
                 return !nobody;
             }
             self.turn(Duration::from_millis(5));
+        }
+    }
+
+    /// Says once that the main program has never joined, also to who asked for quiet: nothing bounds its memory. Its loader
+    /// may have been unable to load the agent, which is a line of its own, and no reason for it not to go on.
+    fn miss_main(&mut self) {
+        if self.main.is_some() && self.main_started.is_some_and(|started| started.elapsed() > TIME_TO_JOIN) {
+            self.main_started = None;
+            say("the program has not joined its group: it runs without a budget (see uswap doctor)");
         }
     }
 
@@ -260,7 +304,7 @@ impl Supervisor {
     /// Serves until the last process has ended. For the process that stays behind for daemons: its signals are its
     /// own.
     pub fn until_all_end(&mut self) -> io::Result<()> {
-        self.signals = SignalFd::new(&signals::WATCHED)?;
+        self.signals = SignalFd::new(&signals::watched())?;
         while !self.is_alone() {
             self.turn(SAMPLE_EVERY);
         }
@@ -269,7 +313,11 @@ impl Supervisor {
 
     /// The last messages of the agents, and a last sample.
     pub fn finish(&mut self) {
+        let until = Instant::now() + stderr::LAST_WORDS;
         self.relay_messages();
+        while !stderr::flush() && stderr::drain(until.saturating_duration_since(Instant::now())) {
+            self.relay_messages();
+        }
         self.peaks.sample(&self.shared.group);
         if let Some(line) = self.outside.squeezed(&self.shared.group, true) {
             self.tell(line);
@@ -287,18 +335,21 @@ impl Supervisor {
     }
 
     fn is_alone(&self) -> bool {
-        self.members.is_empty() && self.strangers.is_empty() && self.kept.is_empty()
+        self.members.is_empty() && self.strangers.iter().all(Stranger::is_late) && self.kept.is_empty()
     }
 
     /// Waits for something to happen, and handles it.
     fn turn(&mut self, at_most: Duration) {
         let mut ready = Vec::new();
         {
-            let mut sources = vec![(Source::Signals, self.signals.as_fd()), (Source::Messages, self.messages.as_fd())];
+            let mut sources = vec![(Source::Signals, self.signals.as_fd())];
+            if stderr::flush() {
+                sources.push((Source::Messages, self.messages.as_fd()));
+            }
             if self.listening {
                 sources.push((Source::Listener, self.listener.as_fd()));
             }
-            sources.extend(self.strangers.iter().map(|(id, fd)| (Source::Stranger(*id), fd.as_fd())));
+            sources.extend(self.strangers.iter().map(|s| (Source::Stranger(s.id), s.connection.as_fd())));
             for member in &self.members {
                 if let Some(connection) = &member.connection {
                     sources.push((Source::Connection(member.id), connection.as_fd()));
@@ -338,6 +389,8 @@ impl Supervisor {
         if self.watchdog.is_due() {
             self.watch();
         }
+        self.forget_late_strangers();
+        self.miss_main();
     }
 
     // Stalls.
@@ -353,7 +406,7 @@ impl Supervisor {
         });
         let Some(text) = self.watchdog.look(watched, self.on_stall == OnStall::Dump) else { return };
         // Also for who asked for quiet: nothing else will be said.
-        let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+        stderr::write(text.as_bytes());
         if self.on_stall == OnStall::Kill {
             say("the tree is ended, because its pages do not come (--on-stall kill)");
             self.stalled = true;
@@ -384,6 +437,7 @@ impl Supervisor {
             if info.signal == libc::SIGCHLD {
                 continue;
             }
+            self.job_is_to_stop |= signals::asks_for_job_stop(info.signal);
             let from_tree = info.sender_pid != 0
                 && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
             if let Some(main) = self.main
@@ -417,9 +471,22 @@ impl Supervisor {
                     (false, false) => Ending::Signaled(signal),
                 });
             } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
-                // Ctrl-Z: the shell waits for us to stop. SIGCONT comes to us as to the program.
-                launch::stop_self();
+                self.stop_with_job(pid);
             }
+        }
+    }
+
+    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. But one that was stopped alone,
+    /// with nobody who waits at a terminal, is continued alone as well, and we have to be there when it ends.
+    fn stop_with_job(&mut self, main: u32) {
+        // Ours may have come after the last look.
+        self.handle_signals();
+        let foreground = || {
+            let (group, foreground) = job_of(std::process::id())?;
+            Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
+        };
+        if std::mem::take(&mut self.job_is_to_stop) || foreground() == Some(true) {
+            launch::stop_self();
         }
     }
 
@@ -434,11 +501,14 @@ impl Supervisor {
 
     // Messages.
 
+    /// What there is no room for stays in the pipe: the agents do not wait for it.
     fn relay_messages(&self) {
         let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = rustix::io::read(&self.messages, &mut buffer) {
+        while stderr::flush()
+            && let Ok(count @ 1..) = rustix::io::read(&self.messages, &mut buffer)
+        {
             // Who asked for quiet gets only what must be seen: the agents know.
-            let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..count]);
+            stderr::write(&buffer[..count]);
         }
     }
 
@@ -455,7 +525,8 @@ impl Supervisor {
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(connection) => {
                     let id = self.new_id();
-                    self.strangers.push((id, connection));
+                    self.strangers.push(Stranger::new(id, connection));
+                    self.make_room_for_strangers();
                 }
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
@@ -468,16 +539,37 @@ impl Supervisor {
         }
     }
 
+    /// The oldest of other users go when there are too many, but not before it has been looked whether they have just said
+    /// hello.
+    fn make_room_for_strangers(&mut self) {
+        while self.strangers.iter().filter(|stranger| stranger.of_others).count() > STRANGERS_OF_OTHERS_MAX {
+            let oldest = self.strangers.iter().find(|stranger| stranger.of_others).map(|stranger| stranger.id);
+            let Some(oldest) = oldest else { return };
+            self.greet(oldest);
+            self.strangers.retain(|stranger| stranger.id != oldest);
+        }
+    }
+
+    /// Those of other users who are late go. One of our own user may have been stopped before its hello, and does no harm.
+    fn forget_late_strangers(&mut self) {
+        let late = |stranger: &Stranger| stranger.of_others && stranger.is_late();
+        let ids: Vec<u64> =
+            self.strangers.iter().filter(|stranger| late(stranger)).map(|stranger| stranger.id).collect();
+        ids.iter().for_each(|id| self.greet(*id));
+        self.strangers.retain(|stranger| !late(stranger));
+    }
+
     /// A stranger says hello, or goes away.
     fn greet(&mut self, id: u64) {
-        let Some(at) = self.strangers.iter().position(|(stranger, _)| *stranger == id) else {
+        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else {
             return;
         };
-        let message = match protocol::receive(&self.strangers[at].1) {
+        let message = match protocol::receive(&self.strangers[at].connection) {
             Ok(Received::Nothing) => return,
             other => other,
         };
-        let (id, connection) = self.strangers.swap_remove(at);
+        // The oldest stay in front.
+        let Stranger { id, connection, .. } = self.strangers.remove(at);
         let refuse = |refusal| {
             let _ = protocol::send(&connection, &Message::Refused(refusal), &[]);
         };
@@ -515,6 +607,9 @@ impl Supervisor {
         })?;
         if pid == 0 {
             return Err(Refusal::Invisible);
+        }
+        if self.main == Some(pid) {
+            self.main_started = None;
         }
         // The same process with a new program, or a new process with the pid of one that has just ended. Either
         // way, what was there is no more.
@@ -752,6 +847,15 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     (state != "Z").then_some(parent)
+}
+
+/// The process group of a process, and the one in the foreground of its terminal, if it has one.
+fn job_of(pid: u32) -> Option<(i32, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid pgrp session tty_nr tpgid ...
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(2);
+    let group = fields.next()?.parse().ok()?;
+    Some((group, fields.nth(2)?.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -309,9 +309,12 @@ impl Candidate<'_> {
         // 2. What we make is marked as swap, in all its length.
         let length = self.length.max(self.bytes);
         let foreign = self.formatted.as_ref().is_some_and(|header| !header.ours);
+        if self.kind.is_file() {
+            // The limit is also on what is written into a file that has this length already.
+            may_be_as_large_as(if foreign { self.bytes } else { length })?;
+        }
         if !foreign {
             if self.kind.is_file() && length > self.length {
-                may_be_as_large_as(length)?;
                 self.file.set_len(length).map_err(failed)?;
             }
             let uuid = crate::random::bytes().map_err(failed)?;
