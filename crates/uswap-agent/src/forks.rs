@@ -25,7 +25,7 @@ static FORKING: RawLock = RawLock::new();
 static HOLDER: AtomicU32 = AtomicU32::new(0);
 /// The holder called the wrapper below, which learns whether there is a child.
 static WRAPPED: AtomicBool = AtomicBool::new(false);
-/// The holder's signal mask as it was before it began to hold signals back; `IS_MASKED`: there is one.
+/// The signal mask, as it was before, of a holder that has not called the wrapper; `IS_MASKED`: there is one.
 static MASK: AtomicU64 = AtomicU64::new(0);
 /// See `MASK`.
 static IS_MASKED: AtomicBool = AtomicBool::new(false);
@@ -101,11 +101,11 @@ fn thread_id() -> u32 {
 }
 
 /// From here on no handler of a signal runs in this thread: it may fork as well, and in the child it would find zeros where
-/// pages are swapped out.
-fn take(wrapped: bool) {
+/// pages are swapped out. Gives the mask as it was.
+fn take() -> Option<u64> {
     let mask = thread::hold_signals_back();
     FORKING.lock();
-    holds(wrapped, mask);
+    mask
 }
 
 fn holds(wrapped: bool, mask: Option<u64>) {
@@ -190,7 +190,7 @@ unsafe extern "C" fn prepare() {
         return;
     }
     if HOLDER.load(Relaxed) != thread_id() {
-        take(false);
+        holds(false, take());
     }
     POST.fork.prepare(&POST, thread_id());
     if !ENGINE.load(Acquire).is_null() {
@@ -273,7 +273,20 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         }
         return pid;
     }
-    take(true);
+    // Not before all is over: handlers of the program's for forks may have kept the mask, to set it again.
+    let mask = take();
+    holds(true, None);
+    // SAFETY: the caller's promise.
+    let pid = unsafe { followed(real) };
+    keep_errno(|| thread::let_signals_come(mask));
+    pid
+}
+
+/// A fork by `real`, which is libc's, with signals held back.
+///
+/// # Safety
+/// As for fork(2).
+unsafe fn followed(real: Fork) -> libc::pid_t {
     if !POST.fork.has_memory(&POST) {
         let_go();
         // SAFETY: errno is this thread's own.

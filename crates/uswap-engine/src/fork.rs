@@ -109,13 +109,23 @@ impl ForkPost {
     /// Monitor: from here on, forks are announced to it. `threads`: the engine's.
     pub(crate) fn monitor_wakes(&self, threads: &[u32]) {
         while !self.awake.lock_within(LOOK_AGAIN) {
-            self.look_after_the_forker(threads);
+            let mut has_locked = false;
+            self.look_after_the_forker(threads, || {
+                has_locked = self.awake.try_lock();
+                !has_locked
+            });
+            if has_locked {
+                return;
+            }
         }
     }
 
-    /// A thread that is ended in fork, as a seccomp filter may, leaves libc's locks and ours held for ever.
-    fn look_after_the_forker(&self, threads: &[u32]) {
-        if last_thread::has_ended(self.forker.load(Relaxed)) {
+    /// A thread that is ended in fork, as a seccomp filter may, leaves libc's locks and ours held for ever. `is_under_way`: asked
+    /// after it has been seen to have ended, for it may have been through with its fork.
+    fn look_after_the_forker(&self, threads: &[u32], is_under_way: impl FnOnce() -> bool) {
+        let forker = self.forker.load(Relaxed);
+        // The next one says who it is before it begins.
+        if last_thread::has_ended(forker) && is_under_way() && self.forker.load(Relaxed) == forker {
             end_with_the_program(threads);
             report::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
         }
@@ -514,7 +524,7 @@ impl Monitor {
             match state.load() {
                 READY => {
                     if state.wait(READY, Some(LOOK_AGAIN)) == Waited::TimedOut {
-                        self.post.fork.look_after_the_forker(&self.threads);
+                        self.post.fork.look_after_the_forker(&self.threads, || state.load() == READY);
                     }
                 }
                 other => return other == FORKED,

@@ -37,17 +37,35 @@ pub fn is_program_over(mine: &[u32]) -> io::Result<bool> {
 }
 
 /// Whether this thread of the process has ended; not if that cannot be told: in a nested pid namespace threads have other
-/// numbers than in the /proc that is looked at.
+/// numbers than in the /proc that is looked at, and a child of vfork is a thread of another process.
 pub fn has_ended(tid: u32) -> bool {
-    let is_told = || matches!(look_unless_gone(rustix::thread::gettid().as_raw_nonzero().get() as u32), Ok(Some(_)));
-    matches!(look_unless_gone(tid), Ok(None)) && is_told()
+    match look_at(tid) {
+        Ok(stat) => is_over(&stat),
+        Err(error) => {
+            is_gone(&error) && is_nobody(tid) && look_at(rustix::thread::gettid().as_raw_nonzero().get() as u32).is_ok()
+        }
+    }
+}
+
+fn is_over(stat: &ThreadStat) -> bool {
+    matches!(stat.state, b'Z' | b'X')
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Whether no process has a thread of this number.
+fn is_nobody(tid: u32) -> bool {
+    let tid = rustix::process::Pid::from_raw(tid as i32);
+    tid.is_some_and(|tid| rustix::process::test_kill_process(tid) == Err(rustix::io::Errno::SRCH))
 }
 
 /// None of one that has ended, whether it is still listed or not.
 fn look_unless_gone(tid: u32) -> io::Result<Option<ThreadStat>> {
     match look_at(tid) {
-        Ok(stat) if matches!(stat.state, b'Z' | b'X') => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Ok(stat) if is_over(&stat) => Ok(None),
+        Err(error) if is_gone(&error) => Ok(None),
         stat => stat.map(Some),
     }
 }
