@@ -119,6 +119,46 @@ static void handler_in_the_child(void)
 	}
 }
 
+/* --- handlers for forks that keep the signal mask --- */
+
+static sigset_t saved_mask;
+
+static void blocks_all(void)
+{
+	sigset_t all;
+	sigfillset(&all);
+	MUST(pthread_sigmask(SIG_BLOCK, &all, &saved_mask) == 0);
+}
+
+static void sets_again(void) { MUST(pthread_sigmask(SIG_SETMASK, &saved_mask, NULL) == 0); }
+
+static void is_unmasked(const char *who)
+{
+	sigset_t now_blocked;
+	MUST(pthread_sigmask(SIG_BLOCK, NULL, &now_blocked) == 0);
+	for (int signal = 1; signal < 65; signal++)
+		if (sigismember(&now_blocked, signal) == 1)
+			bad("signal %d is blocked in the %s", signal, who);
+}
+
+static void masks_of_handlers_nest(void)
+{
+	char *big = map(HELD);
+	fill(big, HELD, 67);
+	for (int round = 0; round < 2; round++) {
+		push_out(big, HELD, "before the fork");
+		pid_t child = fork();
+		MUST(child >= 0);
+		if (child == 0) {
+			is_unmasked("child");
+			_exit(0);
+		}
+		is_unmasked("parent");
+		MUST(child_of(child) == 0);
+		MUST(pthread_atfork(blocks_all, sets_again, sets_again) == 0);
+	}
+}
+
 /* --- threads that are gone at once, with where their identity was --- */
 
 static void *unmaps(void *identity)
@@ -355,6 +395,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "handler-forks", handler_forks_too },
 		{ "handler-in-the-child", handler_in_the_child },
+		{ "masks", masks_of_handlers_nest },
 		{ "thread-gone", thread_gone_at_once },
 		{ "thread-ends", threads_end_in_all_ways },
 		{ "guards-over-a-hole", guards_over_a_hole },

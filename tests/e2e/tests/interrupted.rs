@@ -38,6 +38,12 @@ fn a_handler_that_runs_in_the_child_at_once() {
     interrupted("handler-in-the-child");
 }
 
+/// As those of libraries do; ours must neither give back too early what they blocked nor leave blocked what they set again.
+#[test]
+fn handlers_for_forks_that_set_the_signal_mask_again() {
+    interrupted("masks");
+}
+
 #[test]
 fn threads_that_are_gone_before_their_maker_goes_on() {
     interrupted("thread-gone");
