@@ -3,6 +3,8 @@
 //! Nobody follows such a fork, and adopted memory carries MADV_DONTFORK so that its child does not have it at all. But while
 //! another thread forks by libc that mark is off: a child made in that moment would read zeros where pages are swapped out. So
 //! these forks and those of libc exclude each other. System calls in a program's own machine code are not seen.
+//!
+//! mremap and discards that come by `syscall` give way to faults, as those by libc's functions do.
 
 #![allow(unsafe_code)]
 
