@@ -2,9 +2,9 @@
 //!
 //! A thread that ends clears its tid in its control block and wakes whoever joins it (CLONE_CHILD_CLEARTID). For a task that
 //! is ending the kernel takes no userfault: the write to a page that is swapped out just fails, and the joiner waits for
-//! ever. So these pages stay in memory: one for each thread, which tells of itself before it begins (the agent's `threads.rs`). (Restartable sequences,
-//! glibc 2.35 and later, have the kernel touch the same page at each change of threads; so the page is rarely out.) A page is
-//! never taken off the list; glibc uses the stacks of ended threads again, and what has become of one otherwise is a page
+//! ever. So these pages stay in memory: one for each thread, which tells of itself before it begins (the agent's
+//! `threads.rs`). (Restartable sequences, glibc 2.35 and later, have the kernel touch the same page at each change of threads;
+//! so the page is rarely out.) A page is never taken off the list; glibc uses the stacks of ended threads again, and what has become of one otherwise is a page
 //! that stays.
 
 use std::sync::atomic::{AtomicUsize, Ordering::*};
