@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(4);
 /// Not while so few pages more are resident than the books know of, in pages: reading the maps costs a process 0.1 to 0.2 ms.
 const PAGES: u64 = 128;
+/// The same past the limit.
+const PAGES_URGENT: u64 = 16;
 /// But so often at least: pages that leave memory which is not adopted hide others that come.
 const EVERY_MAX: Duration = Duration::from_millis(20);
 /// Looking in vain takes at most one part in this many of the monitor's time.
@@ -50,7 +52,8 @@ impl AdoptionPace {
     pub fn is_due(&mut self, urgent: bool, is_likely: bool, unmanaged: u64) -> bool {
         self.unmanaged = self.unmanaged.min(unmanaged);
         let since = self.ended.elapsed();
-        let is_likely = is_likely || unmanaged > self.unmanaged + PAGES;
+        let pages = if urgent { PAGES_URGENT } else { PAGES };
+        let is_likely = is_likely || unmanaged > self.unmanaged + pages;
         since >= self.pause(urgent) && (is_likely || since > EVERY_MAX)
     }
 }

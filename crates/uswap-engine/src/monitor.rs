@@ -43,6 +43,11 @@ const CACHED_SHARE: u64 = 20;
 const GOAL_STAYS: Duration = Duration::from_millis(50);
 /// How long reclaim rests while only the writer has something to do: what a program fills meanwhile at 1 GiB/s is little.
 const AWAIT_WRITER: Duration = Duration::from_micros(200);
+/// The same past the limit, while the program grows: it never waits for room as long as each piece that it maps is full before
+/// it is adopted (a heap that grows by 128 KiB at a time).
+const AWAIT_WRITER_IN_GROWTH: Duration = Duration::from_micros(10);
+/// Programs grow by fits and starts.
+const GROWTH_LASTS: Duration = Duration::from_millis(10);
 /// After a reclaim that found nothing.
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
@@ -383,6 +388,7 @@ impl Monitor {
     pub(crate) fn reclaim_while(&mut self, engine: &Engine, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
         let (mut fruitless, mut only_broken) = (0, 0);
         let mut shared = false;
+        let (mut seen, mut grew) = (u64::MAX, None::<Instant>);
         let mut written = 0;
         let _ = engine.writer.progress(&mut written);
         self.fruitless = false;
@@ -402,6 +408,11 @@ impl Monitor {
                 self.looked_at_all = Instant::now();
             }
             let urgent = usage.mine > marks.limit;
+            if usage.mine > seen {
+                grew = Some(Instant::now());
+            }
+            seen = usage.mine;
+            let grows = urgent && grew.is_some_and(|since| since.elapsed() < GROWTH_LASTS);
             // Only the monitor ends the sharing of a fork; others would look at the same pages in vain.
             if urgent && !shared {
                 engine.call.make();
@@ -421,11 +432,11 @@ impl Monitor {
             match engine.writer.progress(&mut written) {
                 Progress::Made => {
                     (fruitless, only_broken) = (0, 0);
-                    self.await_writer(posted);
+                    self.await_writer(posted, grows);
                     continue;
                 }
                 Progress::Awaited if broken == 0 => {
-                    self.await_writer(posted);
+                    self.await_writer(posted, grows);
                     continue;
                 }
                 Progress::Awaited | Progress::None => {}
@@ -444,8 +455,9 @@ impl Monitor {
     }
 
     /// `posted`: what was posted before the round that found nothing to do here.
-    fn await_writer(&self, posted: u32) {
-        let _ = self.post.wake.wait(posted, Some(AWAIT_WRITER));
+    fn await_writer(&self, posted: u32, grows: bool) {
+        let patience = if grows { AWAIT_WRITER_IN_GROWTH } else { AWAIT_WRITER };
+        let _ = self.post.wake.wait(posted, Some(patience));
     }
 
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's

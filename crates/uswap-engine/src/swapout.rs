@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::mm::MprotectFlags;
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
@@ -28,6 +28,11 @@ use crate::store::IoOutcome;
 
 /// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
 const STALL_WAITS: u32 = 100;
+/// How long it waits at most while the writer gets on: a slow disk must not let programs grow that never see a fault (a heap
+/// grows by memory that is not adopted yet), and whoever waits holds up others.
+const WRITER_AWAITED: Duration = Duration::from_millis(250);
+/// How often it looks meanwhile.
+const WRITER_LOOK: Duration = Duration::from_micros(200);
 /// Rounds of reclaim of a handler after each fault that it has served.
 const ROUNDS_AFTER_FAULT: u32 = 4;
 /// Free frames beyond the reserve that are worth a system call.
@@ -99,13 +104,28 @@ impl Engine {
             }
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.
-            if waits >= STALL_WAITS || self.meter.fruitless.load(Relaxed) {
+            if self.meter.fruitless.load(Relaxed) {
                 return;
             }
-            waits += 1;
-            self.post.ring();
-            crate::handler::pause();
+            if waits < STALL_WAITS {
+                waits += 1;
+                self.post.ring();
+                crate::handler::pause();
+            } else if self.has_writer_to_wait_for(begun) {
+                std::thread::sleep(WRITER_LOOK);
+            } else {
+                return;
+            }
         }
+    }
+
+    /// Whether a fault that has waited since `begun` goes on waiting, for a write. Not while an event or a fork needs the
+    /// handler.
+    fn has_writer_to_wait_for(&self, begun: Instant) -> bool {
+        self.writer.is_getting_on()
+            && begun.elapsed() < WRITER_AWAITED
+            && !self.uffd.is_changing()
+            && !self.post.fork.is_requested()
     }
 
     /// After a fault has been served: near the limit the monitor is called, which reclaims while the program goes on; where

@@ -5,12 +5,16 @@
 //! does whole rounds of reclaim beside it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
 
 use uswap_sys::futex::Word;
 use uswap_sys::thread;
 
 use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
+
+/// A write that takes longer is not waited for: the device may hang.
+const SLOW_WRITE: Duration = Duration::from_millis(100);
 
 /// A call for the writer.
 pub(crate) struct Writer {
@@ -22,6 +26,9 @@ pub(crate) struct Writer {
     at_work: AtomicBool,
     /// Pages that it has stored or given back.
     pages: AtomicU64,
+    /// When it began with what it does now, in milliseconds since `made`.
+    begun_ms: AtomicU64,
+    made: Instant,
 }
 
 /// What the writer has done since it was last asked.
@@ -36,12 +43,14 @@ pub(crate) enum Progress {
 }
 
 impl Writer {
-    pub const fn new() -> Writer {
+    pub fn new() -> Writer {
         Writer {
             present: AtomicBool::new(false),
             calls: Word::new(0),
             at_work: AtomicBool::new(false),
             pages: AtomicU64::new(0),
+            begun_ms: AtomicU64::new(0),
+            made: Instant::now(),
         }
     }
 
@@ -53,9 +62,20 @@ impl Writer {
     /// There is something to write.
     pub fn call(&self) {
         if !self.at_work.swap(true, AcqRel) {
+            self.begins();
             self.calls.atomic().fetch_add(1, AcqRel);
             self.calls.wake_all();
         }
+    }
+
+    fn begins(&self) {
+        self.begun_ms.store(self.made.elapsed().as_millis() as u64, Relaxed);
+    }
+
+    /// Whether there will be room soon: it is at work, and what it does has not taken long yet.
+    pub fn is_getting_on(&self) -> bool {
+        let since = Duration::from_millis(self.begun_ms.load(Relaxed));
+        self.at_work.load(Relaxed) && self.made.elapsed().saturating_sub(since) < SLOW_WRITE
     }
 
     /// `seen`: what this had counted before.
@@ -101,6 +121,7 @@ impl Engine {
         if self.is_hopeless() || self.meter.used() <= self.meter.low.load(Relaxed) {
             return false;
         }
+        self.writer.begins();
         let round = self.reclaim_round(worker, self.is_over_limit());
         self.meter.freed(round.trashed);
         self.writer.pages.fetch_add(round.stored + round.written_back + round.trashed, Relaxed);
@@ -122,6 +143,20 @@ mod tests {
         writer.at_work.store(false, Release);
         assert_eq!(writer.progress(&mut seen), Progress::Made);
         assert_eq!(writer.progress(&mut seen), Progress::None);
+    }
+
+    #[test]
+    fn a_write_that_takes_long_is_not_waited_for() {
+        let mut writer = Writer::new();
+        assert!(!writer.is_getting_on(), "it has not been called");
+        writer.call();
+        assert!(writer.is_getting_on());
+        writer.made -= SLOW_WRITE;
+        assert!(!writer.is_getting_on());
+        writer.call();
+        assert!(!writer.is_getting_on(), "it is still at the same");
+        writer.begins();
+        assert!(writer.is_getting_on());
     }
 
     #[test]
