@@ -13,6 +13,8 @@ const PAGES_URGENT: u64 = 16;
 const EVERY_MAX: Duration = Duration::from_millis(20);
 /// Looking in vain takes at most one part in this many of the monitor's time.
 const COST: u32 = 8;
+/// The same past the limit.
+const COST_URGENT: u32 = 2;
 
 /// What the last look came to, and when the next one is due.
 pub(crate) struct AdoptionPace {
@@ -42,7 +44,7 @@ impl AdoptionPace {
     /// Until the next look, at least.
     fn pause(&self, urgent: bool) -> Duration {
         if urgent {
-            return self.took;
+            return self.took * if self.found { 1 } else { COST_URGENT };
         }
         (self.took * if self.found { 1 } else { COST }).max(EVERY)
     }

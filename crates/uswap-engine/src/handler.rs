@@ -151,7 +151,7 @@ impl Engine {
             }
             self.count(Counter::Pgfault, 1);
             self.member.slot().serves(worker.number, fault.page.address());
-            self.wait_for_room(worker);
+            self.wait_for_room(&fault, worker);
             let served = match self.answer(&fault) {
                 Answer::Served(served) => served,
                 Answer::Load(plan) if plan.reads_area() => {

@@ -27,7 +27,7 @@ use crate::member::{Member, Rendezvous};
 use crate::page_references;
 use crate::post::Post;
 use crate::protocol::{Client, Kind};
-use crate::scale::{Growth, Scale};
+use crate::scale::{Growth, Scale, Spurt};
 use crate::whole_mappings;
 use crate::writer::Progress;
 
@@ -46,8 +46,6 @@ const AWAIT_WRITER: Duration = Duration::from_micros(200);
 /// The same past the limit, while the program grows: it never waits for room as long as each piece that it maps is full before
 /// it is adopted (a heap that grows by 128 KiB at a time).
 const AWAIT_WRITER_IN_GROWTH: Duration = Duration::from_micros(10);
-/// Programs grow by fits and starts.
-const GROWTH_LASTS: Duration = Duration::from_millis(10);
 /// After a reclaim that found nothing.
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
@@ -388,11 +386,12 @@ impl Monitor {
     pub(crate) fn reclaim_while(&mut self, engine: &Engine, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
         let (mut fruitless, mut only_broken) = (0, 0);
         let mut shared = false;
-        let (mut seen, mut grew) = (u64::MAX, None::<Instant>);
+        let mut spurt = Spurt::default();
         let mut written = 0;
         let _ = engine.writer.progress(&mut written);
         self.fruitless = false;
         loop {
+            let begun = Instant::now();
             let usage = self.usage();
             let Some(marks) = goal(&usage) else {
                 return self.set_meter(&usage, &usage.watermarks());
@@ -408,11 +407,7 @@ impl Monitor {
                 self.looked_at_all = Instant::now();
             }
             let urgent = usage.mine > marks.limit;
-            if usage.mine > seen {
-                grew = Some(Instant::now());
-            }
-            seen = usage.mine;
-            let grows = urgent && grew.is_some_and(|since| since.elapsed() < GROWTH_LASTS);
+            let grows = spurt.is_on(usage.mine, begun) && urgent && engine.writer.is_getting_on();
             // Only the monitor ends the sharing of a fork; others would look at the same pages in vain.
             if urgent && !shared {
                 engine.call.make();
@@ -432,11 +427,11 @@ impl Monitor {
             match engine.writer.progress(&mut written) {
                 Progress::Made => {
                     (fruitless, only_broken) = (0, 0);
-                    self.await_writer(posted, grows);
+                    self.await_writer(posted, grows.then(|| begun.elapsed()));
                     continue;
                 }
-                Progress::Awaited if broken == 0 => {
-                    self.await_writer(posted, grows);
+                Progress::Awaited if broken == 0 && !engine.is_hopeless() => {
+                    self.await_writer(posted, grows.then(|| begun.elapsed()));
                     continue;
                 }
                 Progress::Awaited | Progress::None => {}
@@ -454,9 +449,10 @@ impl Monitor {
         }
     }
 
-    /// `posted`: what was posted before the round that found nothing to do here.
-    fn await_writer(&self, posted: u32, grows: bool) {
-        let patience = if grows { AWAIT_WRITER_IN_GROWTH } else { AWAIT_WRITER };
+    /// `posted`: what was posted before the round that found nothing to do here. `took`: how long that took, if the program
+    /// grows past the limit meanwhile. Half of a processor is enough for that.
+    fn await_writer(&self, posted: u32, took: Option<Duration>) {
+        let patience = took.map_or(AWAIT_WRITER, |took| took.clamp(AWAIT_WRITER_IN_GROWTH, AWAIT_WRITER));
         let _ = self.post.wake.wait(posted, Some(patience));
     }
 

@@ -14,6 +14,10 @@ use crate::group::ProcessSlot;
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 /// The monitor may come so much too late, on a machine that is busy.
 const UNSEEN_MS: u64 = 8;
+/// Programs grow by fits and starts.
+const SPURT_LASTS: Duration = Duration::from_millis(10);
+/// Less growth than this, in pages within that time, is none: 25 MiB/s.
+const SPURT_PAGES: u64 = 64;
 
 /// Measures this process.
 pub(crate) struct Scale {
@@ -103,5 +107,45 @@ impl Growth {
     /// What it may fill before it is seen.
     pub fn unseen(&self) -> u64 {
         self.pages_per_ms * UNSEEN_MS
+    }
+}
+
+/// Whether the process grows at this moment, by what it has at each look.
+#[derive(Default)]
+pub struct Spurt {
+    /// The least that it had since this time.
+    least: Option<(u64, Instant)>,
+    grew: Option<Instant>,
+}
+
+impl Spurt {
+    /// It has `pages` at `now`.
+    pub fn is_on(&mut self, pages: u64, now: Instant) -> bool {
+        let (least, since) = *self.least.get_or_insert((pages, now));
+        if pages >= least + SPURT_PAGES {
+            self.grew = Some(now);
+        }
+        if pages <= least || pages >= least + SPURT_PAGES || now - since > SPURT_LASTS {
+            self.least = Some((pages, now));
+        }
+        self.grew.is_some_and(|grew| now - grew < SPURT_LASTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spurt_is_much_in_a_short_time_and_ends_soon() {
+        let (mut spurt, start) = (Spurt::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(!spurt.is_on(1000, at(0)));
+        assert!(!spurt.is_on(1000 + SPURT_PAGES - 1, at(1)));
+        assert!(spurt.is_on(1000 + SPURT_PAGES, at(2)));
+        assert!(spurt.is_on(1000, at(11)), "what leaves does not end it");
+        assert!(!spurt.is_on(1000, at(13)));
+        // One page in each 2 ms, for long.
+        assert!((7..500).all(|step| !spurt.is_on(1000 + step, at(2 * step))));
     }
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::mm::MprotectFlags;
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
 use uswap_core::{
-    AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, StoreJob, StoreResult, Stored, WritebackJob,
+    AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, PageState, StoreJob, StoreResult, Stored,
+    WritebackJob,
 };
 use uswap_sys::uffd::{Holes, Stop, Wake};
 use uswap_sys::{heap, private_memory};
@@ -87,31 +88,34 @@ impl Round {
 
 impl Engine {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
-    pub(crate) fn wait_for_room(&self, worker: &mut Worker) {
-        if !self.is_over_limit() || self.is_hopeless() {
+    ///
+    /// Others may have waited since it was read, and it does not wait as long again.
+    pub(crate) fn wait_for_room(&self, fault: &PendingFault, worker: &mut Worker) {
+        if !self.is_over_limit() || self.is_hopeless() || !self.takes_memory(fault.page) {
             return;
         }
+        let since = fault.since;
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
-        let (mut asking, begun) = (Asking::default(), Instant::now());
+        let mut asking = Asking::default();
         while self.is_over_limit() {
             // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
             if self.uffd.is_changing() {
-                asking.for_fault_of(begun);
+                asking.for_fault_of(since);
             }
             if self.reclaim_a_little(worker, true) {
                 continue;
             }
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.
-            if self.meter.fruitless.load(Relaxed) {
+            if self.meter.fruitless.load(Relaxed) || self.is_hopeless() {
                 return;
             }
             if waits < STALL_WAITS {
                 waits += 1;
                 self.post.ring();
                 crate::handler::pause();
-            } else if self.has_writer_to_wait_for(begun) {
+            } else if self.has_writer_to_wait_for(since) {
                 std::thread::sleep(WRITER_LOOK);
             } else {
                 return;
@@ -119,11 +123,15 @@ impl Engine {
         }
     }
 
-    /// Whether a fault that has waited since `begun` goes on waiting, for a write. Not while an event or a fork needs the
-    /// handler.
-    fn has_writer_to_wait_for(&self, begun: Instant) -> bool {
+    /// What comes back from its frame, or has come back, takes none.
+    fn takes_memory(&self, page: PageNumber) -> bool {
+        !matches!(self.core().pages().get(page), Some(PageState::InFrame { .. } | PageState::Resident { .. }))
+    }
+
+    /// Whether a fault that was read at `since` goes on waiting, for a write. Not while an event or a fork needs the handler.
+    fn has_writer_to_wait_for(&self, since: Instant) -> bool {
         self.writer.is_getting_on()
-            && begun.elapsed() < WRITER_AWAITED
+            && since.elapsed() < WRITER_AWAITED
             && !self.uffd.is_changing()
             && !self.post.fork.is_requested()
     }
@@ -372,7 +380,8 @@ impl Engine {
         }
         let leaves = worker.leaves_stores > 0 || worker.pool_gate.is_full() && self.areas.any_open();
         worker.leaves_stores = worker.leaves_stores.saturating_sub(1);
-        if leaves {
+        // Where nothing waits to be stored, a call would only pass for progress to come.
+        if leaves && self.core().swap_cache().cached_frames() > 0 {
             self.writer.call();
         }
         leaves
@@ -560,8 +569,8 @@ impl Engine {
         }
     }
 
-    /// Writes the oldest objects of the pool to areas while the pool is beyond its limit.
-    /// Writes pages of a pool that is too large to an area, or has the writer do so; returns how many were written here.
+    /// Writes the oldest pages of a pool that is too large to an area, or has the writer do so; returns how many were written
+    /// here.
     fn shrink_pool(&self, worker: &mut Worker) -> u64 {
         let (bytes, limit) = (self.pool.lock().pool_bytes() as u64, self.meter.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
@@ -569,7 +578,7 @@ impl Engine {
             if worker.writes {
                 return self.write_back(worker);
             }
-            self.writer.call();
+            self.writer.call_unless_in_vain();
         }
         0
     }

@@ -15,6 +15,8 @@ use crate::engine::{Engine, Entry, Worker};
 
 /// A write that takes longer is not waited for: the device may hang.
 const SLOW_WRITE: Duration = Duration::from_millis(100);
+/// How long a pool that could not be made smaller is left alone: the areas are full, or what is in it must stay.
+const IN_VAIN: Duration = Duration::from_millis(20);
 
 /// A call for the writer.
 pub(crate) struct Writer {
@@ -28,6 +30,8 @@ pub(crate) struct Writer {
     pages: AtomicU64,
     /// When it began with what it does now, in milliseconds since `made`.
     begun_ms: AtomicU64,
+    /// Until when it need not be called for the pool's sake, on the same clock.
+    in_vain_until_ms: AtomicU64,
     made: Instant,
 }
 
@@ -50,6 +54,7 @@ impl Writer {
             at_work: AtomicBool::new(false),
             pages: AtomicU64::new(0),
             begun_ms: AtomicU64::new(0),
+            in_vain_until_ms: AtomicU64::new(0),
             made: Instant::now(),
         }
     }
@@ -68,14 +73,30 @@ impl Writer {
         }
     }
 
+    /// The pool is too large. Not where there was nothing to do about it a moment ago: whoever waits would take the call for
+    /// progress to come.
+    pub fn call_unless_in_vain(&self) {
+        if self.now_ms() >= self.in_vain_until_ms.load(Relaxed) {
+            self.call();
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.made.elapsed().as_millis() as u64
+    }
+
     fn begins(&self) {
-        self.begun_ms.store(self.made.elapsed().as_millis() as u64, Relaxed);
+        self.begun_ms.store(self.now_ms(), Relaxed);
+    }
+
+    fn was_in_vain(&self) {
+        self.in_vain_until_ms.store(self.now_ms() + IN_VAIN.as_millis() as u64, Relaxed);
     }
 
     /// Whether there will be room soon: it is at work, and what it does has not taken long yet.
     pub fn is_getting_on(&self) -> bool {
-        let since = Duration::from_millis(self.begun_ms.load(Relaxed));
-        self.at_work.load(Relaxed) && self.made.elapsed().saturating_sub(since) < SLOW_WRITE
+        let takes_ms = self.now_ms().saturating_sub(self.begun_ms.load(Relaxed));
+        self.at_work.load(Relaxed) && takes_ms < SLOW_WRITE.as_millis() as u64
     }
 
     /// `seen`: what this had counted before.
@@ -125,6 +146,9 @@ impl Engine {
         let round = self.reclaim_round(worker, self.is_over_limit());
         self.meter.freed(round.trashed);
         self.writer.pages.fetch_add(round.stored + round.written_back + round.trashed, Relaxed);
+        if !round.achieved_something() {
+            self.writer.was_in_vain();
+        }
         round.achieved_something()
     }
 }
@@ -157,6 +181,17 @@ mod tests {
         assert!(!writer.is_getting_on(), "it is still at the same");
         writer.begins();
         assert!(writer.is_getting_on());
+    }
+
+    #[test]
+    fn what_was_in_vain_is_not_tried_again_at_once() {
+        let mut writer = Writer::new();
+        writer.was_in_vain();
+        writer.call_unless_in_vain();
+        assert_eq!(writer.calls.load(), 0);
+        writer.made -= 2 * IN_VAIN;
+        writer.call_unless_in_vain();
+        assert_eq!(writer.calls.load(), 1);
     }
 
     #[test]

@@ -161,7 +161,8 @@ impl Ring {
     /// Hands everything pushed to the kernel, and waits until at least `want` completions can be
     /// popped, or as many as there are requests in flight.
     ///
-    /// Even when it fails, what was pushed may be under way.
+    /// Even when it fails, what was pushed may be under way: `EAGAIN` and `EBUSY` mean that the kernel is short of memory for
+    /// requests at the moment, and are to be tried again.
     pub fn submit_and_wait(&mut self, want: usize) -> io::Result<()> {
         let want = want.min(self.in_flight);
         match &mut self.queue {
@@ -170,8 +171,8 @@ impl Ring {
                     Ok(_) => {}
                     Err(error) => match Errno::from_io_error(&error) {
                         Some(Errno::INTR) => {}
-                        // The kernel is short of memory for the moment.
-                        Some(Errno::AGAIN | Errno::BUSY) => pause(),
+                        // What has come back meanwhile is as good.
+                        _ if want > 0 && uring.completion().len() >= want => return Ok(()),
                         _ => return Err(error),
                     },
                 }
@@ -190,6 +191,19 @@ impl Ring {
                 Ok(())
             }
         }
+    }
+
+    /// Takes back all requests that were pushed, if the kernel has none of them, and carries out by plain calls whatever is
+    /// pushed from here on. `false`: it has some, or has answered some, and nothing was changed.
+    pub fn fall_back(&mut self) -> bool {
+        let Queue::Uring(uring) = &mut self.queue else { return false };
+        if uring.submission().len() != self.in_flight {
+            return false;
+        }
+        // What was never handed over ends with the ring.
+        self.in_flight = 0;
+        *self = Ring::new_synchronous(self.entries as u32);
+        true
     }
 
     /// The next completion, in no order.
@@ -256,6 +270,30 @@ mod tests {
     use super::*;
     use crate::{AlignedBuffer, PAGE_SIZE};
     use std::os::fd::{AsFd, OwnedFd};
+
+    /// A ring whose requests the kernel has never seen is given up, and the same requests go by plain calls; one of which it has
+    /// seen some is not.
+    #[test]
+    fn requests_that_the_kernel_has_not_got_are_taken_back() {
+        let Ok(mut ring) = Ring::new(4) else { return eprintln!("skipped: no io_uring") };
+        let file = file();
+        let buffer = AlignedBuffer::new(PAGE_SIZE).unwrap();
+        // SAFETY: the buffer and the file outlive the ring.
+        let push = |ring: &mut Ring| unsafe { ring.push_write(file.as_fd(), 0, buffer.as_ptr(), PAGE_SIZE as u32, 7) };
+        push(&mut ring).unwrap();
+        ring.submit_and_wait(1).unwrap();
+        assert!(!ring.fall_back(), "it has an answer");
+        assert_eq!(ring.pop().unwrap().result, Ok(PAGE_SIZE));
+        push(&mut ring).unwrap();
+        push(&mut ring).unwrap();
+        assert!(ring.fall_back());
+        assert!(ring.is_synchronous());
+        assert_eq!(ring.in_flight(), 0);
+        push(&mut ring).unwrap();
+        ring.submit_and_wait(1).unwrap();
+        assert_eq!(ring.pop().unwrap().result, Ok(PAGE_SIZE));
+        assert!(!ring.fall_back());
+    }
 
     fn file() -> OwnedFd {
         rustix::fs::memfd_create("ring test", rustix::fs::MemfdFlags::CLOEXEC).unwrap()

@@ -2,7 +2,8 @@
 //!
 //! Many transfers are in flight at a time, through the calling thread's ring; a call returns when the kernel has handed
 //! back every buffer. A short count is continued from the last whole page, and what the kernel says to try again is
-//! tried again, both with a bound; everything else is the outcome of its own transfer only.
+//! tried again, both with a bound; what the ring cannot carry goes by plain calls, which need neither memory nor a thread of the
+//! kernel's; everything else is the outcome of its own transfer only.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,7 +21,9 @@ const RETRIES_MAX: u32 = 32;
 const PAUSE_AFTER_RETRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_DOUBLINGS: u32 = 7;
-/// How often a ring that cannot take requests just now is asked again, once every `RING_PAUSE`: ten seconds.
+/// How often a ring that cannot take requests just now is asked again, once every `RING_PAUSE`: a tenth of a second before plain
+/// calls take over, ten seconds where the kernel has some of the requests and answers none.
+const RING_RETRIES: u32 = 100;
 const RING_RETRIES_MAX: u32 = 10_000;
 const RING_PAUSE: Duration = Duration::from_millis(1);
 /// The most bytes of one request: less than what the kernel cuts off at (2 GiB less a page).
@@ -51,6 +54,8 @@ trait Queue {
     ) -> Result<(), QueueFull>;
     fn submit_and_wait(&mut self, completions: usize) -> io::Result<()>;
     fn pop(&mut self) -> Option<Completion>;
+    /// As [`Ring::fall_back`].
+    fn fall_back(&mut self) -> bool;
 }
 
 impl Queue for Ring {
@@ -83,6 +88,10 @@ impl Queue for Ring {
     fn pop(&mut self) -> Option<Completion> {
         Ring::pop(self)
     }
+
+    fn fall_back(&mut self) -> bool {
+        Ring::fall_back(self)
+    }
 }
 
 /// A file or block device that holds the pages of a swap area.
@@ -103,6 +112,7 @@ impl FileStore {
         batch.iter().for_each(|io| self.check(io));
         let mut next = 0;
         let mut in_flight = 0;
+        let mut pause = Duration::ZERO;
         loop {
             while in_flight < queue.capacity() && next < batch.len() {
                 self.push(queue, direction, batch, next);
@@ -112,11 +122,25 @@ impl FileStore {
             if in_flight == 0 {
                 return;
             }
-            submit_and_wait(queue, in_flight);
+            // Once for all that are tried again.
+            std::thread::sleep(std::mem::take(&mut pause));
+            if !submit_and_wait(queue, in_flight) {
+                for index in 0..next {
+                    if batch[index].outcome == IoOutcome::Pending {
+                        self.push(queue, direction, batch, index);
+                    }
+                }
+                continue;
+            }
             while let Some(completion) = queue.pop() {
                 in_flight -= 1;
                 let index = completion.user_data as usize;
-                if settle(&mut batch[index], completion.result) == IoOutcome::Pending {
+                let io = &mut batch[index];
+                if completion.result == Err(libc::ECANCELED) {
+                    // The kernel gets no thread for it (RLIMIT_NPROC, pids.max of a container).
+                    self.transfer_at_once(direction, io);
+                } else if let Some(before_next) = settle(io, completion.result) {
+                    pause = pause.max(before_next);
                     self.push(queue, direction, batch, index);
                     in_flight += 1;
                 }
@@ -124,18 +148,20 @@ impl FileStore {
         }
     }
 
-    /// A lone write by a plain call: io_uring hands a write for which the file system may have to find blocks to a thread
-    /// of its own, and then two threads change places twice.
-    fn write_at_once(&self, io: &mut PageIo) {
-        self.check(io);
+    /// A transfer by plain calls. A lone write goes so: io_uring hands a write for which the file system may have to find blocks
+    /// to a thread of its own, and then two threads change places twice.
+    fn transfer_at_once(&self, direction: Direction, io: &mut PageIo) {
         loop {
             let (offset, memory, bytes) = rest_of(io);
-            // SAFETY: the memory belongs to the transfer until it is over, by the promise of `PageIo::new`.
-            let rest = unsafe { std::slice::from_raw_parts(memory, bytes) };
-            let result = rustix::io::pwrite(&self.fd, rest, offset).map_err(|errno| errno.raw_os_error());
-            if settle(io, result) != IoOutcome::Pending {
-                return;
-            }
+            // SAFETY: the memory belongs to the transfer until it is over, by the promise of `PageIo::new`, and no request of the
+            // ring's has it any more.
+            let rest = unsafe { std::slice::from_raw_parts_mut(memory, bytes) };
+            let result = match direction {
+                Direction::Read => rustix::io::pread(&self.fd, rest, offset),
+                Direction::Write => rustix::io::pwrite(&self.fd, rest, offset),
+            };
+            let Some(before_next) = settle(io, result.map_err(|errno| errno.raw_os_error())) else { return };
+            std::thread::sleep(before_next);
         }
     }
 
@@ -171,25 +197,31 @@ fn rest_of(io: &PageIo) -> (u64, *mut u8, usize) {
     (offset, memory, (io.bytes() - io.done_bytes).min(REQUEST_BYTES_MAX))
 }
 
-/// Hands over what is queued and waits for a completion. Does not come back as long as the ring does not work: the
-/// kernel has our buffers, and giving them to somebody else would corrupt memory.
-fn submit_and_wait(queue: &mut impl Queue, in_flight: usize) {
-    for _ in 0..RING_RETRIES_MAX {
+/// Hands over what is queued and waits for a completion. `false`: the ring takes nothing, has been given up, and all that is not
+/// over must be pushed again. Does not come back as long as a ring that has some of it does not work: the kernel has our buffers,
+/// and giving them to somebody else would corrupt memory.
+fn submit_and_wait(queue: &mut impl Queue, in_flight: usize) -> bool {
+    for tries in 1..=RING_RETRIES_MAX {
         let Err(error) = queue.submit_and_wait(1) else {
-            return;
+            return true;
         };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
             // Out of memory for requests; what is in flight gives some back.
-            Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => std::thread::sleep(RING_PAUSE),
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) if tries % RING_RETRIES != 0 => {
+                std::thread::sleep(RING_PAUSE)
+            }
+            _ if queue.fall_back() => return false,
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
             _ => panic!("io_uring fails with {in_flight} transfers in flight: {error}"),
         }
     }
     panic!("io_uring takes no requests, with {in_flight} transfers in flight");
 }
 
-/// Takes in what the kernel said about an attempt. `Pending` means: push the rest.
-fn settle(io: &mut PageIo, result: Result<usize, i32>) -> IoOutcome {
+/// Takes in what the kernel said about an attempt. If something is left to transfer: how long to wait before that is tried.
+fn settle(io: &mut PageIo, result: Result<usize, i32>) -> Option<Duration> {
+    let mut pause = Duration::ZERO;
     io.outcome = match result {
         Ok(bytes) => {
             let bytes = io.bytes().min(io.done_bytes + bytes);
@@ -201,25 +233,25 @@ fn settle(io: &mut PageIo, result: Result<usize, i32>) -> IoOutcome {
             } else if whole_pages_bytes > io.done_bytes {
                 io.done_bytes = whole_pages_bytes;
                 IoOutcome::Pending
-            } else if bytes > io.done_bytes && try_again(io) {
+            } else if bytes > io.done_bytes && try_again(io, &mut pause) {
                 IoOutcome::Pending
             } else {
                 // Nothing at all: the end of the file.
                 IoOutcome::Failed(StoreError::Short)
             }
         }
-        Err(libc::EINTR | libc::EAGAIN | libc::ENOMEM) if try_again(io) => IoOutcome::Pending,
+        Err(libc::EINTR | libc::EAGAIN | libc::ENOMEM) if try_again(io, &mut pause) => IoOutcome::Pending,
         Err(libc::ENOSPC | libc::EDQUOT) => IoOutcome::Failed(StoreError::NoSpace),
         Err(error) => IoOutcome::Failed(StoreError::Io(error)),
     };
-    io.outcome
+    (io.outcome == IoOutcome::Pending).then_some(pause)
 }
 
-/// Counts an attempt without progress and waits a little. `false` when there were enough of them.
-fn try_again(io: &mut PageIo) -> bool {
+/// Counts an attempt without progress; `pause`: before the next one. `false` when there were enough of them.
+fn try_again(io: &mut PageIo, pause: &mut Duration) -> bool {
     io.retries += 1;
     if let Some(doublings) = io.retries.checked_sub(PAUSE_AFTER_RETRIES) {
-        std::thread::sleep(PAUSE * (1 << doublings.min(PAUSE_DOUBLINGS)));
+        *pause = PAUSE * (1 << doublings.min(PAUSE_DOUBLINGS));
     }
     io.retries <= RETRIES_MAX
 }
@@ -231,7 +263,10 @@ impl Store for FileStore {
 
     fn write(&self, ring: &mut Ring, batch: &mut [PageIo]) {
         match batch {
-            [io] => self.write_at_once(io),
+            [io] => {
+                self.check(io);
+                self.transfer_at_once(Direction::Write, io);
+            }
             _ => self.transfer(ring, Direction::Write, batch),
         }
     }
@@ -283,6 +318,7 @@ mod tests {
         acts: VecDeque<Act>,
         after: Act,
         ring_errors: VecDeque<i32>,
+        falls_back: bool,
         queued: Vec<Request>,
         completed: Vec<Completion>,
         in_flight_most: usize,
@@ -296,6 +332,7 @@ mod tests {
                 acts: acts.iter().copied().collect(),
                 after: Act::Whole,
                 ring_errors: VecDeque::new(),
+                falls_back: false,
                 queued: Vec::new(),
                 completed: Vec::new(),
                 in_flight_most: 0,
@@ -364,6 +401,14 @@ mod tests {
         }
         fn pop(&mut self) -> Option<Completion> {
             self.completed.pop()
+        }
+        fn fall_back(&mut self) -> bool {
+            let takes_nothing = self.falls_back && self.completed.is_empty();
+            if takes_nothing {
+                self.queued.clear();
+                self.ring_errors.clear();
+            }
+            takes_nothing
         }
     }
 
@@ -488,6 +533,26 @@ mod tests {
         let mut script = Script::new(&[]);
         script.ring_errors.push_back(libc::EBADF);
         outcome_of(&mut script, Direction::Read);
+    }
+
+    /// As under `ulimit -u` and in a container at its limit of processes.
+    #[test]
+    fn what_the_kernel_has_no_thread_for_goes_by_plain_calls() {
+        let cancelled =
+            || Script { after: Act::Fail(libc::ECANCELED), ..Script::new(&[Act::Whole, Act::AtMost(6000)]) };
+        write_and_read(&mut cancelled(), &mut cancelled());
+    }
+
+    #[test]
+    fn a_ring_that_takes_nothing_any_more_is_given_up() {
+        for error in [libc::EAGAIN, libc::EBUSY, libc::EPERM] {
+            let given_up = || {
+                let mut script = Script { falls_back: true, ..Script::new(&[Act::AtMost(4096)]) };
+                script.ring_errors.extend([error; 2 * RING_RETRIES as usize]);
+                script
+            };
+            write_and_read(&mut given_up(), &mut given_up());
+        }
     }
 
     #[test]
