@@ -159,10 +159,14 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "mov r8, r9",
         "mov r9, qword ptr [rsp + 8]",
         "syscall",
+        "mov rdi, rax",
+        "cmp rax, -4095",
+        "jae {answers}",
         "ret",
         libcs = sym SYSCALL,
         begins = sym forks::raw_fork_begins,
         is_over = sym raw_fork_is_over,
+        answers = sym as_libc_answers,
         fails = sym raw_fork_fails,
         goes_on = const forks::RAW_GOES_ON,
         refused = const forks::RAW_REFUSED,
@@ -181,7 +185,12 @@ extern "C" fn gives_way() {
 /// In the parent: `answer` is the kernel's.
 extern "C" fn raw_fork_is_over(answer: c_long) -> c_long {
     forks::raw_fork_is_over();
-    if answer >= 0 {
+    as_libc_answers(answer)
+}
+
+/// What syscall(2) comes to where the kernel says `answer`.
+extern "C" fn as_libc_answers(answer: c_long) -> c_long {
+    if !(-4095..0).contains(&answer) {
         return answer;
     }
     // SAFETY: errno is this thread's own.

@@ -23,6 +23,8 @@ pub(crate) static RENDEZVOUS: OnceLock<Rendezvous> = OnceLock::new();
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
+    // Also for a process that is nobody's: it has the same functions.
+    crate::libc_functions::prepare();
     let Some(rendezvous) = find_group() else { return };
     let _ = RENDEZVOUS.set(rendezvous);
     reserve::prepare();
@@ -32,7 +34,6 @@ extern "C" fn constructor() {
     // A wrong page is worse than a crash.
     std::panic::set_hook(Box::new(|panic| report::end(format_args!("internal error: {panic}"))));
     note_private_memory();
-    crate::libc_functions::prepare();
     crate::advice::prepare();
     crate::remap::prepare();
     crate::raw_forks::prepare();

@@ -1,10 +1,12 @@
 /*
  * A library that is there before the agent: its handler runs in a forked child before any that is registered later, and
- * it starts a thread past everybody who might watch for new threads, as allocators do.
+ * it starts a thread past everybody who might watch for new threads, as allocators do. What its system calls come to is told as
+ * ever.
  */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 
 #define SIZE (16 * MiB)
 static char *memory;
@@ -19,6 +21,8 @@ static void *sleeper(void *argument)
 
 __attribute__((constructor)) static void construct(void)
 {
+	errno = 0;
+	MUST(syscall(SYS_close, -1) == -1 && errno == EBADF);
 	memory = map(SIZE);
 	fill(memory, SIZE, 77);
 	MUST(pthread_atfork(NULL, NULL, in_child) == 0);
