@@ -19,6 +19,7 @@ use uswap_sys::uffd::{Features, Holes, Uffd, UffdUnavailable, Wake};
 
 use crate::failure::reason;
 use crate::memory_limit::{self, Source};
+use crate::output::print;
 use crate::run::agent;
 use crate::run::options::MEMORY_BYTES_MIN;
 use crate::size;
@@ -93,20 +94,24 @@ pub fn main(options: &DoctorOptions) -> ExitCode {
     let findings = examine();
     let works = findings.iter().all(|finding| !matches!(finding.verdict, Verdict::Missing | Verdict::OneOf));
     let ways = findings.iter().filter(|finding| finding.verdict == Verdict::OneOf).count();
+    let mut text = String::new();
     if options.json {
         let object = serde_json::json!({ "works": works, "findings": findings });
-        println!("{}", serde_json::to_string_pretty(&object).expect("a tree of strings"));
+        text = serde_json::to_string_pretty(&object).expect("a tree of strings") + "\n";
     } else {
         for finding in &findings {
-            println!("{:8} {:18} {}", finding.verdict.word(), finding.name, finding.detail);
+            text += &format!("{:8} {:18} {}\n", finding.verdict.word(), finding.name, finding.detail);
             if let Some(fix) = &finding.fix {
-                println!("{:27} fix: {fix}", "");
+                text += &format!("{:27} fix: {fix}\n", "");
             }
         }
         if ways > 0 {
-            println!("of the {ways} marked ONE OF, one is enough: each is a way to userfaultfd");
+            text += &format!("of the {ways} marked ONE OF, one is enough: each is a way to userfaultfd\n");
         }
-        println!("{}", if works { "uswap run works here" } else { "uswap run cannot work here" });
+        text += if works { "uswap run works here\n" } else { "uswap run cannot work here\n" };
+    }
+    if let Err(failure) = print(&text) {
+        return failure.report();
     }
     if works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -115,9 +120,13 @@ fn examine() -> Vec<Finding> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut findings = vec![Finding::new("kernel", Verdict::Info, format!("Linux {release}"))];
     findings.extend(userfaultfd());
-    findings.push(pagemap_scan());
+    let proc = proc();
+    let has_proc = proc.verdict != Verdict::Missing;
+    findings.push(proc);
+    // Of no use without, and what they then say is not the reason.
+    findings.extend(has_proc.then(pagemap_scan));
     findings.push(io_uring());
-    findings.push(preload());
+    findings.extend(has_proc.then(preload));
     findings.extend(swap_directory());
     findings.push(kernel_swap());
     findings.push(seccomp());
@@ -228,6 +237,14 @@ fn move_a_page() -> Result<(), String> {
 }
 
 // Other things of the kernel.
+
+fn proc() -> Finding {
+    match uswap_sys::proc::open_root() {
+        Ok(_) => Finding::ok("/proc", "it is there, and of this pid namespace"),
+        Err(_) => Finding::new("/proc", Verdict::Missing, "it is not there, or of another pid namespace")
+            .fix("mount -t proc proc /proc"),
+    }
+}
 
 fn pagemap_scan() -> Finding {
     let scan = || {

@@ -16,6 +16,7 @@ mod doctor;
 mod failure;
 mod memory_limit;
 mod mkswap;
+mod output;
 mod random;
 mod run;
 mod sim;
@@ -88,8 +89,10 @@ fn main() -> ExitCode {
 /// Help, or what is wrong with the arguments.
 fn not_parsed(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        print!("{error}");
-        return ExitCode::SUCCESS;
+        return match output::print(&error.to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        };
     }
     let failure = usage(error);
     // What the simulator is given is input, like its files.

@@ -350,3 +350,33 @@ fn no_permission_for_userfaultfd() {
     command.args(["run", "-m", "32M", "true"]).stdin(Stdio::null()).uid(NOBODY).gid(NOBODY);
     expect(&mut command, 125, &["no permission", "/dev/userfaultfd", "vm.unprivileged_userfaultfd=1", "--device"]);
 }
+
+/// What cannot be printed is one line, and no panic.
+#[test]
+fn standard_output_that_takes_nothing() {
+    for word in ["doctor", "--help"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = uswap().arg(word).stdout(full).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text, "uswap: cannot write the result: No space left on device\n", "{word}");
+        assert_eq!(output.status.code(), Some(125), "{word}");
+    }
+}
+
+/// With /proc of another pid namespace everything that uswap asks it would be about somebody else.
+#[test]
+fn proc_of_another_pid_namespace() {
+    if !is_root() {
+        return eprintln!("skipped: only root makes a pid namespace");
+    }
+    let binary = env!("CARGO_BIN_EXE_uswap");
+    let in_namespace = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", binary]).args(words).stdin(Stdio::null());
+        command
+    };
+    expect(&mut in_namespace(&["run", "-m", "64M", "--", "true"]), 125, &["/proc", "mount -t proc"]);
+    let output = in_namespace(&["doctor"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("mount -t proc") && text.ends_with("uswap run cannot work here\n"), "{text}");
+}

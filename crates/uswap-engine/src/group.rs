@@ -205,7 +205,7 @@ counters! {
     ReadErrors = "read_errors",
     /// Writes to an area that failed.
     WriteErrors = "write_errors",
-    /// Writes that failed for want of space.
+    /// Writes that failed for want of space, and pages that found no free slot.
     NoSpace = "no_space",
     /// Pages whose content is lost: touching them raises SIGBUS.
     PoisonedPages = "poisoned_pages",

@@ -183,6 +183,7 @@ impl Engine {
     /// nobody waits for memory.
     fn give_up_for_a_while(&self) {
         self.wait_for_nothing();
+        self.count(Counter::NoSpace, 1);
         if !self.areas.have_complained() && !self.said_full.swap(true, Relaxed) {
             self.member.alarm(format_args!(
                 "uswap: swap space is full; process {} goes beyond its budget",

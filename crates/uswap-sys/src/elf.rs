@@ -103,10 +103,17 @@ fn inspect_bytes(file: &impl Bytes) -> io::Result<Program> {
 }
 
 fn script(text: &[u8]) -> Program {
-    let line = text.split(|&b| b == b'\n' || b == 0).next().unwrap_or(text).trim_ascii();
+    // As Linux has it: a carriage return is a part of the name.
     let is_space = |b: &u8| *b == b' ' || *b == b'\t';
+    let trim = |text: &'_ [u8]| -> std::ops::Range<usize> {
+        let start = text.iter().position(|b| !is_space(b)).unwrap_or(text.len());
+        let end = text.iter().rposition(|b| !is_space(b)).map_or(start, |last| last + 1);
+        start..end
+    };
+    let line = text.split(|&b| b == b'\n' || b == 0).next().unwrap_or(text);
+    let line = &line[trim(line)];
     let (interpreter, arg) = match line.iter().position(is_space) {
-        Some(at) => (&line[..at], line[at..].trim_ascii()),
+        Some(at) => (&line[..at], &line[at..][trim(&line[at..])]),
         None => (line, &b""[..]),
     };
     if interpreter.is_empty() {
@@ -239,7 +246,9 @@ mod tests {
         };
         assert_eq!(of(b"#!/bin/sh\necho"), script("/bin/sh", None));
         assert_eq!(of(b"#! /usr/bin/env  -S python3 -u \n"), script("/usr/bin/env", Some("-S python3 -u")));
+        assert_eq!(of(b"#!/bin/sh\r\n"), script("/bin/sh\r", None), "there is no such file, and Linux looks for it");
         assert_eq!(of(b"#!\n"), Program::Unknown);
+        assert_eq!(of(b"#! \t\n"), Program::Unknown);
         assert_eq!(of(b"echo"), Program::Unknown);
         assert_eq!(of(b""), Program::Unknown);
     }

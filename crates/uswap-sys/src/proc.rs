@@ -15,9 +15,21 @@ use rustix::fs::{CWD, Mode, OFlags};
 /// The descriptor, or -1.
 static ROOT: AtomicI32 = AtomicI32::new(-1);
 
-/// Opens /proc, to be given to [`set_root`].
+/// Opens /proc, to be given to [`set_root`]. One of another pid namespace is refused: what it says of this process's id is about
+/// somebody else.
 pub fn open_root() -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(c"/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    let open = || -> io::Result<OwnedFd> {
+        let root = rustix::fs::open(c"/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let own = rustix::fs::readlinkat(&root, c"self", Vec::new())?;
+        let is_ours = own.to_bytes() == std::process::id().to_string().as_bytes();
+        if is_ours { Ok(root) } else { Err(rustix::io::Errno::SRCH.into()) }
+    };
+    open().map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            "it is not there, or of another pid namespace: mount -t proc proc /proc",
+        )
+    })
 }
 
 /// From here on files are opened below `root`, which stays open for ever. For agent threads, whose file table is not the

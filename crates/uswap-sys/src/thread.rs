@@ -470,7 +470,27 @@ pub fn spawn(
         count_one_less();
         return Err(io::Error::from_raw_os_error(-result as i32));
     }
+    precede_this_thread(result as usize);
     Ok(RawThread { memory: ManuallyDrop::new(memory), alive, tid })
+}
+
+/// Under a real-time policy a thread of ours does not run at all while one of the program's does: that would wait for it for
+/// ever, or outrun it. So it gets the next higher priority, where that is permitted; its own call of [`prefer`] would come too late.
+fn precede_this_thread(thread: usize) {
+    // SAFETY: asks for the policy of the calling thread.
+    let policy = unsafe { syscall4(libc::SYS_sched_getscheduler, 0, 0, 0, 0) };
+    let Ok(policy) = policy else { return };
+    if ![libc::SCHED_FIFO, libc::SCHED_RR].contains(&(policy as i32 & !libc::SCHED_RESET_ON_FORK)) {
+        return;
+    }
+    let mut priority: i32 = 0;
+    // SAFETY: the only field of a sched_param is its priority.
+    let known = unsafe { syscall4(libc::SYS_sched_getparam, 0, (&raw mut priority).addr(), 0, 0) };
+    let higher = priority.saturating_add(1).min(99);
+    if known.is_ok() {
+        // SAFETY: as above; the thread is ours.
+        let _ = unsafe { syscall4(libc::SYS_sched_setscheduler, thread, policy, (&raw const higher).addr(), 0) };
+    }
 }
 
 /// clone(2) for a thread that begins in [`start_thread`], on the stack that ends at `start`.

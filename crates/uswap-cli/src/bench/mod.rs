@@ -111,7 +111,11 @@ pub fn main(args: BenchArgs) -> ExitCode {
         Ok(Measured { text, finished, failed }) => {
             match text {
                 None => failure::say("bench: no run has a result"),
-                Some(text) => print!("{text}"),
+                Some(text) => {
+                    if let Err(failure) = crate::output::print(&text) {
+                        return failure.report();
+                    }
+                }
             }
             match finished {
                 Finished::Interrupted(signal) => {

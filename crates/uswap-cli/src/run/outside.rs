@@ -173,8 +173,10 @@ impl Outside {
         group.note_resident_bytes(resident);
         if resident > limit {
             self.overrun.lasted += since.min(5 * LOOK_EVERY);
-            if resident - limit > self.overrun.most_bytes {
-                self.overrun.most_bytes = resident - limit;
+            let grows = resident - limit > self.overrun.most_bytes;
+            self.overrun.most_bytes = self.overrun.most_bytes.max(resident - limit);
+            // What cannot be swapped may be known only after a while.
+            if grows || matches!(self.overrun.reason, Some(Reason::TooFast)) {
                 self.overrun.reason = Some(self.reason(group, resident - limit));
             }
         }

@@ -54,9 +54,9 @@ pub fn main(arguments: &CompareArgs) -> Result<(), Failure> {
             "pages": pages,
             "curves": curves.iter().map(curve).collect::<Vec<_>>(),
         });
-        return super::print(&(serde_json::to_string_pretty(&report).expect("plain numbers") + "\n"));
+        return crate::output::print(&(serde_json::to_string_pretty(&report).expect("plain numbers") + "\n"));
     }
-    super::print(&table(&sizes, &curves))
+    crate::output::print(&table(&sizes, &curves))
 }
 
 fn table(sizes: &[u64], curves: &[Curve]) -> String {

@@ -33,7 +33,7 @@ pub fn main(arguments: &HeaderArgs) -> Result<(), Failure> {
         |bad: swap_header::BadHeader| Failure::bad_input(format!("'{shown}' is no swap area ({}): {bad}", bad.errno()));
     let layout = swap_header::check(&page, backing).map_err(refuse)?;
     let header = SwapHeader::parse(&page).map_err(refuse)?;
-    super::print(&describe(&header, layout.slots, &layout.bad))
+    crate::output::print(&describe(&header, layout.slots, &layout.bad))
 }
 
 fn describe(header: &SwapHeader, slots: u64, bad: &[u64]) -> String {

@@ -11,12 +11,12 @@ mod soak;
 mod time;
 mod trace;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
+use crate::output::print;
 
 /// Rehearse: run policies on traces and workloads, or the engine's own core through adversarial schedules.
 #[derive(Args)]
@@ -72,16 +72,6 @@ fn list() -> String {
         text += &format!("  {name}\n");
     }
     text
-}
-
-/// Prints to standard output. Who has closed it does not want it.
-fn print(text: &str) -> Result<(), Failure> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::ours(format!("cannot write the result: {}", crate::failure::reason(&error))))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Writes a file that the user asked for.

@@ -29,9 +29,9 @@ pub fn main(arguments: &PaperArgs) -> Result<(), Failure> {
     }
     if arguments.json {
         let rows: Vec<_> = rows.iter().map(as_json).collect();
-        return super::print(&(serde_json::to_string_pretty(&rows).expect("plain numbers") + "\n"));
+        return crate::output::print(&(serde_json::to_string_pretty(&rows).expect("plain numbers") + "\n"));
     }
-    super::print(&paper::table(&rows))
+    crate::output::print(&paper::table(&rows))
 }
 
 fn as_json(row: &Row) -> serde_json::Value {

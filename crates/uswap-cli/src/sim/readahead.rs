@@ -55,9 +55,9 @@ pub fn main(arguments: &ReadaheadArgs) -> Result<(), Failure> {
                 })
             })
             .collect();
-        return super::print(&(serde_json::to_string_pretty(&report).expect("plain numbers") + "\n"));
+        return crate::output::print(&(serde_json::to_string_pretty(&report).expect("plain numbers") + "\n"));
     }
-    super::print(&table(&results))
+    crate::output::print(&table(&results))
 }
 
 fn table(results: &[(Pattern, Vec<(Kind, Score)>)]) -> String {

@@ -78,9 +78,9 @@ pub fn main(arguments: &RunArgs) -> Result<(), Failure> {
         bytes_per_page: counts.bytes / counts.pages.max(1),
     };
     if arguments.json {
-        return super::print(&(serde_json::to_string_pretty(&report).expect("plain numbers") + "\n"));
+        return crate::output::print(&(serde_json::to_string_pretty(&report).expect("plain numbers") + "\n"));
     }
-    super::print(&text(&report))
+    crate::output::print(&text(&report))
 }
 
 fn text(report: &Report) -> String {

@@ -97,7 +97,7 @@ fn run(plan: Plan, progress: Option<&PathBuf>, canary: bool) -> Result<ExitCode,
     for &(what, name) in HAPPENINGS {
         text += &format!("{:>14} {name}\n", coverage.count(what));
     }
-    super::print(&text)?;
+    crate::output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

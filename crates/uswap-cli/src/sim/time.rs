@@ -113,7 +113,7 @@ pub fn main(arguments: &TimeArgs) -> Result<(), Failure> {
     };
     let timed = timing::run(&spec, &setup, &|pages| policy(pages).expect("there is such a policy"), &profile)
         .map_err(|violation| Failure::ours(format!("the simulation contradicts itself: {violation}")))?;
-    super::print(&text(&timed))
+    crate::output::print(&text(&timed))
 }
 
 fn faults(text: &str) -> Result<FaultRates, String> {

@@ -190,3 +190,24 @@ fn a_thread_is_pinned_where_asked() {
     });
     assert!(pin_to_cpu(1 << 20).is_err());
 }
+
+#[test]
+fn a_raw_thread_of_a_real_time_thread_comes_before_it() {
+    let seen = std::thread::spawn(|| {
+        let mut parameter = libc::sched_param { sched_priority: 3 };
+        // SAFETY: changes the policy of this thread, which ends soon.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &parameter) } != 0 {
+            eprintln!("skipped: no real-time policy: {}", std::io::Error::last_os_error());
+            return None;
+        }
+        let mut policy = 0;
+        in_raw_thread(|| {
+            // SAFETY: both ask for this thread's own.
+            policy = unsafe { libc::sched_getscheduler(0) };
+            // SAFETY: as above.
+            unsafe { libc::sched_getparam(0, &mut parameter) };
+        });
+        Some((policy, parameter.sched_priority))
+    });
+    assert!(matches!(seen.join().unwrap(), None | Some((libc::SCHED_RR, 4))));
+}
