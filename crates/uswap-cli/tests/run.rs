@@ -431,3 +431,19 @@ fn a_uswap_that_may_not_be_read_works() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
+
+/// What stops a service signals all of its processes, and those that are killed are replaced.
+#[test]
+fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
+    if !can_run() {
+        return;
+    }
+    for signal in ["TERM", "HUP", "KILL"] {
+        let script = format!(
+            "kill -{signal} $(pgrep -P $PPID uswap-anchor); sleep 0.2; grep -c uswap-agent /proc/self/maps && exit 3"
+        );
+        let output = shell(&script);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.is_empty(), "{signal}: {said}");
+    }
+}

@@ -89,12 +89,35 @@ pub struct SavedMask(libc::sigset_t);
 /// reap our children itself.
 pub fn block(signals: &[i32]) -> io::Result<SavedMask> {
     set_disposition(libc::SIGCHLD, libc::SIG_DFL);
-    let set = set_of(signals);
+    block_set(&set_of(signals))
+}
+
+/// Blocks all signals that can be blocked. A process that holds something for others must not end because somebody
+/// signals everybody, as systemd does when it stops a service. SIGKILL ends it all the same.
+pub fn block_all() -> io::Result<SavedMask> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set.
+    let all = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        all.assume_init()
+    };
+    block_set(&all)
+}
+
+fn block_set(set: &libc::sigset_t) -> io::Result<SavedMask> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are ours; on success the old one has been filled in.
     unsafe {
-        check(-libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()))?;
+        check(-libc::pthread_sigmask(libc::SIG_BLOCK, set, before.as_mut_ptr()))?;
         Ok(SavedMask(before.assume_init()))
+    }
+}
+
+impl SavedMask {
+    /// The calling thread has it again.
+    pub fn restore(&self) {
+        // SAFETY: the set was a thread's mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
 

@@ -195,7 +195,7 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
         token,
         anchor_pid: anchor.pid(),
     };
-    let user_anchors = UserAnchors::new(anchor.path.clone().into());
+    let user_anchors = UserAnchors::new(anchor.own_path().into());
     let Request { options, runnable, stats_file, .. } = request;
     let supervisor = Supervisor::new(shared, user_anchors, listener, signals, options.quiet, options.on_stall)
         .map_err(internal("the supervisor"))?;
