@@ -447,3 +447,37 @@ fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
         assert!(output.status.code() == Some(3) && said.is_empty(), "{signal}: {said}");
     }
 }
+
+#[test]
+fn a_closed_terminal_ends_a_program_that_was_started_by_the_leader_of_its_session() {
+    // A terminal with the command as the leader of its session, which is closed when the command has said a line.
+    const TERMINAL: &str = r#"
+        use POSIX ();
+        open(my $terminal, "+<", "/dev/ptmx") or die "ptmx: $!";
+        my ($unlock, $number) = (pack("i", 0), pack("i", 0));
+        ioctl($terminal, 0x40045431, $unlock) && ioctl($terminal, 0x80045430, $number) or die "ioctl: $!";
+        my $child = fork();
+        if (!$child) {
+            POSIX::setsid();
+            # The first terminal that a leader opens becomes its session's.
+            open(STDIN, "+<", "/dev/pts/" . unpack("i", $number)) or die "pts: $!";
+            open(STDOUT, ">&", STDIN);
+            close($terminal);
+            exec(@ARGV);
+        }
+        my $line = <$terminal>;
+        close($terminal);
+        $SIG{ALRM} = sub { print "it lives on\n"; kill("KILL", $child); exit };
+        alarm(10);
+        waitpid($child, 0);
+        print "signal ", $? & 127, " after $line";
+    "#;
+    if !can_run() {
+        return;
+    }
+    let uswap = env!("CARGO_BIN_EXE_uswap");
+    let script = "echo ready; while :; do sleep 0.05; done";
+    let words = ["-e", TERMINAL, uswap, "run", "-q", "-m", "64M", "--", "sh", "-c", script];
+    let output = Command::new("perl").args(words).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "signal 1 after ready\r\n");
+}

@@ -167,6 +167,8 @@ pub struct Supervisor {
     ended_by_us: bool,
     /// A signal that stops a whole job has come to us.
     job_is_to_stop: bool,
+    /// We are the leader of our session.
+    leads_session: bool,
     /// The largest usage so far.
     pub peaks: Peaks,
     /// The tree as it is seen from outside.
@@ -227,6 +229,7 @@ impl Supervisor {
             ending: None,
             ended_by_us: false,
             job_is_to_stop: false,
+            leads_session: rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()),
             peaks: Peaks::default(),
             outside: Outside::new(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
@@ -441,7 +444,7 @@ impl Supervisor {
             let from_tree = info.sender_pid != 0
                 && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
             if let Some(main) = self.main
-                && signals::is_to_be_forwarded(&info, from_tree)
+                && signals::is_to_be_forwarded(&info, from_tree, self.leads_session)
             {
                 let _ = launch::send_signal(main, info.signal);
             }
