@@ -481,3 +481,59 @@ fn a_closed_terminal_ends_a_program_that_was_started_by_the_leader_of_its_sessio
     let output = Command::new("perl").args(words).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "signal 1 after ready\r\n");
 }
+
+/// In namespaces of its own, where nobody else's programs are concerned.
+#[test]
+fn a_file_that_binfmt_misc_knows_is_run_by_its_interpreter() {
+    use std::os::unix::fs::PermissionsExt;
+    const REGISTERED: &str = r#"
+        mkdir "$1/misc" && mount -t binfmt_misc none "$1/misc" &&
+            echo ':uswap-test:M::USWAPMZ::/bin/echo:' > "$1/misc/register" && "$1/program" > "$1/direct" || exit 77
+        shift
+        exec "$@"
+    "#;
+    if !can_run() {
+        return;
+    }
+    let directory = temporary("binfmt");
+    fs::create_dir(&directory).unwrap();
+    let program = directory.join("program");
+    fs::write(&program, "USWAPMZ\necho by the shell\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // A container's own /proc may be read-only, and then no namespace of users can be set up.
+    let mut command = Command::new("unshare");
+    command.args([
+        "-m",
+        "sh",
+        "-c",
+        "mount -t proc proc /proc && exec unshare -Urm sh -c \"$0\" sh \"$@\"",
+        REGISTERED,
+    ]);
+    command
+        .arg(&directory)
+        .args([env!("CARGO_BIN_EXE_uswap"), "run", "-q", "-m", "64M", "--"])
+        .arg(&program)
+        .arg("word");
+    let output = command.output().unwrap();
+    let could_register = directory.join("direct").exists();
+    fs::remove_dir_all(&directory).unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !could_register {
+        return eprintln!("skipped: no binfmt_misc of its own: {errors}");
+    }
+    assert_eq!(said, format!("{} word\n", program.display()), "{errors}");
+}
+
+#[test]
+fn a_text_without_an_interpreter_is_read_by_the_shell() {
+    use std::os::unix::fs::PermissionsExt;
+    if !can_run() {
+        return;
+    }
+    let file = temporary("text");
+    fs::write(&file, "echo \"$1\"; exit 4\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = uswap(&["-q", "--", file.to_str().unwrap(), "word"]).output().unwrap();
+    fs::remove_file(&file).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(4), b"word\n".as_slice()));
+}

@@ -224,10 +224,7 @@ fn serve(
     anchor.complete().map_err(internal("the agent"))?;
     stderr::never_wait();
     let started = Instant::now();
-    let main = launch::spawn(&run.program, &run.mask).map_err(|error| match error {
-        SpawnError::Fork(error) => internal("a process")(error),
-        SpawnError::Exec(error) => run.runnable.failure(&error),
-    })?;
+    let main = start_program(&run)?;
     run.new_files.into_iter().for_each(NewFile::keep);
     // The program has its own; here they would only keep pipes open.
     inherited.close();
@@ -256,6 +253,28 @@ fn serve(
         false => supervisor.user_anchors.wait(),
     }
     Ok(Served { ending, somebody_stays })
+}
+
+/// Starts the main program, as execvp(3) would.
+fn start_program(run: &Run<'_>) -> Result<u32, Failure> {
+    let error = match launch::spawn(&run.program, &run.mask) {
+        Ok(main) => return Ok(main),
+        Err(error) => error,
+    };
+    if matches!(&error, SpawnError::Exec(error) if error.raw_os_error() == Some(libc::ENOEXEC))
+        && let Some(shell) = run.runnable.by_shell()?
+    {
+        let program = shell.with_environment(run.program.environment.clone());
+        return launch::spawn(&program, &run.mask).map_err(|error| not_started(&shell, error));
+    }
+    Err(not_started(&run.runnable, error))
+}
+
+fn not_started(runnable: &Runnable, error: SpawnError) -> Failure {
+    match error {
+        SpawnError::Fork(error) => internal("a process")(error),
+        SpawnError::Exec(error) => runnable.failure(&error),
+    }
 }
 
 /// Daemons of the tree still need somebody who serves them: a process of its own does, and this one may end.

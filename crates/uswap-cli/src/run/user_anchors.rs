@@ -129,8 +129,7 @@ pub struct AnchorOptions {
 /// ended.
 pub fn main(options: &AnchorOptions) -> ExitCode {
     let line = rustix::stdio::stdout();
-    if launch::block_all().is_err()
-        || become_user(options).is_err() || rustix::io::write(line, b"x").is_err() {
+    if launch::block_all().is_err() || become_user(options).is_err() || rustix::io::write(line, b"x").is_err() {
         return ExitCode::FAILURE;
     }
     if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {
