@@ -537,3 +537,16 @@ fn a_text_without_an_interpreter_is_read_by_the_shell() {
     fs::remove_file(&file).unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(4), b"word\n".as_slice()));
 }
+
+#[test]
+fn sockets_and_watchdogs_of_a_service_are_the_programs() {
+    if !can_run() {
+        return;
+    }
+    let script = "exec env LISTEN_PIDFDID=1 LISTEN_PID=$$ WATCHDOG_PID=$$ SYSTEMD_EXEC_PID=$$ \
+                  \"$0\" run -q -m 64M -- sh -c 'echo $(($$ - LISTEN_PID)) $(($$ - WATCHDOG_PID)) $(($$ - SYSTEMD_EXEC_PID)); \
+                  test -z \"$LISTEN_PIDFDID\"'";
+    let output = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_uswap")]).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0 0 0\n");
+}

@@ -46,7 +46,7 @@ impl Runnable {
     }
 
     /// Ready to be started.
-    pub fn with_environment(&self, environment: Vec<CString>) -> launch::Program {
+    pub fn with_environment(&self, environment: launch::Environment) -> launch::Program {
         let c_string = |text: &OsStr| CString::new(text.as_bytes()).expect("arguments have no null bytes");
         launch::Program {
             file: c_string(self.file.as_os_str()),
