@@ -550,3 +550,41 @@ fn sockets_and_watchdogs_of_a_service_are_the_programs() {
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stdout), "0 0 0\n");
 }
+
+#[test]
+fn signals_that_somebody_sends_for_the_kernel_reach_the_program() {
+    if !can_run() {
+        return;
+    }
+    let names = ["ABRT", "XCPU", "STKFLT", "SYS"];
+    let traps: String = names.iter().map(|name| format!("trap 'echo {name}' {name}; ")).collect();
+    let script = format!("{traps} trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut child = uswap(&["-q", "--", "bash", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    for name in names {
+        let kill = format!("kill -s {name} {}", child.id());
+        assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(line_from(&mut child), name);
+    }
+    let term = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(term.success());
+    assert_eq!(end_of(&mut child).code(), Some(9));
+}
+
+#[test]
+fn a_limit_on_cpu_time_is_the_programs_alone() {
+    if !can_run() {
+        return;
+    }
+    // The supervisor has raised its own a moment after the start.
+    let script = "ulimit -St; sleep 0.5; sed -n 's/^Max cpu time *//p' /proc/$PPID/limits";
+    let command = format!(
+        "ulimit -St 50; {} run -q -m 64M -- sh -c '{}'",
+        env!("CARGO_BIN_EXE_uswap"),
+        script.replace('\'', "'\\''")
+    );
+    let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert!(words.len() >= 3 && words[0] == "50" && words[1] == words[2], "{said}");
+}

@@ -229,7 +229,7 @@ fn serve(
     // The program has its own; here they would only keep pipes open.
     inherited.close();
     let _ = launch::null_stdio(false);
-    raise_descriptor_limit();
+    raise_limits();
 
     let ending = supervisor.until_main_ends(main);
     let wall_seconds = started.elapsed().as_secs_f64();
@@ -387,11 +387,14 @@ fn socket_name() -> io::Result<String> {
     Ok(format!("uswap-{bits:032x}"))
 }
 
-/// A connection, a pidfd and userfaultfds for each of up to 1024 processes are more than the usual soft limit.
-/// Done after the program was started: it gets the limits that we were started with.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+/// A connection, a pidfd and userfaultfds for each of up to 1024 processes are more than the usual soft limit; and a limit on
+/// CPU time is meant for programs, each of which has its own. Done after the program was started: it gets the limits that we
+/// were started with.
+fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Cpu] {
+        let limit = rustix::process::getrlimit(resource);
+        let _ = rustix::process::setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 fn describe(supervisor: &Supervisor, runnable: &Runnable) {

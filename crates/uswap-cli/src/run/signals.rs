@@ -9,8 +9,8 @@ use uswap_sys::launch::SignalInfo;
 
 /// Those that are known by name. The stop signals are not among them but for two: TSTP, and TTOU, which also has to be
 /// blocked, or a line of ours would stop us on a terminal with `stty tostop`. TTIN stops us with the whole job, as it
-/// should.
-const NAMED: [i32; 18] = [
+/// should. SIGABRT is what systemd ends a service by whose watchdog has run out; abort(3) unblocks it first.
+const NAMED: [i32; 22] = [
     libc::SIGCHLD,
     libc::SIGTERM,
     libc::SIGINT,
@@ -29,6 +29,10 @@ const NAMED: [i32; 18] = [
     libc::SIGIO,
     libc::SIGPWR,
     libc::SIGURG,
+    libc::SIGABRT,
+    libc::SIGXCPU,
+    libc::SIGSTKFLT,
+    libc::SIGSYS,
 ];
 
 /// What the terminal sends to the whole foreground group.
@@ -44,13 +48,16 @@ pub fn watched() -> Vec<i32> {
 }
 
 /// Whether a signal is to be passed on. `from_tree`: the sender is one of the processes that we run. `leads_session`: a
-/// closed terminal is for us to tell of. What comes from ourselves is the kernel's answer to our own writing (SIGPIPE). What the kernel sends besides the terminal's signals is
-/// for this process alone, such as the alarm that somebody set before we were executed.
+/// closed terminal is for us to tell of. What comes from ourselves is the kernel's answer to our own writing (SIGPIPE).
+/// What the kernel sends besides the terminal's signals is for this process alone, such as the alarm that somebody set
+/// before we were executed: but a limit on CPU time (SIGXCPU)
+/// counts for each process by itself.
 pub fn is_to_be_forwarded(info: &SignalInfo, from_tree: bool, leads_session: bool) -> bool {
     let is_hang_up = leads_session && OF_A_HANG_UP.contains(&info.signal);
     let from_terminal = info.from_kernel && OF_THE_TERMINAL.contains(&info.signal) && !is_hang_up;
+    let own_limit = info.from_kernel && info.signal == libc::SIGXCPU;
     let from_ourselves = info.sender_pid == std::process::id() && !info.from_kernel;
-    info.signal != libc::SIGCHLD && !from_terminal && !from_ourselves && !from_tree
+    info.signal != libc::SIGCHLD && !from_terminal && !own_limit && !from_ourselves && !from_tree
 }
 
 /// Whether this signal, when it comes to us, says that the whole job is to stop.
@@ -76,6 +83,7 @@ mod tests {
         assert!(!forwarded(sent(libc::SIGUSR1, false), true), "kill 0");
         assert!(!forwarded(sent(libc::SIGCHLD, false), false));
         assert!(forwarded(sent(libc::SIGALRM, true), false), "a timer from before the exec");
+        assert!(forwarded(sent(libc::SIGXCPU, false), false) && !forwarded(sent(libc::SIGXCPU, true), false));
         let ours = SignalInfo { sender_pid: std::process::id(), ..sent(libc::SIGPIPE, false) };
         assert!(!forwarded(ours, false), "nobody reads what we write");
     }
