@@ -588,3 +588,31 @@ fn a_limit_on_cpu_time_is_the_programs_alone() {
     let words: Vec<&str> = said.split_whitespace().collect();
     assert!(words.len() >= 3 && words[0] == "50" && words[1] == words[2], "{said}");
 }
+
+#[test]
+fn a_file_cannot_be_for_statistics_and_for_swap() {
+    if !can_run() {
+        return;
+    }
+    let (file, link) = (temporary("both"), temporary("both-link"));
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let refused = |stats: &PathBuf| {
+        let spec = format!("file:{},size=8M", file.display());
+        let output = uswap(&["--stats", stats.to_str().unwrap(), "--swap", &spec, "--", "true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            format!("uswap: '{}' is both --stats and --swap\n", stats.display())
+        );
+    };
+    let _ = fs::remove_file(&file);
+    refused(&file);
+    assert!(!file.exists(), "a refused run has made it");
+    fs::write(&file, "").unwrap();
+    refused(&file);
+    refused(&link);
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(&link).unwrap();
+}

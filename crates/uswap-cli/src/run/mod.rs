@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -31,7 +32,8 @@ use crate::memory_limit::{self, MemoryLimit, Source};
 use crate::size;
 use crate::stderr;
 use crate::substrate;
-use crate::swap_area::{self, NewFile, OpenArea, named};
+use crate::swap_area::{self, NewFile, OpenArea, is_same_file, named};
+use crate::swap_spec::SwapSpec;
 use agent::Anchor;
 use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
@@ -135,7 +137,7 @@ impl Request<'_> {
             fault_injection,
             runnable: program::find(&options.command)?,
             device: substrate::find()?.device,
-            stats_file: options.stats.as_deref().map(open_stats).transpose()?,
+            stats_file: options.stats.as_deref().map(|path| open_stats(path, &options.swap)).transpose()?,
             areas: open_areas(options, budget_bytes)?,
         })
     }
@@ -306,20 +308,25 @@ fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
     }
 }
 
-fn open_stats(path: &std::path::Path) -> Result<File, Failure> {
+fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<File, Failure> {
+    let cannot = |error: io::Error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error)));
+    let both = || Failure::ours(format!("'{}' is both --stats and --swap", path.display()));
+    // Before it is made: a refused run leaves nothing behind.
+    let is_named_the_same = |spec: &SwapSpec| spec.path == path && !path.exists();
+    if swap.iter().any(is_named_the_same) {
+        return Err(both());
+    }
     // Opened early, so that a typing error is known before hours of work, and emptied late, so that an old file
     // is there until there is a new one.
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(|error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error))))
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
+    let opened = file.metadata().map_err(cannot)?;
+    let is_the_same = |spec: &SwapSpec| spec.path.metadata().is_ok_and(|area| is_same_file(&area, &opened));
+    if swap.iter().any(is_the_same) { Err(both()) } else { Ok(file) }
 }
 
 /// Four times the memory, and for small budgets at least 4 GiB: children of a fork need room of their own. The file is
 /// sparse; that least never promises more than half of what the file system has left.
-fn default_swap_bytes(budget_bytes: u64, directory: &std::path::Path) -> u64 {
+fn default_swap_bytes(budget_bytes: u64, directory: &Path) -> u64 {
     let four_times = budget_bytes.saturating_mul(SWAP_TO_MEMORY);
     let left = rustix::fs::statvfs(directory).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
     four_times.max(SWAP_BYTES_MIN.min(left / 2)).min(swap_area::AREA_BYTES_MAX)
