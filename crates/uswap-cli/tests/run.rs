@@ -616,3 +616,46 @@ fn a_file_cannot_be_for_statistics_and_for_swap() {
     fs::remove_file(&file).unwrap();
     fs::remove_file(&link).unwrap();
 }
+
+/// 96 MiB that do not compress, of which the budget holds 64.
+const HOLDER: &str = r#"
+    open(my $random, "<", "/dev/urandom") or die;
+    my $held = "";
+    while (length($held) < 96 << 20) { sysread($random, $held, 1 << 20, length($held)) or die }
+    $| = 1;
+    print "ready\n";
+    sleep(60);
+"#;
+
+#[test]
+fn swapoff_tells_of_each_area_what_has_become_of_it() {
+    if !can_run() {
+        return;
+    }
+    let (empty, used) = (temporary("area-0"), temporary("area-1"));
+    let specs =
+        [(&empty, 1), (&used, 5)].map(|(file, priority)| format!("file:{},size=128M,prio={priority}", file.display()));
+    let flags = ["-q", "--compressor", "none", "--zpool-percent", "0", "--swap", &specs[0], "--swap", &specs[1]];
+    let mut child = uswap(&flags).args(["--", "perl", "-e", HOLDER]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    let pid = child.id().to_string();
+    let swapoff = |areas: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uswap"));
+        command.args(["swapoff", "-p", &pid, areas]).stderr(Stdio::piped()).spawn().unwrap()
+    };
+
+    let said = |output: Output| (output.status.code(), String::from_utf8(output.stderr).unwrap());
+    let (status, text) = said(swapoff("-a").wait_with_output().unwrap());
+    assert_eq!(status, Some(125), "{text}");
+    assert!(text.starts_with("uswap: swap area 1 stays in use, with ") && text.lines().count() == 1, "{text}");
+    assert!(text.contains("uswap set -m") && text.ends_with("; swap area 0 stays out of use, being empty\n"), "{text}");
+
+    let waiting = swapoff("1");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(end_of(&mut child).signal(), Some(15));
+    let (status, text) = said(waiting.wait_with_output().unwrap());
+    assert_eq!((status, text), (Some(125), format!("uswap: process {pid} has ended before swap area 1 was emptied\n")));
+    fs::remove_file(&empty).unwrap();
+    fs::remove_file(&used).unwrap();
+}
