@@ -16,12 +16,15 @@ use uswap_sys::interrupt;
 
 use crate::failure::{Failure, reason, say};
 use crate::run::options::checked_budget;
+use crate::run::supervise::parent_of;
 use crate::size;
 
 /// How often the progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// An area of which nothing has come in for so long stays.
+/// Areas of which nothing has come in for so long stay.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
+/// How long the end of a supervisor takes at most that has no process any more.
+const END_WITHIN: Duration = Duration::from_secs(1);
 /// How often a terminal is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
@@ -40,7 +43,7 @@ pub struct SetOptions {
 /// Moves everything off a swap area of a tree that runs: to memory, to the compressed pool, to other areas.
 ///
 /// The program goes on meanwhile. The area takes no more pages from the start; when there is nowhere to put what is on
-/// it, or on Ctrl-C, it takes pages again, and nothing is lost.
+/// it, or on Ctrl-C, it takes pages again, and nothing is lost. Of several areas those that are empty by then stay unused.
 #[derive(Args, Debug)]
 pub struct SwapoffOptions {
     /// Process id of its `uswap run`
@@ -109,17 +112,61 @@ fn swapoff(options: &SwapoffOptions) -> Result<(), Failure> {
     for &area in &areas {
         group.set_leaving(area, true);
     }
-    for &area in &areas {
-        if let Err(why) = until_empty(&group, area, options.pid) {
-            let left = group.swapoff_progress(area).used_slots;
-            for &area in &areas {
-                group.set_leaving(area, false);
-            }
-            let left = size::chosen(left * PAGE_BYTES);
-            return Err(Failure::ours(format!("swap area {area} stays in use, with {left} on it: {why}")));
+    let Err(why) = until_empty(&group, &areas, options.pid) else { return Ok(()) };
+    let outcome = Outcome::now(&group, &areas);
+    outcome.staying.iter().for_each(|&area| group.set_leaving(area, false));
+    Err(Failure::ours(match why {
+        NotEmpty::Ended => format!("process {} has ended before {} emptied", options.pid, named(&areas, "was", "were")),
+        NotEmpty::Stays(why) => outcome.text(&why),
+    }))
+}
+
+/// Why areas are not known to be empty.
+enum NotEmpty {
+    /// They take pages again.
+    Stays(String),
+    /// The run has ended.
+    Ended,
+}
+
+/// What becomes of areas that cannot all be emptied.
+struct Outcome {
+    staying: Vec<usize>,
+    /// Nothing is on them. None if nothing is on any: then some process is not done yet, it is not known with which.
+    emptied: Vec<usize>,
+    left_bytes: u64,
+}
+
+impl Outcome {
+    fn now(group: &Group, areas: &[usize]) -> Outcome {
+        let used = |area: &usize| group.swapoff_progress(*area).used_slots;
+        let (staying, emptied) = areas.iter().partition(|&area| used(area) > 0);
+        let left_bytes = areas.iter().map(used).sum::<u64>() * PAGE_BYTES;
+        match Vec::is_empty(&staying) {
+            true => Outcome { staying: emptied, emptied: staying, left_bytes },
+            false => Outcome { staying, emptied, left_bytes },
         }
     }
-    Ok(())
+
+    fn text(&self, why: &str) -> String {
+        let (left, it) = (size::chosen(self.left_bytes), if self.staying.len() == 1 { "it" } else { "them" });
+        let stays = format!("{} in use, with {left} on {it}: {why}", named(&self.staying, "stays", "stay"));
+        match self.emptied.is_empty() {
+            true => stays,
+            false => format!("{stays}; {} out of use, being empty", named(&self.emptied, "stays", "stay")),
+        }
+    }
+}
+
+/// Areas, and what they do.
+fn named(areas: &[usize], does: &str, they_do: &str) -> String {
+    match areas {
+        [area] => format!("swap area {area} {does}"),
+        _ => {
+            let numbers: Vec<String> = areas.iter().map(usize::to_string).collect();
+            format!("swap areas {} {they_do}", numbers.join(", "))
+        }
+    }
 }
 
 /// Numbers of the areas that are to leave.
@@ -146,27 +193,40 @@ fn file_of(path: &Path) -> Option<[u64; 2]> {
     fs::metadata(path).ok().map(|metadata| [metadata.dev(), metadata.ino()])
 }
 
-/// Waits until nothing is on `area`; says why it stays, if it does.
-fn until_empty(group: &Group, area: usize, pid: u32) -> Result<(), String> {
-    let at_first = group.swapoff_progress(area).used_slots;
+/// How far all these areas are together: a process says that it is done when it has nothing on any of them.
+fn progress_of(group: &Group, areas: &[usize]) -> SwapoffProgress {
+    let mut all = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
+    for one in areas.iter().map(|&area| group.swapoff_progress(area)) {
+        all.used_slots += one.used_slots;
+        all.unfinished = all.unfinished.max(one.unfinished);
+        all.waits_for_memory |= one.waits_for_memory;
+    }
+    all
+}
+
+/// Waits until nothing is on these areas.
+fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty> {
+    let at_first = progress_of(group, areas).used_slots;
     let to_terminal = io::stderr().is_terminal();
     let (mut least, mut moved, mut told) = (u64::MAX, Instant::now(), Instant::now());
     loop {
-        let progress = group.swapoff_progress(area);
+        let progress = progress_of(group, areas);
         if progress.used_slots == 0 && progress.unfinished == 0 {
-            return Ok(());
+            // Those who had something there may have ended, and not brought it in.
+            let is_the_end = group.processes().next().is_none() && ends(pid);
+            return if is_the_end { Err(NotEmpty::Ended) } else { Ok(()) };
         }
         if progress.used_slots < least {
             (least, moved) = (progress.used_slots, Instant::now());
         }
         if interrupt::requested().is_some() {
-            return Err("interrupted".to_owned());
+            return Err(NotEmpty::Stays("interrupted".to_owned()));
         }
-        if !Path::new(&format!("/proc/{pid}")).exists() {
-            return Ok(());
+        if parent_of(pid).is_none() {
+            return Err(NotEmpty::Ended);
         }
         if moved.elapsed() > STUCK_AFTER {
-            return Err(stuck(progress));
+            return Err(NotEmpty::Stays(stuck(progress)));
         }
         if to_terminal && told.elapsed() > TELL_EVERY {
             told = Instant::now();
@@ -175,6 +235,18 @@ fn until_empty(group: &Group, area: usize, pid: u32) -> Result<(), String> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Whether a supervisor without processes ends, as it does in a moment unless its program is unmanaged.
+fn ends(pid: u32) -> bool {
+    let until = Instant::now() + END_WITHIN;
+    while parent_of(pid).is_some() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
 }
 
 fn stuck(progress: SwapoffProgress) -> String {

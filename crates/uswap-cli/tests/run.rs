@@ -431,3 +431,231 @@ fn a_uswap_that_may_not_be_read_works() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
+
+/// What stops a service signals all of its processes, and those that are killed are replaced.
+#[test]
+fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
+    if !can_run() {
+        return;
+    }
+    for signal in ["TERM", "HUP", "KILL"] {
+        let script = format!(
+            "kill -{signal} $(pgrep -P $PPID uswap-anchor); sleep 0.2; grep -c uswap-agent /proc/self/maps && exit 3"
+        );
+        let output = shell(&script);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.is_empty(), "{signal}: {said}");
+    }
+}
+
+#[test]
+fn a_closed_terminal_ends_a_program_that_was_started_by_the_leader_of_its_session() {
+    // A terminal with the command as the leader of its session, which is closed when the command has said a line.
+    const TERMINAL: &str = r#"
+        use POSIX ();
+        open(my $terminal, "+<", "/dev/ptmx") or die "ptmx: $!";
+        my ($unlock, $number) = (pack("i", 0), pack("i", 0));
+        ioctl($terminal, 0x40045431, $unlock) && ioctl($terminal, 0x80045430, $number) or die "ioctl: $!";
+        my $child = fork();
+        if (!$child) {
+            POSIX::setsid();
+            # The first terminal that a leader opens becomes its session's.
+            open(STDIN, "+<", "/dev/pts/" . unpack("i", $number)) or die "pts: $!";
+            open(STDOUT, ">&", STDIN);
+            close($terminal);
+            exec(@ARGV);
+        }
+        my $line = <$terminal>;
+        close($terminal);
+        $SIG{ALRM} = sub { print "it lives on\n"; kill("KILL", $child); exit };
+        alarm(10);
+        waitpid($child, 0);
+        print "signal ", $? & 127, " after $line";
+    "#;
+    if !can_run() {
+        return;
+    }
+    let uswap = env!("CARGO_BIN_EXE_uswap");
+    let script = "echo ready; while :; do sleep 0.05; done";
+    let words = ["-e", TERMINAL, uswap, "run", "-q", "-m", "64M", "--", "sh", "-c", script];
+    let output = Command::new("perl").args(words).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "signal 1 after ready\r\n");
+}
+
+/// In namespaces of its own, where nobody else's programs are concerned.
+#[test]
+fn a_file_that_binfmt_misc_knows_is_run_by_its_interpreter() {
+    use std::os::unix::fs::PermissionsExt;
+    const REGISTERED: &str = r#"
+        mkdir "$1/misc" && mount -t binfmt_misc none "$1/misc" &&
+            echo ':uswap-test:M::USWAPMZ::/bin/echo:' > "$1/misc/register" && "$1/program" > "$1/direct" || exit 77
+        shift
+        exec "$@"
+    "#;
+    if !can_run() {
+        return;
+    }
+    let directory = temporary("binfmt");
+    fs::create_dir(&directory).unwrap();
+    let program = directory.join("program");
+    fs::write(&program, "USWAPMZ\necho by the shell\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // A container's own /proc may be read-only, and then no namespace of users can be set up.
+    let mut command = Command::new("unshare");
+    command.args([
+        "-m",
+        "sh",
+        "-c",
+        "mount -t proc proc /proc && exec unshare -Urm sh -c \"$0\" sh \"$@\"",
+        REGISTERED,
+    ]);
+    command
+        .arg(&directory)
+        .args([env!("CARGO_BIN_EXE_uswap"), "run", "-q", "-m", "64M", "--"])
+        .arg(&program)
+        .arg("word");
+    let output = command.output().unwrap();
+    let could_register = directory.join("direct").exists();
+    fs::remove_dir_all(&directory).unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !could_register {
+        return eprintln!("skipped: no binfmt_misc of its own: {errors}");
+    }
+    assert_eq!(said, format!("{} word\n", program.display()), "{errors}");
+}
+
+#[test]
+fn a_text_without_an_interpreter_is_read_by_the_shell() {
+    use std::os::unix::fs::PermissionsExt;
+    if !can_run() {
+        return;
+    }
+    let file = temporary("text");
+    fs::write(&file, "echo \"$1\"; exit 4\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = uswap(&["-q", "--", file.to_str().unwrap(), "word"]).output().unwrap();
+    fs::remove_file(&file).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(4), b"word\n".as_slice()));
+}
+
+#[test]
+fn sockets_and_watchdogs_of_a_service_are_the_programs() {
+    if !can_run() {
+        return;
+    }
+    let script = "exec env LISTEN_PIDFDID=1 LISTEN_PID=$$ WATCHDOG_PID=$$ SYSTEMD_EXEC_PID=$$ \
+                  \"$0\" run -q -m 64M -- sh -c 'echo $(($$ - LISTEN_PID)) $(($$ - WATCHDOG_PID)) $(($$ - SYSTEMD_EXEC_PID)); \
+                  test -z \"$LISTEN_PIDFDID\"'";
+    let output = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_uswap")]).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0 0 0\n");
+}
+
+#[test]
+fn signals_that_somebody_sends_for_the_kernel_reach_the_program() {
+    if !can_run() {
+        return;
+    }
+    let names = ["ABRT", "XCPU", "STKFLT", "SYS"];
+    let traps: String = names.iter().map(|name| format!("trap 'echo {name}' {name}; ")).collect();
+    let script = format!("{traps} trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut child = uswap(&["-q", "--", "bash", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    for name in names {
+        let kill = format!("kill -s {name} {}", child.id());
+        assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(line_from(&mut child), name);
+    }
+    let term = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(term.success());
+    assert_eq!(end_of(&mut child).code(), Some(9));
+}
+
+#[test]
+fn a_limit_on_cpu_time_is_the_programs_alone() {
+    if !can_run() {
+        return;
+    }
+    // The supervisor has raised its own a moment after the start.
+    let script = "ulimit -St; sleep 0.5; sed -n 's/^Max cpu time *//p' /proc/$PPID/limits";
+    let command = format!(
+        "ulimit -St 50; {} run -q -m 64M -- sh -c '{}'",
+        env!("CARGO_BIN_EXE_uswap"),
+        script.replace('\'', "'\\''")
+    );
+    let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert!(words.len() >= 3 && words[0] == "50" && words[1] == words[2], "{said}");
+}
+
+#[test]
+fn a_file_cannot_be_for_statistics_and_for_swap() {
+    if !can_run() {
+        return;
+    }
+    let (file, link) = (temporary("both"), temporary("both-link"));
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let refused = |stats: &PathBuf| {
+        let spec = format!("file:{},size=8M", file.display());
+        let output = uswap(&["--stats", stats.to_str().unwrap(), "--swap", &spec, "--", "true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            format!("uswap: '{}' is both --stats and --swap\n", stats.display())
+        );
+    };
+    let _ = fs::remove_file(&file);
+    refused(&file);
+    assert!(!file.exists(), "a refused run has made it");
+    fs::write(&file, "").unwrap();
+    refused(&file);
+    refused(&link);
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(&link).unwrap();
+}
+
+/// 96 MiB that do not compress, of which the budget holds 64.
+const HOLDER: &str = r#"
+    open(my $random, "<", "/dev/urandom") or die;
+    my $held = "";
+    while (length($held) < 96 << 20) { sysread($random, $held, 1 << 20, length($held)) or die }
+    $| = 1;
+    print "ready\n";
+    sleep(60);
+"#;
+
+#[test]
+fn swapoff_tells_of_each_area_what_has_become_of_it() {
+    if !can_run() {
+        return;
+    }
+    let (empty, used) = (temporary("area-0"), temporary("area-1"));
+    let specs =
+        [(&empty, 1), (&used, 5)].map(|(file, priority)| format!("file:{},size=128M,prio={priority}", file.display()));
+    let flags = ["-q", "--compressor", "none", "--zpool-percent", "0", "--swap", &specs[0], "--swap", &specs[1]];
+    let mut child = uswap(&flags).args(["--", "perl", "-e", HOLDER]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    let pid = child.id().to_string();
+    let swapoff = |areas: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uswap"));
+        command.args(["swapoff", "-p", &pid, areas]).stderr(Stdio::piped()).spawn().unwrap()
+    };
+
+    let said = |output: Output| (output.status.code(), String::from_utf8(output.stderr).unwrap());
+    let (status, text) = said(swapoff("-a").wait_with_output().unwrap());
+    assert_eq!(status, Some(125), "{text}");
+    assert!(text.starts_with("uswap: swap area 1 stays in use, with ") && text.lines().count() == 1, "{text}");
+    assert!(text.contains("uswap set -m") && text.ends_with("; swap area 0 stays out of use, being empty\n"), "{text}");
+
+    let waiting = swapoff("1");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(end_of(&mut child).signal(), Some(15));
+    let (status, text) = said(waiting.wait_with_output().unwrap());
+    assert_eq!((status, text), (Some(125), format!("uswap: process {pid} has ended before swap area 1 was emptied\n")));
+    fs::remove_file(&empty).unwrap();
+    fs::remove_file(&used).unwrap();
+}

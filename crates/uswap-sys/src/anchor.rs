@@ -19,6 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, Timespec};
 
+use crate::launch;
 use crate::thread::unshare_files_and_close;
 
 /// Bytes of the anchor's stack: a handful of calls.
@@ -113,7 +114,7 @@ impl Started {
 }
 
 /// Starts an anchor, which begins to fill `file`, from its start, and holds it, and nothing else that anybody could wait for
-/// the end of, until a byte comes by `line`. Out of the terminal's reach.
+/// the end of, until a byte comes by `line`. Out of the terminal's reach, and of all signals but SIGKILL.
 pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<Started> {
     // It lives as long as any process with this memory. Shared memory, because that stays where it is: an outer group, in
     // a nested run, swaps out what is private, and only the maker, not the anchor, has somebody who brings it back.
@@ -127,6 +128,8 @@ pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<Starte
         )
     }?;
     let task = Task { orders, file: file.as_raw_fd(), line: line.as_raw_fd(), written: Default::default() };
+    // It inherits the mask: there is no moment in which a signal ends it.
+    let mask = launch::block_all();
     // SAFETY: the task lies at the low end of the stack, far from where the stack is used, and like it is never unmapped
     // once an anchor runs. The end of a mapping is aligned as a stack must be.
     let (child, task) = unsafe {
@@ -134,8 +137,11 @@ pub fn start(orders: Orders, file: &OwnedFd, line: OwnedFd) -> io::Result<Starte
         let child = libc::clone(hold, stack.byte_add(STACK_BYTES), libc::CLONE_VM | libc::SIGCHLD, stack);
         (child, stack.cast::<Task>())
     };
+    let error = io::Error::last_os_error();
+    if let Ok(mask) = mask {
+        mask.restore();
+    }
     if child < 0 {
-        let error = io::Error::last_os_error();
         // SAFETY: nobody runs on it.
         let _ = unsafe { rustix::mm::munmap(stack, STACK_BYTES) };
         return Err(error);
@@ -215,6 +221,18 @@ mod tests {
         rustix::io::write(&line, b"x").unwrap();
         assert!(exited(pid));
         assert!(!std::path::Path::new(&path).exists());
+    }
+
+    #[test]
+    fn no_signal_but_kill_ends_it() {
+        let (pid, line, path) = started(Timespec { tv_sec: 60, tv_nsec: 0 });
+        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGABRT, libc::SIGRTMIN()] {
+            launch::send_signal(pid, signal).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::fs::File::open(&path).unwrap();
+        rustix::io::write(&line, b"x").unwrap();
+        assert!(exited(pid));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 /// Which signal a lease's owner gets; libc does not name it.
 const F_SETSIG: libc::c_int = 10;
 
+const NFS_MAGIC: u64 = 0x6969;
+
 /// Why there is no lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLease {
@@ -40,7 +42,9 @@ impl WriteLease {
         }
         match fcntl(&file, libc::F_SETLEASE, libc::F_WRLCK) {
             Ok(_) => Ok(WriteLease { file }),
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(NoLease::OpenElsewhere),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && !is_on_nfs(&file) => {
+                Err(NoLease::OpenElsewhere)
+            }
             Err(_) => Err(NoLease::NotPossible),
         }
     }
@@ -56,6 +60,12 @@ impl Drop for WriteLease {
         // A lease that has been taken away is none to give back.
         let _ = fcntl(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }
+}
+
+/// There a lease needs a delegation of the server's, and without one the answer is the same as that for a file that somebody
+/// has open.
+fn is_on_nfs(file: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as u64 & 0xffff_ffff == NFS_MAGIC)
 }
 
 fn fcntl(file: &OwnedFd, command: libc::c_int, argument: libc::c_int) -> io::Result<libc::c_int> {

@@ -13,7 +13,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Bits of `INHERITED`: standard descriptors 0, 1, 2 were closed; signals were ignored.
 const CLOSED: u32 = 1;
@@ -89,12 +89,35 @@ pub struct SavedMask(libc::sigset_t);
 /// reap our children itself.
 pub fn block(signals: &[i32]) -> io::Result<SavedMask> {
     set_disposition(libc::SIGCHLD, libc::SIG_DFL);
-    let set = set_of(signals);
+    block_set(&set_of(signals))
+}
+
+/// Blocks all signals that can be blocked. A process that holds something for others must not end because somebody
+/// signals everybody, as systemd does when it stops a service. SIGKILL ends it all the same.
+pub fn block_all() -> io::Result<SavedMask> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set.
+    let all = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        all.assume_init()
+    };
+    block_set(&all)
+}
+
+fn block_set(set: &libc::sigset_t) -> io::Result<SavedMask> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are ours; on success the old one has been filled in.
     unsafe {
-        check(-libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()))?;
+        check(-libc::pthread_sigmask(libc::SIG_BLOCK, set, before.as_mut_ptr()))?;
         Ok(SavedMask(before.assume_init()))
+    }
+}
+
+impl SavedMask {
+    /// The calling thread has it again.
+    pub fn restore(&self) {
+        // SAFETY: the set was a thread's mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
 
@@ -167,8 +190,44 @@ pub struct Program {
     pub file: CString,
     /// Arguments, the name first.
     pub arguments: Vec<CString>,
+    /// Its environment.
+    pub environment: Environment,
+}
+
+/// The environment of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
     /// `NAME=value` each.
-    pub environment: Vec<CString>,
+    pub variables: Vec<CString>,
+    /// Names of variables whose value is the program's pid.
+    pub with_own_pid: Vec<CString>,
+}
+
+/// `NAME=pid`, in which the child itself fills in the pid: nobody else knows it before the program runs.
+struct OwnPid {
+    /// A C string with room for the digits: zeros.
+    text: Box<[AtomicU8]>,
+    digits_at: usize,
+}
+
+/// Digits of the largest pid, and the zero at the end.
+const PID_ROOM: usize = 11;
+
+impl OwnPid {
+    fn new(name: &CString) -> OwnPid {
+        let named = name.as_bytes().iter().chain(b"=").chain(&[0; PID_ROOM]);
+        OwnPid { text: named.map(|byte| AtomicU8::new(*byte)).collect(), digits_at: name.as_bytes().len() + 1 }
+    }
+
+    /// Allocates nothing.
+    fn fill_in(&self, pid: u32) {
+        let digits = pid.checked_ilog10().unwrap_or(0) as usize + 1;
+        let mut rest = pid;
+        for place in self.text[self.digits_at..][..digits].iter().rev() {
+            place.store(b'0' + (rest % 10) as u8, Relaxed);
+            rest /= 10;
+        }
+    }
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -185,11 +244,16 @@ const CHILD_STACK_BYTES: usize = 64 << 10;
 /// on a stack of its own while this thread waits.
 pub fn spawn(program: &Program, mask: &SavedMask) -> Result<u32, SpawnError> {
     let arguments = pointers(&program.arguments);
-    let environment = pointers(&program.environment);
+    let own_pid: Vec<OwnPid> = program.environment.with_own_pid.iter().map(OwnPid::new).collect();
+    let mut environment = pointers(&program.environment.variables);
+    // In front of the null pointer.
+    let end = environment.len() - 1;
+    environment.splice(end..end, own_pid.iter().map(|variable| variable.text.as_ptr().cast()));
     let start = Start {
         file: program.file.as_ptr(),
         arguments: arguments.as_ptr(),
         environment: environment.as_ptr(),
+        own_pid: &own_pid,
         mask,
         parent: std::process::id(),
         errno: AtomicI32::new(0),
@@ -224,6 +288,7 @@ struct Start<'a> {
     file: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
+    own_pid: &'a [OwnPid],
     mask: &'a SavedMask,
     parent: u32,
     /// Why execve(2) refused.
@@ -234,6 +299,7 @@ struct Start<'a> {
 extern "C" fn start_program(start: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes a pointer to its own `Start`, and waits.
     let start = unsafe { &*start.cast::<Start<'_>>() };
+    start.own_pid.iter().for_each(|variable| variable.fill_in(std::process::id()));
     // SAFETY: async-signal-safe calls with valid arguments, the two lists being of C strings and ending with null; the
     // descriptors closed are those that were closed when we started, in a table that is the child's own.
     unsafe {
@@ -410,7 +476,11 @@ mod tests {
 
     fn program(words: &[&str]) -> Program {
         let c = |s: &&str| CString::new(*s).unwrap();
-        Program { file: c(&words[0]), arguments: words.iter().map(c).collect(), environment: vec![c(&"A=b")] }
+        Program {
+            file: c(&words[0]),
+            arguments: words.iter().map(c).collect(),
+            environment: Environment { variables: vec![c(&"A=b")], with_own_pid: Vec::new() },
+        }
     }
 
     fn status_of(pid: u32) -> i32 {
@@ -425,6 +495,22 @@ mod tests {
         let mask = block(&[]).unwrap();
         let pid = spawn(&program(&["/bin/sh", "-c", "test $A = b && exit 7"]), &mask).unwrap();
         assert_eq!(libc::WEXITSTATUS(status_of(pid)), 7);
+    }
+
+    #[test]
+    fn a_program_is_told_its_own_pid() {
+        let mask = block(&[]).unwrap();
+        let mut program = program(&["/bin/sh", "-c", "test $A$FIRST$SECOND = b$$$$ && exit 7"]);
+        program.environment.with_own_pid = vec![c"FIRST".into(), c"SECOND".into()];
+        let pid = spawn(&program, &mask).unwrap();
+        assert_eq!(libc::WEXITSTATUS(status_of(pid)), 7);
+        for pid in [1, 10, 4194303, u32::MAX] {
+            let variable = OwnPid::new(&c"X".into());
+            variable.fill_in(pid);
+            let text: Vec<u8> =
+                variable.text.iter().map(|byte| byte.load(Relaxed)).take_while(|byte| *byte != 0).collect();
+            assert_eq!(String::from_utf8(text).unwrap(), format!("X={pid}"));
+        }
     }
 
     #[test]

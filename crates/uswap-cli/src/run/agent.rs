@@ -52,6 +52,11 @@ impl Anchor {
         Ok(Anchor { path, started, library, holder })
     }
 
+    /// How this process itself opens the library, and one that is forked from it: whatever has become of the anchor.
+    pub fn own_path(&self) -> String {
+        format!("/proc/self/fd/{}", self.library.as_raw_fd())
+    }
+
     /// A child of ours that is not of the tree.
     pub fn pid(&self) -> u32 {
         self.holder.pid

@@ -1,19 +1,32 @@
 //! The environment of the program: the agent in front of what was preloaded before.
+//!
+//! A service manager names the process that it has started by its pid: sockets and watchdogs are that one's alone. They are
+//! the program's, so it gets its own pid there, which it does not have yet.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use uswap_engine::protocol::{AgentFile, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
+use uswap_sys::launch::Environment;
 
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// Systemd's, with the pid of whom it means.
+const PID_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
+/// It means the same process as LISTEN_PID, by a number that cannot be known before that process is there.
+const LISTEN_PIDFD_VARIABLE: &str = "LISTEN_PIDFDID";
 
-/// What the program gets, as `NAME=value` strings.
+/// What the program gets.
 pub fn for_program(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     agent: &str,
     socket: &str,
     token: &Token,
-) -> Vec<CString> {
+) -> Environment {
+    let own_pid = std::process::id().to_string();
+    let inherited: Vec<(OsString, OsString)> = inherited.collect();
+    let is_ours = |name: &OsStr, value: &OsStr| PID_VARIABLES.iter().any(|known| name == *known) && value == &*own_pid;
+    let listens = inherited.iter().any(|(name, value)| name == "LISTEN_PID" && is_ours(name, value));
+    let mut with_own_pid = Vec::new();
     let mut preload = agent.as_bytes().to_vec();
     let mut strings = Vec::new();
     for (name, value) in inherited {
@@ -26,14 +39,16 @@ pub fn for_program(
                     preload.extend_from_slice(entry);
                 }
             }
-        } else if name != SOCKET_VARIABLE && name != TOKEN_VARIABLE {
+        } else if is_ours(&name, &value) {
+            with_own_pid.push(CString::new(name.into_vec()).expect("an environment has no null bytes"));
+        } else if name != SOCKET_VARIABLE && name != TOKEN_VARIABLE && !(listens && name == LISTEN_PIDFD_VARIABLE) {
             strings.push(assignment(&name, value.as_bytes()));
         }
     }
     strings.push(assignment(OsStr::new(PRELOAD_VARIABLE), &preload));
     strings.push(assignment(OsStr::new(SOCKET_VARIABLE), socket.as_bytes()));
     strings.push(assignment(OsStr::new(TOKEN_VARIABLE), &token.to_hex()));
-    strings
+    Environment { variables: strings, with_own_pid }
 }
 
 fn assignment(name: &OsStr, value: &[u8]) -> CString {
@@ -50,7 +65,8 @@ mod tests {
     fn environment(inherited: &[(&str, &str)]) -> Vec<String> {
         let inherited = inherited.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let strings = for_program(inherited, "/proc/9/fd/4", "name", &Token([0xab; 16]));
-        strings.into_iter().map(|s| s.into_string().unwrap()).collect()
+        assert!(strings.with_own_pid.is_empty());
+        strings.variables.into_iter().map(|s| s.into_string().unwrap()).collect()
     }
 
     #[test]
@@ -59,6 +75,19 @@ mod tests {
         let token = format!("USWAP_TOKEN={}", "ab".repeat(16));
         let preload = "LD_PRELOAD=/proc/9/fd/4:libx.so:/y.so";
         assert_eq!(got, ["A=b=c", "Z=", preload, "USWAP_SOCKET=name", &token]);
+    }
+
+    #[test]
+    fn what_a_service_manager_means_for_us_is_the_programs() {
+        let us = std::process::id().to_string();
+        let variables = [("LISTEN_PIDFDID", "77"), ("LISTEN_PID", &us), ("WATCHDOG_PID", &us), ("X_PID", &us)];
+        let inherited = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let got = for_program(inherited, "/proc/9/fd/4", "name", &Token([0xab; 16]));
+        assert_eq!(got.with_own_pid, [c"LISTEN_PID", c"WATCHDOG_PID"].map(CString::from));
+        assert_eq!(got.variables.len(), 4);
+        assert_eq!(got.variables[0].to_str().unwrap(), format!("X_PID={us}"));
+        // Another's stay as they are.
+        assert_eq!(environment(&[("LISTEN_PIDFDID", "77"), ("LISTEN_PID", "0")]).len(), 5);
     }
 
     #[test]

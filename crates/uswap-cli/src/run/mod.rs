@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -31,7 +32,8 @@ use crate::memory_limit::{self, MemoryLimit, Source};
 use crate::size;
 use crate::stderr;
 use crate::substrate;
-use crate::swap_area::{self, NewFile, OpenArea, named};
+use crate::swap_area::{self, NewFile, OpenArea, is_same_file, named};
+use crate::swap_spec::SwapSpec;
 use agent::Anchor;
 use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
@@ -135,7 +137,7 @@ impl Request<'_> {
             fault_injection,
             runnable: program::find(&options.command)?,
             device: substrate::find()?.device,
-            stats_file: options.stats.as_deref().map(open_stats).transpose()?,
+            stats_file: options.stats.as_deref().map(|path| open_stats(path, &options.swap)).transpose()?,
             areas: open_areas(options, budget_bytes)?,
         })
     }
@@ -195,7 +197,7 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
         token,
         anchor_pid: anchor.pid(),
     };
-    let user_anchors = UserAnchors::new(anchor.path.clone().into());
+    let user_anchors = UserAnchors::new(anchor.own_path().into());
     let Request { options, runnable, stats_file, .. } = request;
     let supervisor = Supervisor::new(shared, user_anchors, listener, signals, options.quiet, options.on_stall)
         .map_err(internal("the supervisor"))?;
@@ -224,15 +226,12 @@ fn serve(
     anchor.complete().map_err(internal("the agent"))?;
     stderr::never_wait();
     let started = Instant::now();
-    let main = launch::spawn(&run.program, &run.mask).map_err(|error| match error {
-        SpawnError::Fork(error) => internal("a process")(error),
-        SpawnError::Exec(error) => run.runnable.failure(&error),
-    })?;
+    let main = start_program(&run)?;
     run.new_files.into_iter().for_each(NewFile::keep);
     // The program has its own; here they would only keep pipes open.
     inherited.close();
     let _ = launch::null_stdio(false);
-    raise_descriptor_limit();
+    raise_limits();
 
     let ending = supervisor.until_main_ends(main);
     let wall_seconds = started.elapsed().as_secs_f64();
@@ -256,6 +255,28 @@ fn serve(
         false => supervisor.user_anchors.wait(),
     }
     Ok(Served { ending, somebody_stays })
+}
+
+/// Starts the main program, as execvp(3) would.
+fn start_program(run: &Run<'_>) -> Result<u32, Failure> {
+    let error = match launch::spawn(&run.program, &run.mask) {
+        Ok(main) => return Ok(main),
+        Err(error) => error,
+    };
+    if matches!(&error, SpawnError::Exec(error) if error.raw_os_error() == Some(libc::ENOEXEC))
+        && let Some(shell) = run.runnable.by_shell()?
+    {
+        let program = shell.with_environment(run.program.environment.clone());
+        return launch::spawn(&program, &run.mask).map_err(|error| not_started(&shell, error));
+    }
+    Err(not_started(&run.runnable, error))
+}
+
+fn not_started(runnable: &Runnable, error: SpawnError) -> Failure {
+    match error {
+        SpawnError::Fork(error) => internal("a process")(error),
+        SpawnError::Exec(error) => runnable.failure(&error),
+    }
 }
 
 /// Daemons of the tree still need somebody who serves them: a process of its own does, and this one may end.
@@ -287,20 +308,25 @@ fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
     }
 }
 
-fn open_stats(path: &std::path::Path) -> Result<File, Failure> {
+fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<File, Failure> {
+    let cannot = |error: io::Error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error)));
+    let both = || Failure::ours(format!("'{}' is both --stats and --swap", path.display()));
+    // Before it is made: a refused run leaves nothing behind.
+    let is_named_the_same = |spec: &SwapSpec| spec.path == path && !path.exists();
+    if swap.iter().any(is_named_the_same) {
+        return Err(both());
+    }
     // Opened early, so that a typing error is known before hours of work, and emptied late, so that an old file
     // is there until there is a new one.
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(|error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error))))
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
+    let opened = file.metadata().map_err(cannot)?;
+    let is_the_same = |spec: &SwapSpec| spec.path.metadata().is_ok_and(|area| is_same_file(&area, &opened));
+    if swap.iter().any(is_the_same) { Err(both()) } else { Ok(file) }
 }
 
 /// Four times the memory, and for small budgets at least 4 GiB: children of a fork need room of their own. The file is
 /// sparse; that least never promises more than half of what the file system has left.
-fn default_swap_bytes(budget_bytes: u64, directory: &std::path::Path) -> u64 {
+fn default_swap_bytes(budget_bytes: u64, directory: &Path) -> u64 {
     let four_times = budget_bytes.saturating_mul(SWAP_TO_MEMORY);
     let left = rustix::fs::statvfs(directory).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
     four_times.max(SWAP_BYTES_MIN.min(left / 2)).min(swap_area::AREA_BYTES_MAX)
@@ -368,11 +394,14 @@ fn socket_name() -> io::Result<String> {
     Ok(format!("uswap-{bits:032x}"))
 }
 
-/// A connection, a pidfd and userfaultfds for each of up to 1024 processes are more than the usual soft limit.
-/// Done after the program was started: it gets the limits that we were started with.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+/// A connection, a pidfd and userfaultfds for each of up to 1024 processes are more than the usual soft limit; and a limit on
+/// CPU time is meant for programs, each of which has its own. Done after the program was started: it gets the limits that we
+/// were started with.
+fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Cpu] {
+        let limit = rustix::process::getrlimit(resource);
+        let _ = rustix::process::setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 fn describe(supervisor: &Supervisor, runnable: &Runnable) {

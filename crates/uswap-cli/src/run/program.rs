@@ -23,6 +23,8 @@ const SHELL: &str = "/bin/sh";
 pub struct Runnable {
     file: PathBuf,
     arguments: Vec<OsString>,
+    /// The kernel may not know what it is (ENOEXEC): it is asked, because binfmt_misc may.
+    may_be_for_shell: bool,
 }
 
 impl Runnable {
@@ -31,8 +33,20 @@ impl Runnable {
         &self.file
     }
 
+    /// The same by the shell, as execvp(3) does it after ENOEXEC; `None` if it would be of no use.
+    pub fn by_shell(&self) -> Result<Option<Runnable>, Failure> {
+        if !self.may_be_for_shell {
+            return Ok(None);
+        }
+        check(Path::new(SHELL), 0)?;
+        let mut arguments = self.arguments.clone();
+        arguments[0] = self.file.clone().into();
+        arguments.insert(0, SHELL.into());
+        Ok(Some(Runnable { file: SHELL.into(), arguments, may_be_for_shell: false }))
+    }
+
     /// Ready to be started.
-    pub fn with_environment(&self, environment: Vec<CString>) -> launch::Program {
+    pub fn with_environment(&self, environment: launch::Environment) -> launch::Program {
         let c_string = |text: &OsStr| CString::new(text.as_bytes()).expect("arguments have no null bytes");
         launch::Program {
             file: c_string(self.file.as_os_str()),
@@ -53,16 +67,8 @@ pub fn find(command: &[OsString]) -> Result<Runnable, Failure> {
         return Err(Failure::ours("no command given: uswap run [OPTIONS] [--] COMMAND [ARG...]"));
     };
     let file = search(name, std::env::var_os("PATH").as_deref())?;
-    let runs_by_shell = check(&file, 0)? == RunBy::Shell;
-    let mut arguments = command.to_vec();
-    if !runs_by_shell {
-        return Ok(Runnable { file, arguments });
-    }
-    // As execvp(3): neither a program nor a script that says by what, so the shell reads it.
-    check(Path::new(SHELL), 0)?;
-    arguments[0] = file.into();
-    arguments.insert(0, SHELL.into());
-    Ok(Runnable { file: SHELL.into(), arguments })
+    let may_be_for_shell = check(&file, 0)? == RunBy::KernelOrShell;
+    Ok(Runnable { file, arguments: command.to_vec(), may_be_for_shell })
 }
 
 fn search(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
@@ -112,7 +118,8 @@ fn usable(file: &Path) -> Usable {
 #[derive(PartialEq, Eq)]
 enum RunBy {
     Itself,
-    Shell,
+    /// Neither a program nor a script that says by what: what binfmt_misc has an interpreter for, or the shell reads.
+    KernelOrShell,
 }
 
 /// Whether the dynamic loader will load the agent into a file; interpreters of scripts are followed.
@@ -164,7 +171,7 @@ fn check(file: &Path, depth: u32) -> Result<RunBy, Failure> {
             Err(cannot_manage("it is statically linked, so no library can be preloaded"))
         }
         Program::NotExecutable => Err(Failure::not_executable(format!("cannot run '{shown}': it is not executable"))),
-        Program::Unknown => Ok(RunBy::Shell),
+        Program::Unknown => Ok(RunBy::KernelOrShell),
     }
 }
 
@@ -271,11 +278,15 @@ mod tests {
     }
 
     #[test]
-    fn text_without_an_interpreter_goes_to_the_shell() {
+    fn text_without_an_interpreter_goes_to_the_kernel_and_then_to_the_shell() {
         let directory = Directory::new("text");
         let text = directory.file("text", b"exit 0\n", 0o755);
         let runnable = find(&command(&[text.as_os_str(), OsStr::new("x")])).unwrap();
-        assert_eq!(runnable.file(), Path::new("/bin/sh"));
-        assert_eq!(runnable.arguments, [OsStr::new("/bin/sh"), text.as_os_str(), OsStr::new("x")]);
+        assert_eq!(runnable.file(), text);
+        let by_shell = runnable.by_shell().unwrap().unwrap();
+        assert_eq!(by_shell.file(), Path::new("/bin/sh"));
+        assert_eq!(by_shell.arguments, [OsStr::new("/bin/sh"), text.as_os_str(), OsStr::new("x")]);
+        assert!(by_shell.by_shell().unwrap().is_none());
+        assert!(find(&command(&[OsStr::new("sh")])).unwrap().by_shell().unwrap().is_none());
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! A key on the terminal signals the whole foreground group: the program has got it already. What somebody sent
 //! to us alone is passed on. What the program or its children sent (kill 0 in a script) is not: they meant their
-//! group, and reached it.
+//! group, and reached it. When a terminal is closed, the kernel tells the leader of its session alone, who is to tell the
+//! others: that may be us (`xterm -e uswap run ...`, `ssh -t host uswap run ...`).
 
 use uswap_sys::launch::SignalInfo;
 
 /// Those that are known by name. The stop signals are not among them but for two: TSTP, and TTOU, which also has to be
 /// blocked, or a line of ours would stop us on a terminal with `stty tostop`. TTIN stops us with the whole job, as it
-/// should.
-const NAMED: [i32; 18] = [
+/// should. SIGABRT is what systemd ends a service by whose watchdog has run out; abort(3) unblocks it first.
+const NAMED: [i32; 22] = [
     libc::SIGCHLD,
     libc::SIGTERM,
     libc::SIGINT,
@@ -28,24 +29,35 @@ const NAMED: [i32; 18] = [
     libc::SIGIO,
     libc::SIGPWR,
     libc::SIGURG,
+    libc::SIGABRT,
+    libc::SIGXCPU,
+    libc::SIGSTKFLT,
+    libc::SIGSYS,
 ];
 
 /// What the terminal sends to the whole foreground group.
 const OF_THE_TERMINAL: [i32; 7] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGTTOU, libc::SIGHUP, libc::SIGWINCH, libc::SIGCONT];
 
+/// What the leader of a session gets alone when its terminal is closed.
+const OF_A_HANG_UP: [i32; 2] = [libc::SIGHUP, libc::SIGCONT];
+
 /// What is read from a signalfd: those above, and the real-time signals, which would end us as well.
 pub fn watched() -> Vec<i32> {
     NAMED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).collect()
 }
 
-/// Whether a signal is to be passed on. `from_tree`: the sender is one of the processes that we run. What comes from
-/// ourselves is the kernel's answer to our own writing (SIGPIPE). What the kernel sends besides the terminal's signals is
-/// for this process alone, such as the alarm that somebody set before we were executed.
-pub fn is_to_be_forwarded(info: &SignalInfo, from_tree: bool) -> bool {
-    let from_terminal = info.from_kernel && OF_THE_TERMINAL.contains(&info.signal);
+/// Whether a signal is to be passed on. `from_tree`: the sender is one of the processes that we run. `leads_session`: a
+/// closed terminal is for us to tell of. What comes from ourselves is the kernel's answer to our own writing (SIGPIPE).
+/// What the kernel sends besides the terminal's signals is for this process alone, such as the alarm that somebody set
+/// before we were executed: but a limit on CPU time (SIGXCPU)
+/// counts for each process by itself.
+pub fn is_to_be_forwarded(info: &SignalInfo, from_tree: bool, leads_session: bool) -> bool {
+    let is_hang_up = leads_session && OF_A_HANG_UP.contains(&info.signal);
+    let from_terminal = info.from_kernel && OF_THE_TERMINAL.contains(&info.signal) && !is_hang_up;
+    let own_limit = info.from_kernel && info.signal == libc::SIGXCPU;
     let from_ourselves = info.sender_pid == std::process::id() && !info.from_kernel;
-    info.signal != libc::SIGCHLD && !from_terminal && !from_ourselves && !from_tree
+    info.signal != libc::SIGCHLD && !from_terminal && !own_limit && !from_ourselves && !from_tree
 }
 
 /// Whether this signal, when it comes to us, says that the whole job is to stop.
@@ -65,12 +77,23 @@ mod tests {
     #[test]
     fn only_what_was_meant_for_us_is_forwarded() {
         let sent = |signal, from_kernel| SignalInfo { signal, from_kernel, sender_pid: 5 };
-        assert!(is_to_be_forwarded(&sent(libc::SIGTERM, false), false));
-        assert!(!is_to_be_forwarded(&sent(libc::SIGINT, true), false), "a key");
-        assert!(!is_to_be_forwarded(&sent(libc::SIGUSR1, false), true), "kill 0");
-        assert!(!is_to_be_forwarded(&sent(libc::SIGCHLD, false), false));
-        assert!(is_to_be_forwarded(&sent(libc::SIGALRM, true), false), "a timer from before the exec");
+        let forwarded = |info, from_tree| is_to_be_forwarded(&info, from_tree, false);
+        assert!(forwarded(sent(libc::SIGTERM, false), false));
+        assert!(!forwarded(sent(libc::SIGINT, true), false), "a key");
+        assert!(!forwarded(sent(libc::SIGUSR1, false), true), "kill 0");
+        assert!(!forwarded(sent(libc::SIGCHLD, false), false));
+        assert!(forwarded(sent(libc::SIGALRM, true), false), "a timer from before the exec");
+        assert!(forwarded(sent(libc::SIGXCPU, false), false) && !forwarded(sent(libc::SIGXCPU, true), false));
         let ours = SignalInfo { sender_pid: std::process::id(), ..sent(libc::SIGPIPE, false) };
-        assert!(!is_to_be_forwarded(&ours, false), "nobody reads what we write");
+        assert!(!forwarded(ours, false), "nobody reads what we write");
+    }
+
+    #[test]
+    fn only_the_leader_of_a_session_tells_of_a_closed_terminal() {
+        for signal in [libc::SIGHUP, libc::SIGCONT, libc::SIGINT] {
+            let info = SignalInfo { signal, from_kernel: true, sender_pid: 0 };
+            assert!(!is_to_be_forwarded(&info, false, false));
+            assert_eq!(is_to_be_forwarded(&info, false, true), signal != libc::SIGINT);
+        }
     }
 }

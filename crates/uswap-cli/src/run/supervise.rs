@@ -47,6 +47,8 @@ const GRACE_FOR_UNKNOWN: Duration = Duration::from_millis(300);
 const TIME_FOR_HELLO: Duration = Duration::from_secs(5);
 /// So many connections of other users may be silent at a time.
 const STRANGERS_OF_OTHERS_MAX: usize = 64;
+/// How soon it is looked whether a main program that has not said hello is stopped: most say it within milliseconds.
+const LOOK_WHETHER_STOPPED_AFTER: Duration = Duration::from_secs(1);
 /// How long the main program has time to say hello, before the user is told that it may have no budget.
 const TIME_TO_JOIN: Duration = Duration::from_secs(10);
 
@@ -167,6 +169,8 @@ pub struct Supervisor {
     ended_by_us: bool,
     /// A signal that stops a whole job has come to us.
     job_is_to_stop: bool,
+    /// We are the leader of our session.
+    leads_session: bool,
     /// The largest usage so far.
     pub peaks: Peaks,
     /// The tree as it is seen from outside.
@@ -227,6 +231,7 @@ impl Supervisor {
             ending: None,
             ended_by_us: false,
             job_is_to_stop: false,
+            leads_session: rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()),
             peaks: Peaks::default(),
             outside: Outside::new(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
@@ -278,9 +283,13 @@ impl Supervisor {
     }
 
     /// Says once that the main program has never joined, also to who asked for quiet: nothing bounds its memory. Its loader
-    /// may have been unable to load the agent, which is a line of its own, and no reason for it not to go on.
+    /// may have been unable to load the agent, which is a line of its own, and no reason for it not to go on. One that is
+    /// stopped says hello when it goes on, and has as much time for it as at its start.
     fn miss_main(&mut self) {
-        if self.main.is_some() && self.main_started.is_some_and(|started| started.elapsed() > TIME_TO_JOIN) {
+        let (Some(main), Some(started)) = (self.main, self.main_started) else { return };
+        if started.elapsed() > LOOK_WHETHER_STOPPED_AFTER && is_stopped(main) {
+            self.main_started = Some(Instant::now());
+        } else if started.elapsed() > TIME_TO_JOIN {
             self.main_started = None;
             say("the program has not joined its group: it runs without a budget (see uswap doctor)");
         }
@@ -441,7 +450,7 @@ impl Supervisor {
             let from_tree = info.sender_pid != 0
                 && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
             if let Some(main) = self.main
-                && signals::is_to_be_forwarded(&info, from_tree)
+                && signals::is_to_be_forwarded(&info, from_tree, self.leads_session)
             {
                 let _ = launch::send_signal(main, info.signal);
             }
@@ -849,6 +858,12 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     (state != "Z").then_some(parent)
 }
 
+/// Whether a process is stopped, by a signal or by who traces it.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
+}
+
 /// The process group of a process, and the one in the foreground of its terminal, if it has one.
 fn job_of(pid: u32) -> Option<(i32, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -867,5 +882,20 @@ mod tests {
         let parents = parents_of_all_processes();
         let parent = std::os::unix::process::parent_id();
         assert!(parents.contains(&(std::process::id(), parent)));
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_runs() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        for (signal, stopped) in [(libc::SIGSTOP, true), (libc::SIGCONT, false)] {
+            launch::send_signal(child.id(), signal).unwrap();
+            let until = Instant::now() + Duration::from_secs(10);
+            while is_stopped(child.id()) != stopped {
+                assert!(Instant::now() < until, "after signal {signal}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The agent's path for programs that run as another user than we do.
+//! The agent's path for programs that run as another user than we do, or when the first anchor has been killed.
 //!
 //! /proc/PID/fd/N is closed to all but the user of that process, and a root that has given up capabilities counts as
 //! another user. So each user that a process of the tree becomes gets an anchor of its own. It must not share our memory,
@@ -19,6 +19,7 @@ use uswap_engine::protocol::{AgentFile, Refusal};
 use uswap_sys::launch;
 
 use super::agent::{self, Holder, LINGER};
+use crate::failure::{reason, say};
 
 /// More users than a tree has, if nobody plays with us.
 const ANCHORS_MAX: usize = 256;
@@ -34,13 +35,13 @@ struct UserAnchor {
 
 /// All of them.
 pub struct UserAnchors {
-    /// By which we can open the agent.
+    /// By which we can open the agent: a descriptor of our own, which nobody else's end closes.
     agent: PathBuf,
     anchors: Vec<UserAnchor>,
 }
 
 impl UserAnchors {
-    /// None yet. `agent` is the path of the agent for ourselves.
+    /// None yet. `agent` is how this process itself opens the agent.
     pub fn new(agent: PathBuf) -> UserAnchors {
         UserAnchors { agent, anchors: Vec::new() }
     }
@@ -56,10 +57,14 @@ impl UserAnchors {
         let known = self.anchors.iter().find(|anchor| (anchor.user, anchor.group) == (user, group));
         let pid = match known {
             Some(anchor) => anchor.holder.pid,
-            None if !rustix::process::geteuid().is_root() => return Err(Refusal::OtherUser),
+            None if !may_become(user, group) => return Err(Refusal::OtherUser),
             None if self.anchors.len() >= ANCHORS_MAX => return Err(Refusal::Resources),
             None => {
-                let anchor = start(File::open(&self.agent), user, group).map_err(|_| Refusal::Resources)?;
+                let anchor = start(File::open(&self.agent), user, group).map_err(|error| {
+                    // What the process says of it names but one of the reasons.
+                    say(format_args!("cannot keep the agent open for programs of user {user}: {}", reason(&error)));
+                    Refusal::Resources
+                })?;
                 let pid = anchor.holder.pid;
                 self.anchors.push(anchor);
                 pid
@@ -108,7 +113,7 @@ fn start(file: io::Result<File>, user: u32, group: u32) -> io::Result<UserAnchor
     if !matches!(answered, Ok(1..)) || rustix::io::read(&line, &mut [0; 1]) != Ok(1) {
         child.kill()?;
         child.wait()?;
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(io::Error::other("its anchor did not get ready"));
     }
     Ok(UserAnchor { user, group, holder: Holder { pid: child.id(), line } })
 }
@@ -124,13 +129,19 @@ pub struct AnchorOptions {
 /// ended.
 pub fn main(options: &AnchorOptions) -> ExitCode {
     let line = rustix::stdio::stdout();
-    if become_user(options).is_err() || rustix::io::write(line, b"x").is_err() {
+    if launch::block_all().is_err() || become_user(options).is_err() || rustix::io::write(line, b"x").is_err() {
         return ExitCode::FAILURE;
     }
     if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {
         let _ = rustix::thread::nanosleep(&LINGER);
     }
     ExitCode::SUCCESS
+}
+
+/// Whether an anchor can belong to this user: root's to any, others' to themselves.
+fn may_become(user: u32, group: u32) -> bool {
+    let (own_user, own_group) = (rustix::process::geteuid(), rustix::process::getegid());
+    own_user.is_root() || (own_user.as_raw(), own_group.as_raw()) == (user, group)
 }
 
 fn become_user(options: &AnchorOptions) -> rustix::io::Result<()> {
@@ -141,9 +152,11 @@ fn become_user(options: &AnchorOptions) -> rustix::io::Result<()> {
     let (user, group) = (Uid::from_raw(options.user), Gid::from_raw(options.group));
     let _ = rustix::process::setsid();
     rustix::thread::set_name(c"uswap-anchor")?;
-    rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(group, group, group)?;
-    rustix::thread::set_thread_res_uid(user, user, user)?;
+    if rustix::process::geteuid().is_root() {
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)?;
+    }
     // A capability that the other lacks would close the path to it.
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;

@@ -6,7 +6,7 @@ pub mod named;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -73,6 +73,12 @@ pub fn temporary_directory() -> (PathBuf, bool) {
         .unwrap_or_else(|| PathBuf::from("/var/tmp"));
     let in_ram = rustix::fs::statfs(&directory).is_ok_and(is_ram);
     (directory, in_ram)
+}
+
+/// Whether two names lead to the same file, or to the same block device.
+pub fn is_same_file(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    let are_devices = one.file_type().is_block_device() && other.file_type().is_block_device();
+    (one.dev(), one.ino()) == (other.dev(), other.ino()) || (are_devices && one.rdev() == other.rdev())
 }
 
 fn is_ram(fs: rustix::fs::StatFs) -> bool {

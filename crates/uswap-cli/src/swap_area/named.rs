@@ -21,7 +21,9 @@ use uswap_engine::group::PAGE_BYTES;
 use uswap_sys::file_lease::{NoLease, WriteLease};
 
 use super::content::{self, Content};
-use super::{AREA_BYTES_MAX, AREA_BYTES_MIN, NewFile, OpenArea, area, direct_io_works, is_ram, may_be_as_large_as};
+use super::{
+    AREA_BYTES_MAX, AREA_BYTES_MIN, NewFile, OpenArea, area, direct_io_works, is_ram, is_same_file, may_be_as_large_as,
+};
 use crate::failure::{Failure, reason};
 use crate::mkswap;
 use crate::size;
@@ -198,8 +200,7 @@ fn open_existing(named: &File) -> Result<File, String> {
 }
 
 fn is_same(a: &File, b: &File) -> bool {
-    let identity = |file: &File| file.metadata().map(|m| (m.dev(), m.ino(), m.rdev())).ok();
-    identity(a).is_some() && identity(a) == identity(b)
+    a.metadata().is_ok_and(|a| b.metadata().is_ok_and(|b| is_same_file(&a, &b)))
 }
 
 fn length_of(mut file: &File) -> io::Result<u64> {
@@ -252,10 +253,7 @@ fn is_kernel_swap(file: &File) -> bool {
     let same = |path: &str| {
         // Blanks in names are written as in fstab(5).
         let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
-        fs::metadata(path).is_ok_and(|m| {
-            (m.file_type().is_block_device() && m.rdev() == ours.rdev() && ours.file_type().is_block_device())
-                || (m.dev(), m.ino()) == (ours.dev(), ours.ino())
-        })
+        fs::metadata(path).is_ok_and(|theirs| is_same_file(&theirs, &ours))
     };
     swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(same)
 }
