@@ -45,7 +45,7 @@ extern "C" fn constructor() {
     let started = may_start()
         .and_then(|()| thread::prepare())
         .and_then(|()| crate::forks::prepare_membership())
-        .and_then(|()| start_monitor(monitor_of_program));
+        .and_then(|()| start_monitor(monitor_of_program).map(thread::precede_this_thread));
     match started {
         Ok(()) => crate::forks::has_monitor(),
         Err(error) => {
@@ -63,10 +63,12 @@ fn may_start() -> std::io::Result<()> {
     }
 }
 
-pub(crate) fn start_monitor(main: extern "C" fn(*mut u8)) -> std::io::Result<()> {
+/// Returns its thread's id.
+pub(crate) fn start_monitor(main: extern "C" fn(*mut u8)) -> std::io::Result<u32> {
     let monitor = thread::spawn(c"uswap-monitor", STACK_BYTES, FileTable::Share, main, std::ptr::null_mut())?;
+    let id = monitor.tid();
     POST.monitor.follow(monitor);
-    Ok(())
+    Ok(id)
 }
 
 extern "C" fn monitor_of_program(_: *mut u8) {

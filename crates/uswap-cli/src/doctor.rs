@@ -241,8 +241,7 @@ fn move_a_page() -> Result<(), String> {
 fn proc() -> Finding {
     match uswap_sys::proc::open_root() {
         Ok(_) => Finding::ok("/proc", "it is there, and of this pid namespace"),
-        Err(_) => Finding::new("/proc", Verdict::Missing, "it is not there, or of another pid namespace")
-            .fix("mount -t proc proc /proc"),
+        Err(error) => Finding::new("/proc", Verdict::Missing, reason(&error)),
     }
 }
 

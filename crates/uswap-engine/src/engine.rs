@@ -171,7 +171,7 @@ pub(crate) struct Meter {
     pub limit: AtomicU64,
     /// The monitor need not be called: it reclaims at this moment, or found nothing to reclaim a moment ago.
     pub called: AtomicBool,
-    /// The monitor found nothing to reclaim the last time: waiting for it is in vain.
+    /// The monitor found nothing to reclaim the last time, and nothing since: waiting for it is in vain.
     pub fruitless: AtomicBool,
     /// A handler has served a page that an mremap has added to a managed mapping: the rest is to be adopted.
     pub grown: AtomicBool,

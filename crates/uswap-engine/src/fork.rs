@@ -587,6 +587,8 @@ impl Monitor {
             }
             (usage.mine > target && since.elapsed() < SHRINK_PATIENCE).then_some(marks)
         });
+        // That a child needs more says nothing of what this process can have.
+        self.fruitless = false;
     }
 
     /// In a forked child: takes over what the parent's engine left. Elsewhere there is nothing to take over.

@@ -85,7 +85,7 @@ pub(crate) struct Monitor {
     adoption_pace: AdoptionPace,
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
-    fruitless: bool,
+    pub(crate) fruitless: bool,
     claim: Claim,
     floor: Floor,
     growth: Growth,
@@ -422,15 +422,18 @@ impl Monitor {
             let broken = self.break_sharing(engine);
             if round.achieved_something() {
                 (fruitless, only_broken) = (0, 0);
+                engine.meter.fruitless.store(false, Relaxed);
                 continue;
             }
             match engine.writer.progress(&mut written) {
                 Progress::Made => {
                     (fruitless, only_broken) = (0, 0);
+                    engine.meter.fruitless.store(false, Relaxed);
                     self.await_writer(posted, grows.then(|| begun.elapsed()));
                     continue;
                 }
                 Progress::Awaited if broken == 0 && !engine.is_hopeless() => {
+                    engine.meter.fruitless.store(false, Relaxed);
                     self.await_writer(posted, grows.then(|| begun.elapsed()));
                     continue;
                 }

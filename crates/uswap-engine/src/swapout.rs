@@ -89,19 +89,18 @@ impl Round {
 impl Engine {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
     ///
-    /// Others may have waited since it was read, and it does not wait as long again.
+    /// For the writer those that were read together wait no longer than one.
     pub(crate) fn wait_for_room(&self, fault: &PendingFault, worker: &mut Worker) {
         if !self.is_over_limit() || self.is_hopeless() || !self.takes_memory(fault.page) {
             return;
         }
-        let since = fault.since;
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
-        let mut asking = Asking::default();
+        let (mut asking, begun) = (Asking::default(), Instant::now());
         while self.is_over_limit() {
             // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
             if self.uffd.is_changing() {
-                asking.for_fault_of(since);
+                asking.for_fault_of(begun);
             }
             if self.reclaim_a_little(worker, true) {
                 continue;
@@ -115,7 +114,7 @@ impl Engine {
                 waits += 1;
                 self.post.ring();
                 crate::handler::pause();
-            } else if self.has_writer_to_wait_for(since) {
+            } else if self.has_writer_to_wait_for(fault.since) {
                 std::thread::sleep(WRITER_LOOK);
             } else {
                 return;
@@ -183,8 +182,11 @@ impl Engine {
     /// nobody waits for memory.
     fn give_up_for_a_while(&self) {
         self.wait_for_nothing();
+        if self.areas.have_complained() {
+            return;
+        }
         self.count(Counter::NoSpace, 1);
-        if !self.areas.have_complained() && !self.said_full.swap(true, Relaxed) {
+        if !self.said_full.swap(true, Relaxed) {
             self.member.alarm(format_args!(
                 "uswap: swap space is full; process {} goes beyond its budget",
                 std::process::id()

@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
+/// Why there is nothing to learn from /proc, and what helps.
+const NO_PROC: &str = "it is not there, or of another pid namespace: mount -t proc proc /proc";
+
 /// The descriptor, or -1.
 static ROOT: AtomicI32 = AtomicI32::new(-1);
 
@@ -24,11 +27,9 @@ pub fn open_root() -> io::Result<OwnedFd> {
         let is_ours = own.to_bytes() == std::process::id().to_string().as_bytes();
         if is_ours { Ok(root) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
-    open().map_err(|_| {
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            "it is not there, or of another pid namespace: mount -t proc proc /proc",
-        )
+    open().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ESRCH) => io::Error::new(io::ErrorKind::NotFound, NO_PROC),
+        _ => error,
     })
 }
 

@@ -470,13 +470,13 @@ pub fn spawn(
         count_one_less();
         return Err(io::Error::from_raw_os_error(-result as i32));
     }
-    precede_this_thread(result as usize);
     Ok(RawThread { memory: ManuallyDrop::new(memory), alive, tid })
 }
 
-/// Under a real-time policy a thread of ours does not run at all while one of the program's does: that would wait for it for
-/// ever, or outrun it. So it gets the next higher priority, where that is permitted; its own call of [`prefer`] would come too late.
-fn precede_this_thread(thread: usize) {
+/// Under a real-time policy a thread of ours does not run at all while one of the program's does, which would wait for it for ever,
+/// or outrun it. So the one with this id, which the calling one has made, gets the next higher priority, where that is permitted; its own call of
+/// [`prefer`] would come too late. Not after a fork: a filter that the program has put on itself may end who makes such calls.
+pub fn precede_this_thread(thread: u32) {
     // SAFETY: asks for the policy of the calling thread.
     let policy = unsafe { syscall4(libc::SYS_sched_getscheduler, 0, 0, 0, 0) };
     let Ok(policy) = policy else { return };
@@ -487,9 +487,17 @@ fn precede_this_thread(thread: usize) {
     // SAFETY: the only field of a sched_param is its priority.
     let known = unsafe { syscall4(libc::SYS_sched_getparam, 0, (&raw mut priority).addr(), 0, 0) };
     let higher = priority.saturating_add(1).min(99);
-    if known.is_ok() {
+    if known.is_err() {
+        return;
+    }
+    // The same is better than an ordinary policy, which it has where SCHED_RESET_ON_FORK is set.
+    for priority in [higher, priority] {
         // SAFETY: as above; the thread is ours.
-        let _ = unsafe { syscall4(libc::SYS_sched_setscheduler, thread, policy, (&raw const higher).addr(), 0) };
+        let set =
+            unsafe { syscall4(libc::SYS_sched_setscheduler, thread as usize, policy, (&raw const priority).addr(), 0) };
+        if set.is_ok() {
+            return;
+        }
     }
 }
 

@@ -152,7 +152,8 @@ fn become_user(options: &AnchorOptions) -> rustix::io::Result<()> {
     let (user, group) = (Uid::from_raw(options.user), Gid::from_raw(options.group));
     let _ = rustix::process::setsid();
     rustix::thread::set_name(c"uswap-anchor")?;
-    if rustix::process::geteuid().is_root() {
+    // A root that may not change its groups (a user namespace, a container) is the user that it would become.
+    if (rustix::process::geteuid(), rustix::process::getegid()) != (user, group) {
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(group, group, group)?;
         rustix::thread::set_thread_res_uid(user, user, user)?;

@@ -192,7 +192,7 @@ fn a_thread_is_pinned_where_asked() {
 }
 
 #[test]
-fn a_raw_thread_of_a_real_time_thread_comes_before_it() {
+fn a_thread_of_a_real_time_thread_can_be_put_before_it() {
     let seen = std::thread::spawn(|| {
         let mut parameter = libc::sched_param { sched_priority: 3 };
         // SAFETY: changes the policy of this thread, which ends soon.
@@ -200,13 +200,16 @@ fn a_raw_thread_of_a_real_time_thread_comes_before_it() {
             eprintln!("skipped: no real-time policy: {}", std::io::Error::last_os_error());
             return None;
         }
-        let mut policy = 0;
-        in_raw_thread(|| {
-            // SAFETY: both ask for this thread's own.
-            policy = unsafe { libc::sched_getscheduler(0) };
-            // SAFETY: as above.
-            unsafe { libc::sched_getparam(0, &mut parameter) };
-        });
+        extern "C" fn sleep(_: *mut u8) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let thread = spawn(c"raw test", STACK, FileTable::Share, sleep, std::ptr::null_mut()).unwrap();
+        precede_this_thread(thread.tid());
+        // SAFETY: both ask for that thread's own.
+        let policy = unsafe { libc::sched_getscheduler(thread.tid() as i32) };
+        // SAFETY: as above.
+        unsafe { libc::sched_getparam(thread.tid() as i32, &mut parameter) };
+        thread.join();
         Some((policy, parameter.sched_priority))
     });
     assert!(matches!(seen.join().unwrap(), None | Some((libc::SCHED_RR, 4))));
