@@ -64,16 +64,11 @@ impl CommonPages {
         self.own
     }
 
-    /// How many pages may be counted in others as well, in a process that counts so many shared pages `beside` the pool, in a
-    /// group of so many processes: those that are new since the last look, and all while looks differ, for several that map the
-    /// same at once each measure their share at another time, and together more than there is.
+    /// How many pages are new since the last look, in a process that counts so many shared pages `beside` the pool, in a
+    /// group of so many processes.
     pub(crate) fn new_pages(&self, beside: u64, processes: u64) -> u64 {
         let all = beside + self.of_others;
-        match self.changing {
-            _ if all < pages_min(processes) => 0,
-            true => all,
-            false => all.saturating_sub(self.seen),
-        }
+        if all < pages_min(processes) { 0 } else { all.saturating_sub(self.seen) }
     }
 
     /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool, in a group of
@@ -139,8 +134,6 @@ mod tests {
     fn a_process_counts_its_share() {
         let mut pages = old();
         assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 3000)), 6000);
-        pages.looked -= LOOK_EVERY;
-        assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 3000)), 6000);
         // Nobody looks again at once, and new pages are its own.
         assert_eq!(pages.of_others(9500, 1000, 2, || unreachable!()), 6000);
         assert_eq!(pages.new_pages(2500, 2), 500);
@@ -161,17 +154,6 @@ mod tests {
         // A server's workers with 3.9 MiB in common: counted in each, four of them had filled a budget of 34 MiB by half.
         assert_eq!(old().of_others(1000, 0, 4, || share(1000, 250)), 750);
         assert_eq!(old().of_others(1000, 0, 200, || unreachable!()), 0);
-    }
-
-    #[test]
-    fn what_a_look_told_is_sure_when_the_next_one_tells_the_same() {
-        let mut common = old();
-        assert_eq!(common.of_others(9000, 0, 2, || share(9000, 4500)), 4500);
-        assert_eq!(common.new_pages(4500, 2), 9000, "the other one may have measured earlier");
-        common.looked -= LOOK_EVERY;
-        assert_eq!(common.of_others(9000, 0, 2, || share(9000, 4500)), 4500);
-        assert_eq!(common.new_pages(4500, 2), 0);
-        assert_eq!(common.new_pages(4600, 2), 100);
     }
 
     #[test]
