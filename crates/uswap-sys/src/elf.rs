@@ -102,18 +102,21 @@ fn inspect_bytes(file: &impl Bytes) -> io::Result<Program> {
     Ok(Program::Unknown)
 }
 
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// As Linux does for the first line of a script: a carriage return is a part of the name.
+fn trim_blanks(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| !is_blank(byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_blank(byte)).map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
 fn script(text: &[u8]) -> Program {
-    // As Linux has it: a carriage return is a part of the name.
-    let is_space = |b: &u8| *b == b' ' || *b == b'\t';
-    let trim = |text: &'_ [u8]| -> std::ops::Range<usize> {
-        let start = text.iter().position(|b| !is_space(b)).unwrap_or(text.len());
-        let end = text.iter().rposition(|b| !is_space(b)).map_or(start, |last| last + 1);
-        start..end
-    };
-    let line = text.split(|&b| b == b'\n' || b == 0).next().unwrap_or(text);
-    let line = &line[trim(line)];
-    let (interpreter, arg) = match line.iter().position(is_space) {
-        Some(at) => (&line[..at], &line[at..][trim(&line[at..])]),
+    let line = trim_blanks(text.split(|&b| b == b'\n' || b == 0).next().unwrap_or(text));
+    let (interpreter, arg) = match line.iter().position(is_blank) {
+        Some(at) => (&line[..at], trim_blanks(&line[at..])),
         None => (line, &b""[..]),
     };
     if interpreter.is_empty() {
