@@ -525,6 +525,22 @@ fn a_file_that_binfmt_misc_knows_is_run_by_its_interpreter() {
 }
 
 #[test]
+fn a_session_that_is_led_from_outside_of_the_pid_namespace() {
+    if !can_run() {
+        return;
+    }
+    // Where init sets up no session either, the kernel says session 0, and group 0 beside it.
+    let mut command = Command::new("unshare");
+    command.args(["-pf", "--mount-proc", env!("CARGO_BIN_EXE_uswap"), "run", "-q", "-m", "64M", "--"]);
+    let output = command.args(["sh", "-c", "cut -d' ' -f5,6 /proc/$$/stat; kill -9 $$"]).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if errors.contains("unshare failed") {
+        return eprintln!("skipped: no pid namespace of its own: {errors}");
+    }
+    assert_eq!((said.as_ref(), output.status.code()), ("0 0\n", Some(137)), "{errors}");
+}
+
+#[test]
 fn a_text_without_an_interpreter_is_read_by_the_shell() {
     use std::os::unix::fs::PermissionsExt;
     if !can_run() {

@@ -231,7 +231,7 @@ impl Supervisor {
             ending: None,
             ended_by_us: false,
             job_is_to_stop: false,
-            leads_session: rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()),
+            leads_session: session_of(std::process::id()) == Some(std::process::id()),
             peaks: Peaks::default(),
             outside: Outside::new(),
             next_fork_check: Instant::now() + FORK_CHECK_EVERY,
@@ -873,9 +873,27 @@ fn job_of(pid: u32) -> Option<(i32, i32)> {
     Some((group, fields.nth(2)?.parse().ok()?))
 }
 
+/// The session of a process: 0 where its leader is outside of our pid namespace.
+fn session_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid pgrp session ...
+    stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_leads_a_session_is_known() {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new("cat");
+        let mut leader = command.stdin(std::process::Stdio::piped()).process_group(0).spawn().unwrap();
+        let own = session_of(std::process::id());
+        assert!(own.is_some() && session_of(leader.id()) == own, "one that only leads a group is in ours");
+        drop(leader.stdin.take());
+        leader.wait().unwrap();
+    }
 
     #[test]
     fn our_own_parent_is_found() {
