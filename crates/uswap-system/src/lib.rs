@@ -1,0 +1,170 @@
+//! What the engine asks of the system that it runs on.
+//!
+//! The engine is generic over a [`System`]. `uswap-sys` implements it for Linux, `uswap-sim` for a model of Linux with a
+//! scheduler that goes by a seed. Calls are dispatched statically: on Linux the traits cost nothing.
+//!
+//! - [`faults`]: userfaultfd: messages, and what fills, moves and drops pages;
+//! - [`looks`]: what is where: page tables, mappings, the size of the process;
+//! - [`sync`]: locks and words to wait on, made of [`System::acquire`], [`System::wait`] and [`System::wake`].
+//!
+//! Addresses are bytes. Functions without a receiver are about the calling thread or its process: the model knows which of its
+//! threads calls.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+pub mod faults;
+pub mod looks;
+pub mod sync;
+
+use faults::Faults;
+use looks::{Footprint, Mappings, Residency};
+
+/// Bytes of a page.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Advice about memory, by its name in madvise(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// MADV_DONTNEED: the content goes.
+    DontNeed,
+    /// MADV_DONTFORK.
+    DontFork,
+    /// MADV_DOFORK.
+    DoFork,
+    /// MADV_NOHUGEPAGE.
+    NoHugepage,
+    /// MADV_POPULATE_WRITE: as a write to each page, without changing a byte.
+    PopulateWrite,
+}
+
+/// Who waits on a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Threads of one process.
+    Process,
+    /// Threads of several processes that have the word in common.
+    Shared,
+}
+
+/// Why a wait on a word ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Somebody woke us, or a signal did, or nobody: look at the word.
+    Woken,
+    /// The word was not what was expected; we did not sleep.
+    Changed,
+    /// The time is over.
+    TimedOut,
+}
+
+/// Threads, waiting, time, and memory that is not filled by userfaultfd.
+pub trait System: Sized + Send + Sync + 'static {
+    /// The userfaultfd of a process.
+    type Faults: Faults<Supervisor = Self::Supervisor>;
+    /// Its page tables, as they can be looked at.
+    type Residency: Residency;
+    /// Its mappings.
+    type Mappings: Mappings;
+    /// How much memory it has.
+    type Footprint: Footprint;
+    /// Its connection to the supervisor.
+    type Supervisor: Supervisor;
+
+    /// Whether I/O goes by io_uring where there is one.
+    const HAS_IO_URING: bool;
+
+    /// The time. It never goes backwards.
+    fn now() -> Instant;
+
+    /// Sleeps.
+    fn sleep(duration: Duration);
+
+    /// Gets what `attempt` gets sooner or later, as a lock that others hold for microseconds: tried awake for a while, then
+    /// `sleep` waits for it.
+    fn acquire<G>(attempt: impl FnMut() -> Option<G>, sleep: impl FnOnce() -> G) -> G;
+
+    /// Sleeps while `word` is `expected`, at most for `timeout`. It may end for no reason.
+    fn wait(word: &AtomicU32, scope: Scope, expected: u32, timeout: Option<Duration>) -> Waited;
+
+    /// Wakes up to `count` of those who wait on `word`.
+    fn wake(word: &AtomicU32, scope: Scope, count: u32);
+
+    /// Makes a call of the kernel that may take long, as a transfer of a disk. Others go on meanwhile.
+    fn call<R>(call: impl FnOnce() -> R) -> R {
+        call()
+    }
+
+    /// Advice about memory that is the engine's, or that the program does not notice.
+    ///
+    /// # Errors
+    /// What the kernel says: nothing is mapped there, or it does not know the advice.
+    fn advise(start: usize, len: usize, advice: Advice) -> io::Result<()>;
+
+    /// Whether memory of the engine, which stays readable and writable, may be executed from here on. False if that could not
+    /// be had.
+    fn let_execute(start: usize, len: usize, may_execute: bool) -> bool;
+
+    /// Ends the locks of mlockall(2) on the engine's own memory.
+    fn unlock_all();
+
+    /// A write to a page of the engine's that is present, without changing a byte: one that a fork once shared is exclusive
+    /// afterwards.
+    fn make_exclusive(page: usize);
+
+    /// Whether the memory that is set aside for the books is whole.
+    fn reserve_is_whole() -> bool;
+
+    /// Sets aside again what was used of it. False when it cannot be had.
+    fn refill_reserve() -> bool;
+
+    /// Keeps addresses for what the program will map, where there is a limit on them.
+    fn keep_addresses();
+
+    /// Does what may need more memory at once than is set aside; false when that was refused.
+    fn may_fail(grow: impl FnOnce() -> bool) -> bool;
+
+    /// Bytes of addresses that the process may still map (RLIMIT_AS); `None` without a limit.
+    fn addresses_left() -> Option<u64>;
+
+    /// This process's id.
+    fn process_id() -> u32;
+
+    /// Whether a thread of this process has ended.
+    fn thread_has_ended(thread: u32) -> bool;
+
+    /// Whether the process that forked this one lives. One in another pid namespace has no number here, and is taken to.
+    fn parent_is(process: u32) -> bool;
+
+    /// Ends the process, and says why: a wrong page is worse than a crash.
+    fn end(why: fmt::Arguments<'_>) -> !;
+
+    /// Ends the process as its tree ends, without a word.
+    fn kill_self() -> !;
+}
+
+/// What the engine asks of its connection to the supervisor.
+pub trait Supervisor: Send + Sync {
+    /// Keeps a second reference to a userfaultfd there: closing the last one turns missing pages to zeros.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    fn keep(&self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// Whether it is gone: the tree ends with it.
+    fn is_gone(&self) -> bool;
+
+    /// One line for the user.
+    fn say(&self, line: fmt::Arguments<'_>);
+
+    /// The userfaultfd device, when the supervisor could open it.
+    fn device(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The descriptor of swap area `index`, which is given once.
+    fn take_area(&mut self, index: usize) -> Option<OwnedFd>;
+}
