@@ -20,6 +20,9 @@ const LOOK_SOON: Duration = Duration::from_millis(10);
 const LOOK_COST: u32 = 100;
 /// The same where that has just changed: meanwhile processes swap their own memory to make room for what is there once.
 const LOOK_SOON_COST: u32 = 32;
+/// Less growth than this is not told.
+const UNTOLD_PAGES: u64 = 64;
+
 /// What a look shows, in pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
@@ -27,6 +30,15 @@ pub(crate) struct Shared {
     pub resident: u64,
     /// The process's share of them: one that three processes have counts as a third.
     pub share: u64,
+}
+
+/// What is known of the others when a process looks.
+#[derive(Clone, Copy)]
+pub(crate) struct Around {
+    /// Processes of the group.
+    pub processes: u64,
+    /// [`Group::shared_growth`](crate::group::Group::shared_growth).
+    pub growth: u64,
 }
 
 /// See the file's head.
@@ -39,6 +51,10 @@ pub(crate) struct CommonPages {
     seen: u64,
     /// Processes of the group at the last look.
     processes: u64,
+    /// The group's growth right before the last look.
+    growth: u64,
+    /// Shared pages when others were last told that there are more.
+    told: u64,
     /// The last look did not tell the same as the one before.
     changing: bool,
     looked: Instant,
@@ -53,6 +69,8 @@ impl CommonPages {
             own: 0,
             seen: 0,
             processes: 0,
+            growth: 0,
+            told: 0,
             changing: false,
             looked: Instant::now(),
             took: Duration::ZERO,
@@ -64,6 +82,22 @@ impl CommonPages {
         self.own
     }
 
+    /// The group's growth when the process last looked.
+    pub(crate) fn growth(&self) -> u64 {
+        self.growth
+    }
+
+    /// By how many pages a process that has so many shared pages `resident` has grown since it last said so. Little by little it
+    /// does not say it.
+    pub(crate) fn grown(&mut self, resident: u64) -> u64 {
+        let grown = resident.saturating_sub(self.told);
+        if resident >= self.told && grown < UNTOLD_PAGES {
+            return 0;
+        }
+        self.told = resident;
+        grown
+    }
+
     /// How many pages are new since the last look, in a process that counts so many shared pages `beside` the pool, in a
     /// group of so many processes.
     pub(crate) fn new_pages(&self, beside: u64, processes: u64) -> u64 {
@@ -71,24 +105,26 @@ impl CommonPages {
         if all < pages_min(processes) { 0 } else { all.saturating_sub(self.seen) }
     }
 
-    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool, in a group of
-    /// so many processes. Pages that are new since the last look count as its own.
+    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool. Pages that are new since the last look count as its own.
     pub(crate) fn of_others(
         &mut self,
         shmem: u64,
         pool: u64,
-        processes: u64,
+        around: Around,
         look: impl FnOnce() -> std::io::Result<Shared>,
     ) -> u64 {
+        let Around { processes, growth } = around;
         let beside = shmem.saturating_sub(pool);
         let min = pages_min(processes);
         if beside < min {
-            (self.of_others, self.own, self.seen) = (0, 0, 0);
+            (self.of_others, self.own, self.seen, self.growth) = (0, 0, 0, growth);
             return 0;
         }
         let soon = beside >= self.seen + min || processes != self.processes || self.changing;
         let pause = match soon {
             true => LOOK_SOON.max(self.took * LOOK_SOON_COST),
+            // Others have more, and may have what this one has.
+            false if growth >= self.growth + min => LOOK_SOON.max(self.took * LOOK_COST),
             false => LOOK_EVERY.max(self.took * LOOK_COST),
         };
         if self.looked.elapsed() >= pause {
@@ -98,7 +134,7 @@ impl CommonPages {
             let before = std::mem::replace(&mut self.of_others, of_others);
             self.own = shared.share;
             self.changing = before.abs_diff(self.of_others) >= min / 4;
-            (self.seen, self.processes) = (beside, processes);
+            (self.seen, self.processes, self.growth) = (beside, processes, growth);
             self.looked = Instant::now();
             self.took = cpu_time().saturating_sub(begun);
         }
@@ -126,6 +162,10 @@ mod tests {
         CommonPages { looked: Instant::now() - 2 * LOOK_EVERY, ..CommonPages::new() }
     }
 
+    fn of(processes: u64) -> Around {
+        Around { processes, growth: 0 }
+    }
+
     fn share(resident: u64, share: u64) -> std::io::Result<Shared> {
         Ok(Shared { resident, share })
     }
@@ -133,50 +173,68 @@ mod tests {
     #[test]
     fn a_process_counts_its_share() {
         let mut pages = old();
-        assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 3000)), 6000);
+        assert_eq!(pages.of_others(9000, 1000, of(2), || share(9000, 3000)), 6000);
         // Nobody looks again at once, and new pages are its own.
-        assert_eq!(pages.of_others(9500, 1000, 2, || unreachable!()), 6000);
+        assert_eq!(pages.of_others(9500, 1000, of(2), || unreachable!()), 6000);
         assert_eq!(pages.new_pages(2500, 2), 500);
         // It gives most of them up: no more than it has is left out.
-        assert_eq!(pages.of_others(3000, 1000, 2, || unreachable!()), 2000);
+        assert_eq!(pages.of_others(3000, 1000, of(2), || unreachable!()), 2000);
     }
 
     #[test]
     fn what_a_look_gives_up_is_not_taken_for_that_of_others() {
         let mut pages = old();
         // 800 were views of a parent's pool.
-        assert_eq!(pages.of_others(9800, 1000, 2, || share(9000, 3000)), 6000);
+        assert_eq!(pages.of_others(9800, 1000, of(2), || share(9000, 3000)), 6000);
         assert_eq!(pages.own(), 3000);
     }
 
     #[test]
     fn few_processes_look_at_little_and_many_do_not() {
         // A server's workers with 3.9 MiB in common: counted in each, four of them had filled a budget of 34 MiB by half.
-        assert_eq!(old().of_others(1000, 0, 4, || share(1000, 250)), 750);
-        assert_eq!(old().of_others(1000, 0, 200, || unreachable!()), 0);
+        assert_eq!(old().of_others(1000, 0, of(4), || share(1000, 250)), 750);
+        assert_eq!(old().of_others(1000, 0, of(200), || unreachable!()), 0);
     }
 
     #[test]
     fn who_has_a_pool_alone_does_not_look() {
-        assert_eq!(old().of_others(9000, 9000 - PAGES_MIN + 1, 2, || unreachable!()), 0);
+        assert_eq!(old().of_others(9000, 9000 - PAGES_MIN + 1, of(2), || unreachable!()), 0);
     }
 
     #[test]
     fn what_cannot_be_looked_at_counts_in_full() {
-        assert_eq!(old().of_others(9000, 0, 2, || Err(std::io::ErrorKind::NotFound.into())), 0);
+        assert_eq!(old().of_others(9000, 0, of(2), || Err(std::io::ErrorKind::NotFound.into())), 0);
     }
 
     #[test]
     fn when_others_come_it_looks_soon_until_nothing_changes() {
         let mut pages = old();
         let ago = |pages: &mut CommonPages| pages.looked = Instant::now() - 2 * LOOK_SOON;
-        assert_eq!(pages.of_others(9000, 1000, 2, || share(9000, 5000)), 4000);
+        assert_eq!(pages.of_others(9000, 1000, of(2), || share(9000, 5000)), 4000);
         for own in [3000, 3000] {
             ago(&mut pages);
-            pages.of_others(9000, 1000, 3, || share(9000, own));
+            pages.of_others(9000, 1000, of(3), || share(9000, own));
         }
         ago(&mut pages);
-        assert_eq!(pages.of_others(9000, 1000, 3, || unreachable!()), 6000);
-        assert_eq!(pages.of_others(9000, 1000, 4, || share(9000, 2500)), 6500);
+        assert_eq!(pages.of_others(9000, 1000, of(3), || unreachable!()), 6000);
+        assert_eq!(pages.of_others(9000, 1000, of(4), || share(9000, 2500)), 6500);
+    }
+
+    #[test]
+    fn when_another_has_more_it_looks_again() {
+        let mut pages = old();
+        assert_eq!(pages.of_others(9000, 1000, of(2), || share(9000, 9000)), 0);
+        pages.looked = Instant::now() - 2 * LOOK_SOON;
+        assert_eq!(pages.of_others(9000, 1000, of(2), || unreachable!()), 0);
+        assert_eq!(pages.of_others(9000, 1000, Around { processes: 2, growth: 10_000 }, || share(9000, 5000)), 4000);
+        assert_eq!(pages.growth(), 10_000);
+    }
+
+    #[test]
+    fn growth_is_told_by_pieces() {
+        let mut pages = old();
+        assert_eq!(pages.grown(UNTOLD_PAGES - 1), 0);
+        assert_eq!(pages.grown(1000), 1000);
+        assert_eq!([1063, 1064, 100, 200].map(|resident| pages.grown(resident)), [0, 64, 0, 100]);
     }
 }

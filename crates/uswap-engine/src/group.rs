@@ -451,6 +451,12 @@ pub struct ProcessSlot {
     pub shared_pages: AtomicU64,
     /// Those of these that are new since the process last looked who else has them: they count in full.
     pub new_shared_pages: AtomicU64,
+    /// Shared pages of the program's in RAM, in full.
+    pub resident_shared_pages: AtomicU64,
+    /// [`Group::shared_growth`] when it last looked.
+    pub shared_growth: AtomicU64,
+    /// Private pages that a forked child had when it first looked: they may be its parent's as well.
+    pub inherited_pages: AtomicU64,
     /// Resident private pages that uswap leaves alone, its own included.
     pub unmanaged_pages: AtomicU64,
     /// Pages that it keeps of those that could be swapped, because what cannot fills the budget; 0 mostly.
@@ -510,6 +516,15 @@ impl ProcessSlot {
     /// Whether it was forked, and has not executed another program since.
     pub fn is_forked(&self) -> bool {
         self.forked.load(Relaxed) != 0
+    }
+
+    /// Private pages that are no ancestor's as well, at the least.
+    fn own_private_pages(&self) -> u64 {
+        match (self.is_forked(), self.inherited_pages.load(Relaxed)) {
+            // It has not looked yet.
+            (true, 0) => 0,
+            (_, inherited) => self.anon_pages.load(Relaxed).saturating_sub(inherited),
+        }
     }
 
     /// Those of them that cannot be swapped.
@@ -593,6 +608,9 @@ impl ProcessSlot {
             &self.kernel_swapped_pages,
             &self.shared_pages,
             &self.new_shared_pages,
+            &self.resident_shared_pages,
+            &self.shared_growth,
+            &self.inherited_pages,
             &self.unmanaged_pages,
             &self.floor_pages,
             &self.managed_pages,
@@ -698,6 +716,7 @@ struct Header {
     most_over_bytes: AtomicU64,
     limit_bytes: AtomicU64,
     announcements: AtomicU32,
+    shared_growth: AtomicU64,
     leaving: [AtomicU32; AREAS_MAX],
     area_hint: [AtomicU32; AREAS_MAX],
     totals: Tally,
@@ -860,28 +879,46 @@ impl Group {
 
     /// Pages that living processes have resident at the least: what may be counted in several of them counts once.
     pub fn resident_pages_at_least(&self) -> u64 {
-        let (mut private, mut shared, mut most_shared) = (0, 0, 0);
+        let private = |slot: &ProcessSlot| {
+            let beside = slot.shmem_pages.load(Relaxed).saturating_sub(slot.shared_pages.load(Relaxed));
+            slot.own_private_pages() + beside + slot.nested_pages.load(Relaxed)
+        };
+        self.processes().map(|(_, slot)| private(slot)).sum::<u64>() + self.shared_pages_at_least()
+    }
+
+    /// Pages of shared memory that living processes have, at the least. Their shares add up to it if all were taken at one time.
+    /// A page that another has mapped since the oldest was taken, and counts for a half or less, counts in full before.
+    fn shared_pages_at_least(&self) -> u64 {
+        let growth = self.shared_growth();
+        let (mut shares, mut most, mut oldest) = (0, 0, growth);
         for (_, slot) in self.processes() {
             let own = slot.shared_pages.load(Relaxed);
-            private += if slot.is_forked() { 0 } else { slot.anon_pages.load(Relaxed) };
-            private += slot.shmem_pages.load(Relaxed).saturating_sub(own) + slot.nested_pages.load(Relaxed);
-            shared += own.saturating_sub(slot.new_shared_pages.load(Relaxed));
-            most_shared = most_shared.max(own);
+            shares += own.saturating_sub(slot.new_shared_pages.load(Relaxed));
+            most = most.max(own).max(slot.resident_shared_pages.load(Relaxed));
+            if own > 0 {
+                oldest = oldest.min(slot.shared_growth.load(Relaxed));
+            }
         }
-        private + shared.max(most_shared)
+        most.max(shares.saturating_sub((growth - oldest).div_ceil(2)))
+    }
+
+    /// By how many pages the shared memory of processes has ever grown: what one of them has learnt of who else has its own is
+    /// out of date by so much.
+    pub fn shared_growth(&self) -> u64 {
+        self.header().shared_growth.load(Acquire)
+    }
+
+    /// A process has so many pages of shared memory more than it had.
+    pub(crate) fn shared_memory_grows(&self, pages: u64) {
+        self.header().shared_growth.fetch_add(pages, AcqRel);
     }
 
     /// Pages of living processes that cannot be swapped, and those of them that are shared memory. What may be a parent's
     /// as well is left out.
     pub fn fixed_pages(&self) -> (u64, u64) {
-        let (mut private, mut shared, mut most_shared) = (0, 0, 0);
-        for (_, slot) in self.processes() {
-            let own = slot.shared_pages.load(Relaxed);
-            private += if slot.is_forked() { 0 } else { slot.unmanaged_pages.load(Relaxed) };
-            shared += own.saturating_sub(slot.new_shared_pages.load(Relaxed));
-            most_shared = most_shared.max(own);
-        }
-        let shared = shared.max(most_shared);
+        let own = |slot: &ProcessSlot| if slot.is_forked() { 0 } else { slot.unmanaged_pages.load(Relaxed) };
+        let private: u64 = self.processes().map(|(_, slot)| own(slot)).sum();
+        let shared = self.shared_pages_at_least();
         (private + shared, shared)
     }
 

@@ -175,7 +175,7 @@ impl Monitor {
         let slot = self.member().slot();
         let mine_index = self.member().index;
         let processes = group.processes().count() as u64;
-        let mine = self.scale.weigh(slot, self.engine(), processes);
+        let mine = self.scale.weigh(group, slot, self.engine(), processes);
         self.end_promise();
         let (mut total, mut processes, mut claims, mut fixed) = (0, 0, 0, 0);
         for (index, other) in group.processes() {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::rss::{StatM, own_rss, own_share_of_shmem};
 
-use crate::common_pages::{CommonPages, Shared};
+use crate::common_pages::{Around, CommonPages, Shared};
 use crate::engine::{Ancestor, Engine};
-use crate::group::ProcessSlot;
+use crate::group::{Group, ProcessSlot};
 
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ impl Scale {
     }
 
     /// Pages that count against the budget; published in `slot`.
-    pub fn weigh(&mut self, slot: &ProcessSlot, engine: Option<&Engine>, processes: u64) -> u64 {
+    pub fn weigh(&mut self, group: &Group, slot: &ProcessSlot, engine: Option<&Engine>, processes: u64) -> u64 {
         if self.looked.elapsed() > SLOW_LOOK {
             let _ = self.look_slowly();
         }
@@ -66,16 +66,28 @@ impl Scale {
         // As it is at this moment: what the pool has grown since must not pass for the program's.
         let pool = engine.map_or(0, Engine::pool_pages);
         let ancestors = engine.map_or(&[][..], |engine| &engine.ancestors);
-        let of_others = self.common.of_others(shmem, pool, processes, || look_at_shared(ancestors));
+        let resident = shmem.saturating_sub(pool);
+        let grown = if ancestors.is_empty() { self.common.grown(resident) } else { 0 };
+        if grown > 0 {
+            group.shared_memory_grows(grown);
+        }
+        let around = Around { processes, growth: group.shared_growth() };
+        let of_others = self.common.of_others(shmem, pool, around, || look_at_shared(ancestors));
         let shmem = shmem - of_others;
         let beside = shmem.saturating_sub(pool);
         // What is left of the views of its ancestors' pools is uswap's.
         let shared = if ancestors.is_empty() { beside } else { beside.min(self.common.own().saturating_sub(pool)) };
+        if slot.is_forked() && slot.inherited_pages.load(Relaxed) == 0 {
+            slot.inherited_pages.store(anon.max(1), Relaxed);
+        }
         slot.anon_pages.store(anon, Relaxed);
         slot.shmem_pages.store(shmem, Relaxed);
         slot.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
         slot.shared_pages.store(shared, Relaxed);
         slot.new_shared_pages.store(self.common.new_pages(beside, processes), Relaxed);
+        // Of its ancestors' pools nobody knows how much is there at this moment.
+        slot.resident_shared_pages.store(if ancestors.is_empty() { resident } else { shared }, Relaxed);
+        slot.shared_growth.store(self.common.growth(), Relaxed);
         anon + shmem
     }
 }

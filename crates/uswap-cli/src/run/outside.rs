@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use uswap_engine::group::{Counter, Group, PAGE_BYTES};
+use uswap_engine::group::{Counter, Group, PAGE_BYTES, ProcessSlot};
 
 use super::descendants::{self, Looks};
 use crate::size;
@@ -169,7 +169,7 @@ impl Outside {
         if counted + burst <= limit {
             return group.note_resident_bytes(counted + burst);
         }
-        let resident = at_least.max(self.share(group).map_or(0, |share| share + burst));
+        let resident = at_least.max(self.share(group).unwrap_or(0));
         group.note_resident_bytes(resident);
         if resident > limit {
             self.overrun.lasted += since.min(5 * LOOK_EVERY);
@@ -284,7 +284,8 @@ impl Outside {
     /// What the tree has when what its processes have in common counts once; `None` if that is not to be measured now.
     fn share(&mut self, group: &Group) -> Option<u64> {
         let now = Instant::now();
-        if now < self.next_share || !group.processes().any(|(_, slot)| slot.is_forked()) {
+        let has_in_common = |slot: &ProcessSlot| slot.is_forked() || slot.resident_shared_pages.load(Relaxed) > 0;
+        if now < self.next_share || !group.processes().any(|(_, slot)| has_in_common(slot)) {
             return None;
         }
         let members = group.processes().map(|(_, slot)| slot.pid.load(Relaxed));

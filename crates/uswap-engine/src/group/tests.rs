@@ -178,6 +178,46 @@ fn counts_of_the_dead_are_kept() {
 }
 
 #[test]
+fn shares_of_shared_memory_are_of_different_times() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let slots = [1, 2].map(|pid| group.process(group.allot(pid).unwrap()));
+    let looks = |slot: &ProcessSlot, resident: u64, own: u64| {
+        slot.shared_growth.store(group.shared_growth(), Relaxed);
+        slot.shared_pages.store(own, Relaxed);
+        slot.shmem_pages.store(own, Relaxed);
+        slot.resident_shared_pages.store(resident, Relaxed);
+    };
+    // The first has all of it for itself; then the second maps the same.
+    looks(slots[0], 1000, 1000);
+    group.shared_memory_grows(1000);
+    looks(slots[1], 1000, 500);
+    assert_eq!(group.resident_pages_at_least(), 1000, "nothing of it is counted twice");
+    looks(slots[0], 1000, 500);
+    assert_eq!(group.resident_pages_at_least(), 1000);
+    // Another 600 that are its own, and nobody knows it at first.
+    group.shared_memory_grows(600);
+    looks(slots[0], 1600, 1100);
+    assert_eq!(group.resident_pages_at_least(), 1600);
+    slots[0].resident_shared_pages.store(0, Relaxed);
+    assert_eq!(group.resident_pages_at_least(), 1300);
+    looks(slots[1], 1000, 500);
+    assert_eq!((group.resident_pages_at_least(), group.fixed_pages()), (1600, (1600, 1600)));
+}
+
+#[test]
+fn a_forked_child_has_what_it_got_since_for_itself() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let [parent, child] = [1, 2].map(|pid| group.allot(pid).unwrap());
+    group.fork_arrived(parent, child);
+    for index in [parent, child] {
+        group.process(index).anon_pages.store(100, Relaxed);
+    }
+    assert_eq!(group.resident_pages_at_least(), 100, "it has not looked yet");
+    group.process(child).inherited_pages.store(80, Relaxed);
+    assert_eq!(group.resident_pages_at_least(), 120);
+}
+
+#[test]
 fn all_slots_can_be_taken_and_no_more() {
     let (group, _fd) = Group::create(&config()).unwrap();
     for n in 0..PROCESSES_MAX as u32 {
