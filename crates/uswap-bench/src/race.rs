@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::kernel::Unavailable;
-use super::report::{Backend, Skipped};
-use super::rig::{Rig, kernel_swap};
+use crate::kernel::Unavailable;
+use crate::report::{Backend, Skipped};
+use crate::rig::{Rig, kernel_swap};
 
 /// A back end that fails in so many runs in a row is left out from there on.
 const FAILURES_IN_A_ROW: u32 = 3;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::kernel::Swapped;
-use super::report::{Backend, Machine, Pools, Skipped, Spread, Style, figure, mib, print_table, unique};
+use crate::kernel::Swapped;
+use crate::report::{Backend, Machine, Pools, Skipped, Spread, Style, figure, mib, print_table, unique};
 
 /// One run that ended and printed as it must.
 #[derive(Clone, Debug, Serialize)]

@@ -2,17 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
-use clap::ValueEnum;
-
-use super::kernel::Unavailable;
-use super::race::Race;
-use super::report::{Backend, Failure, Pools, Report, Run, Series, Settings};
-use super::rig::{Job, Observed, PoolWatch, Rig, kernel_swap, this_machine};
-use super::workload::{EXIT_WRONG_DATA, LoadReport, Workload};
-use super::{BenchArgs, Finished, OOM_ATTEMPTS, in_order};
-use crate::size;
+use crate::kernel::Unavailable;
+use crate::race::Race;
+use crate::report::{Backend, Failure, Pools, Report, Run, Series, Settings};
+use crate::rig::{Job, Observed, PoolWatch, Rig, kernel_swap, this_machine};
+use crate::workload::{EXIT_WRONG_DATA, LoadReport, Workload};
+use crate::{Finished, OOM_ATTEMPTS, PatternBench};
 
 /// Compressed size of the data, pool overhead included, where the kernel's pool cannot be measured.
 const ESTIMATED_POOL_PERCENT: u64 = 53;
@@ -28,37 +24,23 @@ enum Outcome {
 }
 
 /// The plain program under all back ends.
-pub struct Bench {
-    args: BenchArgs,
+pub struct Running {
+    args: PatternBench,
     race: Race,
-    workloads: Vec<Workload>,
     settings: Settings,
     series: Vec<Series>,
     failures: Vec<Failure>,
 }
 
-impl Bench {
+impl Running {
     /// Nothing is measured yet.
-    pub fn new(args: BenchArgs) -> Result<Bench, Unavailable> {
-        let memory_bytes = args.memory.unwrap_or(args.size / 2);
-        if memory_bytes >= args.size {
-            return Err(Unavailable("--memory must be less than --size, or nothing is swapped".to_owned()));
-        }
-        // Room for all of the data, and for the slots that the kernel holds back.
-        let area_bytes = args.swap_size.unwrap_or(args.size + (64 << 20));
-        if area_bytes < args.size - memory_bytes {
-            return Err(Unavailable(format!(
-                "--swap-size must have room for what does not fit into --memory: {}",
-                size::chosen(args.size - memory_bytes)
-            )));
-        }
-        let timeout = Duration::from_secs(args.timeout);
-        let mut rig = Rig::new(&args.directory, timeout, memory_bytes, area_bytes)?;
-        rig.uswap_pool_memory_bytes = memory_bytes + (args.size - memory_bytes) * ESTIMATED_POOL_PERCENT / 100;
-        let workloads =
-            if args.workloads.is_empty() { Workload::value_variants().to_vec() } else { in_order(&args.workloads) };
+    pub fn new(args: PatternBench) -> Result<Running, Unavailable> {
+        let (size_bytes, memory_bytes) = (args.size_bytes, args.limits.memory_bytes);
+        let mut rig = Rig::new(args.limits.clone())?;
+        let swapped_bytes = size_bytes.saturating_sub(memory_bytes);
+        rig.uswap_pool_memory_bytes = memory_bytes + swapped_bytes * ESTIMATED_POOL_PERCENT / 100;
         let settings = Settings {
-            size_bytes: args.size,
+            size_bytes,
             memory_bytes,
             rounds: args.rounds,
             threads: args.threads,
@@ -66,8 +48,8 @@ impl Bench {
             cgroup_version: None,
             zswap_compressor: None,
         };
-        let race = Race::new(rig, args.backends());
-        Ok(Bench { args, race, workloads, settings, series: Vec::new(), failures: Vec::new() })
+        let race = Race::new(rig, args.backends.clone());
+        Ok(Running { args, race, settings, series: Vec::new(), failures: Vec::new() })
     }
 
     /// All patterns, all rounds.
@@ -75,7 +57,7 @@ impl Bench {
         if let Some(signal) = self.measure_kernel_pool()? {
             return Ok(Finished::Interrupted(signal));
         }
-        for workload in self.workloads.clone() {
+        for workload in self.args.workloads.clone() {
             // One run that does not count: in a virtual machine the first use of a free page may be much dearer
             // than the next, and no back end should pay that for the others. It shows that the program works, and
             // what it takes without swap.
@@ -204,7 +186,7 @@ impl Bench {
         let arguments = [
             "bench-load".to_owned(),
             workload.name().to_owned(),
-            format!("--size={}", self.args.size),
+            format!("--size={}", self.args.size_bytes),
             format!("--threads={}", self.args.threads),
             format!("--seed={}", round + 1),
         ]
@@ -271,8 +253,8 @@ fn outcome(observed: Observed) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rig::tests::ended;
     use super::*;
+    use crate::rig::tests::ended;
 
     fn reason(status: i32, stdout: &str, stderr: &str) -> String {
         match outcome(Observed::new(ended(status, stdout, stderr), 1.0, 1.0)) {

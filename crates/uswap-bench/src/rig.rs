@@ -18,10 +18,10 @@ use uswap_sys::interrupt;
 use uswap_sys::rusage::ProcessUsage;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::kernel::{self, Cgroup, Hierarchy, Journal, KernelSwap, Kswapd, Pool, Swapped, TakeDown, Unavailable};
-use super::report::{Backend, Machine, Spread};
-use super::workload::{ALL_BACK, PARENT};
-use crate::failure;
+use crate::kernel::{self, Cgroup, Hierarchy, Journal, KernelSwap, Kswapd, Pool, Swapped, TakeDown, Unavailable};
+use crate::report::{Backend, Machine, Spread};
+use crate::workload::{ALL_BACK, PARENT};
+use crate::{EXIT_UNDER_USWAP_FAILED, Limits};
 
 /// How often the RAM of the kernel's pool is looked at while a run lasts.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -98,49 +98,36 @@ struct KernelSide {
 
 /// All that the back ends need.
 pub struct Rig {
-    /// This program: `uswap run` is one of its commands.
-    uswap: PathBuf,
-    directory: PathBuf,
-    timeout: Duration,
+    limits: Limits,
     kernel: Option<KernelSide>,
     kswapd: Kswapd,
-    /// Limit of the kernel's cgroup and of `uswap-file`.
-    memory_bytes: u64,
     /// Limit of `uswap-pool`.
     pub uswap_pool_memory_bytes: u64,
-    /// Size of every swap area.
-    area_bytes: u64,
     /// What zswap compresses with, once it was used.
     pub zswap_compressor: Option<&'static str>,
 }
 
 impl Rig {
     /// Nothing is set up yet.
-    pub fn new(directory: &Path, timeout: Duration, memory_bytes: u64, area_bytes: u64) -> Result<Rig, Unavailable> {
+    pub fn new(limits: Limits) -> Result<Rig, Unavailable> {
         interrupt::catch_termination().map_err(|error| Unavailable(format!("cannot catch signals: {error}")))?;
-        let uswap =
-            std::env::current_exe().map_err(|error| Unavailable(format!("cannot find this program: {error}")))?;
-        if !directory.is_dir() {
-            return Err(Unavailable(format!("'{}' is not a directory", directory.display())));
+        if !limits.directory.is_dir() {
+            return Err(Unavailable(format!("'{}' is not a directory", limits.directory.display())));
         }
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|error| Unavailable(format!("cannot become a subreaper: {error}")))?;
         Ok(Rig {
-            uswap,
-            directory: directory.to_owned(),
-            timeout,
             kernel: None,
             kswapd: Kswapd::find(),
-            memory_bytes,
-            uswap_pool_memory_bytes: memory_bytes,
-            area_bytes,
+            uswap_pool_memory_bytes: limits.memory_bytes,
+            limits,
             zswap_compressor: None,
         })
     }
 
-    /// This program.
+    /// The command: `uswap run` is one of its subcommands.
     pub fn uswap(&self) -> &Path {
-        &self.uswap
+        &self.limits.uswap
     }
 
     /// Gets ready for the kernel's back ends. The generation of the memory cgroup.
@@ -172,14 +159,15 @@ impl Rig {
     fn run_under_kernel(&mut self, kind: KernelSwap, job: &Job<'_>) -> Result<Observed, Unavailable> {
         let kernel = self.kernel.as_mut().expect("kernel back ends were left out without it");
         if kind != KernelSwap::Zram && kernel.swap_file.is_none() {
-            kernel.swap_file = Some(kernel::create_swap_file(&self.directory, self.area_bytes, &mut kernel.journal)?);
+            kernel.swap_file =
+                Some(kernel::create_swap_file(&self.limits.directory, self.limits.area_bytes, &mut kernel.journal)?);
         }
         let mut down = TakeDown::new(&mut kernel.journal);
-        let device = kernel::set_up(kind, kernel.swap_file.as_deref(), self.area_bytes, &mut down)?;
+        let device = kernel::set_up(kind, kernel.swap_file.as_deref(), self.limits.area_bytes, &mut down)?;
         if kind == KernelSwap::Zswap {
             self.zswap_compressor = Some(device.compressor);
         }
-        let cgroup = kernel.hierarchy.create(self.memory_bytes, &mut down)?;
+        let cgroup = kernel.hierarchy.create(self.limits.memory_bytes, &mut down)?;
         let pool_before = device.pool.bytes().unwrap_or(0);
         let swapped_before = Swapped::by_the_kernel();
 
@@ -187,7 +175,7 @@ impl Rig {
         let mut command = cgroup.command(job.program);
         job.complete(&mut command);
         command.env(ALL_BACK, format!("{} && swapoff {}", cgroup.lift_limit(), quoted(&device.path)));
-        let mut observed = supervise(&mut command, self.timeout, &self.kswapd, |pid| {
+        let mut observed = supervise(&mut command, self.limits.timeout, &self.kswapd, |pid| {
             watch_pool(&mut watch, device.pool, pool_before, pid, &cgroup);
         })?;
         observed.swapped = Swapped::by_the_kernel().since(&swapped_before);
@@ -197,30 +185,30 @@ impl Rig {
     }
 
     fn run_under_uswap(&mut self, backend: Backend, job: &Job<'_>) -> Result<Observed, Unavailable> {
-        let name = |what: &str| self.directory.join(format!("uswap-bench-{}.{what}", std::process::id()));
+        let name = |what: &str| self.limits.directory.join(format!("uswap-bench-{}.{what}", std::process::id()));
         let (stats, area) = (TemporaryFile(name("stats")), TemporaryFile(name("area")));
         let free = backend == Backend::Ram;
-        let mut command = Command::new(if free { job.program } else { &self.uswap });
+        let mut command = Command::new(if free { job.program } else { &self.limits.uswap });
         if !free {
             let (memory, zpool_percent) = match backend {
                 Backend::UswapPool => (self.uswap_pool_memory_bytes, ZPOOL_PERCENT),
-                _ => (self.memory_bytes, 0),
+                _ => (self.limits.memory_bytes, 0),
             };
             command.args(["run", "-q", "-m", &format!("{}K", memory >> 10)]);
             command.args(["--zpool-percent", &zpool_percent.to_string(), "--stats"]).arg(&stats.0);
             // The pool's back end has an area too, as zswap has; its data is meant to stay in the pool.
-            command.arg("--swap").arg(format!("file:{},size={}M", area.0.display(), self.area_bytes >> 20));
+            command.arg("--swap").arg(format!("file:{},size={}M", area.0.display(), self.limits.area_bytes >> 20));
             command.arg("--").arg(job.program);
         }
         job.complete(&mut command);
         if !free {
-            let uswap = quoted(&self.uswap);
-            let memory = self.uswap_pool_memory_bytes.max(self.area_bytes) >> 18;
+            let uswap = quoted(&self.limits.uswap);
+            let memory = self.uswap_pool_memory_bytes.max(self.limits.area_bytes) >> 18;
             let all_back = format!("{uswap} set -p ${PARENT} -m {memory}M && {uswap} swapoff -p ${PARENT}");
             command.env(ALL_BACK, all_back);
         }
         let mut resident: Vec<u64> = Vec::new();
-        let mut observed = supervise(&mut command, self.timeout, &self.kswapd, |pid| {
+        let mut observed = supervise(&mut command, self.limits.timeout, &self.kswapd, |pid| {
             // The supervisor of `uswap run` is not part of what it bounds.
             let bytes = if free { resident_from(pid) } else { resident_below(pid) };
             resident.extend((bytes > 0).then_some(bytes));
@@ -385,7 +373,7 @@ impl Ended {
 
     /// Whether `uswap run` says that it failed by itself.
     pub fn is_failure_of_ours(&self) -> bool {
-        self.status.code() == Some(i32::from(failure::OURS))
+        self.status.code() == Some(i32::from(EXIT_UNDER_USWAP_FAILED))
     }
 
     /// The last line it wrote to stderr, without our own name in front.

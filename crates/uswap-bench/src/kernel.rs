@@ -21,7 +21,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 
-use super::rig::quoted;
+use crate::rig::quoted;
 
 /// Where the steps to be undone are kept. One bench at a time holds its lock.
 const JOURNAL: &str = "/run/uswap-bench.journal";

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::kernel::Swapped;
-use super::workload::{LoadReport, Workload};
+use crate::kernel::Swapped;
+use crate::workload::{LoadReport, Workload};
 
 /// What keeps the program's memory under its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
@@ -30,6 +30,11 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// All that keep a limit, in the order of the tables.
+    pub fn limited() -> Vec<Backend> {
+        Backend::value_variants().iter().copied().filter(|&backend| backend != Backend::Ram).collect()
+    }
+
     /// Its name on the command line and in the tables.
     pub fn name(self) -> &'static str {
         match self {

@@ -8,17 +8,17 @@
 //! An access touches one page: a read looks at two words of it, a write stores one word and looks at
 //! another. With several threads each works in its own part of the memory.
 
+use std::fmt;
 use std::ops::Range;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use uswap_sys::rusage::ProcessUsage;
 
-use super::report::Backend;
-use crate::size;
+use crate::report::Backend;
 
 const PAGE_BYTES: usize = 4096;
 /// 64-bit words of a page.
@@ -111,20 +111,16 @@ impl Workload {
     }
 }
 
-/// The plain program that `uswap bench` measures: fills memory, runs one pattern, prints one line of JSON.
-#[derive(Args, Clone, Debug)]
-pub struct LoadArgs {
+/// What the plain program is to do: fill memory, run one pattern.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
     /// Which accesses to measure.
-    #[arg(value_enum)]
     pub workload: Workload,
     /// Memory to fill.
-    #[arg(long, default_value = "512M", value_parser = size::parse, value_name = "SIZE")]
-    pub size: u64,
+    pub size_bytes: u64,
     /// Threads, each in its own part of the memory.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub threads: u32,
     /// Which random numbers to take.
-    #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 }
 
@@ -168,28 +164,18 @@ pub struct WrongData {
     found: u64,
 }
 
-/// `uswap bench-load`: runs the pattern and prints its report.
-pub fn load_main(args: LoadArgs) -> ExitCode {
-    match run(&args) {
-        Ok(report) => {
-            println!("{}", serde_json::to_string(&report).expect("plain numbers become JSON"));
-            ExitCode::SUCCESS
-        }
-        Err(wrong) => {
-            eprintln!(
-                "uswap: bench-load: wrong data: word {} of page {} is {:#018x}, not {:#018x}",
-                wrong.word, wrong.page, wrong.found, wrong.expected
-            );
-            ExitCode::from(EXIT_WRONG_DATA)
-        }
+impl fmt::Display for WrongData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WrongData { page, word, expected, found } = self;
+        write!(f, "word {word} of page {page} is {found:#018x}, not {expected:#018x}")
     }
 }
 
-/// Fills, warms up, measures, checks everything.
-fn run(args: &LoadArgs) -> Result<LoadReport, WrongData> {
+/// Fills, warms up, measures, checks everything. It is to be the only thing that its process does.
+pub fn run_load(args: &Load) -> Result<LoadReport, WrongData> {
     let threads = u64::from(args.threads);
     // Whole parts of equal length, so that all threads do the same work.
-    let part_pages = (args.size / PAGE_BYTES as u64 / threads).max(2);
+    let part_pages = (args.size_bytes / PAGE_BYTES as u64 / threads).max(2);
     let pages = part_pages * threads;
     let accesses = args.workload.measured_accesses(part_pages);
 
@@ -253,7 +239,7 @@ struct Measured {
 
 /// Runs warm-up and pattern in all threads; the time is that of the pattern alone.
 fn measure(
-    args: &LoadArgs,
+    args: &Load,
     memory: &mut Memory,
     part_pages: u64,
     samples: &mut [Samples],
@@ -665,7 +651,7 @@ mod tests {
     fn each_workload_runs_and_leaves_what_it_should() {
         for &workload in Workload::value_variants() {
             for threads in [1, 3] {
-                let report = run(&LoadArgs { workload, size: 1 << 20, threads, seed: 5 }).unwrap();
+                let report = run_load(&Load { workload, size_bytes: 1 << 20, threads, seed: 5 }).unwrap();
                 assert_eq!(report.workload, workload);
                 assert!(report.accesses >= if workload == Workload::Burst { 125 } else { 250 }, "{report:?}");
                 assert!(report.seconds > 0.0 && report.max_us >= report.p99_us && report.p99_us >= report.p50_us);

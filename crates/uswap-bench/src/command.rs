@@ -5,18 +5,15 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitStatus;
-use std::time::Duration;
 
-use super::command_report::{CommandFailure, CommandReport, CommandRun, CommandSeries, CommandSettings};
-use super::kernel::Unavailable;
-use super::race::Race;
-use super::report::{Backend, Pools};
-use super::rig::{Job, Observed, Output, Rig, TemporaryFile, kernel_swap, this_machine};
-use super::{BenchArgs, Finished, OOM_ATTEMPTS};
-use crate::run::options::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
-use crate::size;
+use crate::command_report::{CommandFailure, CommandReport, CommandRun, CommandSeries, CommandSettings};
+use crate::kernel::Unavailable;
+use crate::race::Race;
+use crate::report::{Backend, Pools};
+use crate::rig::{Job, Observed, Output, Rig, TemporaryFile, kernel_swap, this_machine};
+use crate::{CommandBench, Finished, OOM_ATTEMPTS};
 
 /// The file to which a command may write figures of its own.
 const FIGURES_VARIABLE: &str = "USWAP_BENCH_FIGURES";
@@ -39,10 +36,8 @@ enum Outcome {
 }
 
 /// One command under all back ends.
-pub struct CommandBench {
-    rounds: u32,
-    program: PathBuf,
-    arguments: Vec<OsString>,
+pub struct Running {
+    args: CommandBench,
     figures: TemporaryFile,
     race: Race,
     settings: CommandSettings,
@@ -52,48 +47,24 @@ pub struct CommandBench {
     failures: Vec<CommandFailure>,
 }
 
-impl CommandBench {
+impl Running {
     /// Nothing is measured yet.
-    pub fn new(args: BenchArgs) -> Result<CommandBench, Unavailable> {
-        let backends: Vec<Backend> = args.backends().into_iter().filter(|&backend| backend != Backend::Ram).collect();
-        if backends.is_empty() {
-            return Err(Unavailable("a command runs without a limit anyway: name other back ends than ram".to_owned()));
-        }
-        let Some(memory_bytes) = args.memory else {
-            return Err(Unavailable("--memory is needed: how much the command may use".to_owned()));
-        };
-        if memory_bytes < MEMORY_BYTES_MIN {
-            return Err(Unavailable(format!(
-                "a memory budget of {} is below the minimum of {}",
-                size::chosen(memory_bytes),
-                size::chosen(MEMORY_BYTES_MIN)
-            )));
-        }
-        let wanted = memory_bytes.saturating_mul(SWAP_TO_MEMORY).max(SWAP_BYTES_MIN);
-        let area_bytes = args.swap_size.unwrap_or(wanted);
-        if area_bytes < 1 << 20 {
-            return Err(Unavailable("--swap-size must be at least 1M".to_owned()));
-        }
-        let rig = Rig::new(&args.directory, Duration::from_secs(args.timeout), memory_bytes, area_bytes)?;
-        let mut words = args.command.into_iter();
-        let program = PathBuf::from(words.next().expect("a command"));
-        let arguments: Vec<OsString> = words.collect();
+    pub fn new(args: CommandBench) -> Result<Running, Unavailable> {
+        let rig = Rig::new(args.limits.clone())?;
         let settings = CommandSettings {
-            command: described(&program, &arguments),
-            memory_bytes,
-            swap_bytes: area_bytes,
+            command: described(&args.program, &args.arguments),
+            memory_bytes: args.limits.memory_bytes,
+            swap_bytes: args.limits.area_bytes,
             rounds: args.rounds,
-            pools: Pools::unmeasured(memory_bytes),
+            pools: Pools::unmeasured(args.limits.memory_bytes),
             cgroup_version: None,
             zswap_compressor: None,
         };
-        let figures = args.directory.join(format!("uswap-bench-{}.figures", std::process::id()));
-        Ok(CommandBench {
-            rounds: args.rounds,
-            program,
-            arguments,
+        let figures = args.limits.directory.join(format!("uswap-bench-{}.figures", std::process::id()));
+        Ok(Running {
             figures: TemporaryFile(figures),
-            race: Race::new(rig, backends),
+            race: Race::new(rig, args.backends.clone()),
+            args,
             settings,
             free: None,
             series: Vec::new(),
@@ -122,11 +93,11 @@ impl CommandBench {
         for backend in self.race.backends.clone() {
             self.series.push(CommandSeries { backend, rounds: Vec::new() });
         }
-        for round in 1..=self.rounds {
+        for round in 1..=self.args.rounds {
             if self.race.backends.is_empty() {
                 break;
             }
-            let mut progress = format!("{round}/{}", self.rounds);
+            let mut progress = format!("{round}/{}", self.args.rounds);
             for backend in self.race.backends.clone() {
                 match self.round(backend, round, &reference) {
                     Ok(run) => {
@@ -177,8 +148,8 @@ impl CommandBench {
     fn run_once(&mut self, backend: Backend) -> Result<Observed, Unavailable> {
         let _ = fs::remove_file(&self.figures.0);
         let job = Job {
-            program: &self.program,
-            arguments: &self.arguments,
+            program: &self.args.program,
+            arguments: &self.args.arguments,
             variable: Some((FIGURES_VARIABLE, &self.figures.0)),
         };
         self.race.rig.run(backend, &job)
@@ -232,7 +203,7 @@ impl CommandBench {
             wall_seconds: observed.wall_seconds,
             cpu_seconds: observed.cpu_seconds,
             swapped: observed.swapped,
-            cpu_us_per_swapped_page: super::report::cpu_us_per_swapped_page(
+            cpu_us_per_swapped_page: crate::report::cpu_us_per_swapped_page(
                 observed.cpu_seconds,
                 reference.cpu_seconds,
                 observed.swapped,
@@ -309,8 +280,8 @@ fn parse_figures(text: &str) -> Result<Vec<(String, f64)>, Unavailable> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rig::tests::ended;
     use super::*;
+    use crate::rig::tests::ended;
 
     #[test]
     fn a_run_must_end_and_print_as_without_a_limit() {
