@@ -413,3 +413,49 @@ impl uswap_system::Supervisor for Supervisor {
         self.areas.get_mut(index)?.take()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Gate = uswap_system::sync::Gate<Linux>;
+    type Lock<T> = uswap_system::sync::Lock<T, Linux>;
+
+    #[test]
+    fn the_gate_keeps_those_inside_apart_from_who_shuts_it() {
+        let (gate, count) = (Gate::new(), Lock::new((0u32, 0u32)));
+        std::thread::scope(|scope| {
+            for alone in [true, false, false] {
+                let (gate, count) = (&gate, &count);
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        if alone {
+                            let _shut = gate.shut();
+                            let mut count = count.lock();
+                            assert_eq!(count.0, 0, "inside while the gate is shut");
+                            count.1 += 1;
+                        } else {
+                            let _passed = gate.pass();
+                            count.lock().0 += 1;
+                            std::hint::spin_loop();
+                            count.lock().0 -= 1;
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), (0, 2000));
+    }
+
+    #[test]
+    fn who_waits_for_long_sleeps_and_gets_in() {
+        let gate = Gate::new();
+        let passed = gate.pass();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| drop(gate.shut()));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!waiter.is_finished());
+            drop(passed);
+        });
+    }
+}
