@@ -10,11 +10,12 @@ use uswap_engine::member::{self, Rendezvous};
 use uswap_engine::monitor;
 use uswap_engine::post::Post;
 use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
+use uswap_sys::linux::Linux;
 use uswap_sys::thread::{self, FileTable};
 use uswap_sys::{private_memory, report, reserve, test_hook, valgrind};
 
 /// Between the program's threads and the monitor.
-pub(crate) static POST: Post = Post::new();
+pub(crate) static POST: Post<Linux> = Post::new();
 /// Where the group is; unset when this process was not started by `uswap run`.
 pub(crate) static RENDEZVOUS: OnceLock<Rendezvous> = OnceLock::new();
 

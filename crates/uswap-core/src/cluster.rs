@@ -15,6 +15,7 @@ const PROBE_EVERY: u32 = 64;
 const PROBE_PAGES: u32 = 4;
 
 /// The window of this moment, and how the last ones did.
+#[derive(Clone)]
 pub(crate) struct Cluster {
     /// A power of two.
     pages: u32,

@@ -41,6 +41,7 @@ pub struct Released {
 const ROOM: usize = 4096;
 
 /// The books. One lock of the engine guards them.
+#[derive(Clone)]
 pub struct Core {
     pub(crate) pages: PageTable,
     pub(crate) table: SwapTable,

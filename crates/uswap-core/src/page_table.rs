@@ -107,13 +107,14 @@ pub(crate) struct BlockInfo {
     pub discarded: bool,
 }
 
+#[derive(Clone)]
 pub(crate) struct Leaf {
     words: [u64; LEAF_PAGES],
     pub(crate) blocks: [BlockInfo; LEAF_PAGES / BLOCK_PAGES],
 }
 
 /// The table.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct PageTable {
     /// Memory that is ours to answer for; only pages of it have a state other than `Untouched`.
     adopted: RangeSet,

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use crate::units::{PageNumber, PageRange};
 
 /// The set. Ranges in it neither overlap nor touch.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct RangeSet {
     /// First page -> the page after the last one.
     ranges: BTreeMap<u64, u64>,

@@ -66,6 +66,7 @@ impl Window {
 }
 
 /// The streams.
+#[derive(Clone)]
 pub struct Readahead {
     streams: [Stream; STREAMS],
     clock: u64,

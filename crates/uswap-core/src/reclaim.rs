@@ -15,6 +15,7 @@ use crate::swap_cache::{FrameBlock, FrameId, FrameUse, Onlooked};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
 /// The blocks that may have resident pages, oldest first.
+#[derive(Clone)]
 pub struct Reclaim {
     inactive: VecDeque<PageNumber>,
     active: VecDeque<PageNumber>,

@@ -68,6 +68,7 @@ enum Place {
 }
 
 /// One granted cluster.
+#[derive(Clone)]
 struct Cluster {
     /// One bit a slot: in use, or not to be used (bad, the header, past the end of the area).
     taken: [u64; CLUSTER_WORDS],
@@ -126,6 +127,7 @@ struct Position {
 }
 
 /// The slots of one area that this process owns.
+#[derive(Clone)]
 pub struct Slots {
     area_slots: u64,
     /// Bad slots of the area in ascending order.

@@ -102,6 +102,7 @@ pub enum Onlooked {
 }
 
 /// The frames.
+#[derive(Clone)]
 pub struct SwapCache {
     frames: Vec<Frame>,
     blocks: Vec<Block>,

@@ -92,6 +92,7 @@ pub enum LetGo {
 }
 
 /// The table.
+#[derive(Clone)]
 pub struct SwapTable {
     chunks: Vec<Box<[Entry; CHUNK]>>,
     free: Vec<EntryId>,

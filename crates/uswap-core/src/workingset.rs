@@ -29,7 +29,7 @@ impl Refaults {
 }
 
 /// The clock, and what it measured.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Workingset {
     /// Pages that have left.
     evicted: u64,

@@ -22,6 +22,7 @@ struct Record {
 }
 
 /// Age order of the pool.
+#[derive(Clone)]
 pub struct Zswap {
     fifo: VecDeque<Record>,
     objects: u64,

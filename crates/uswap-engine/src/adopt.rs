@@ -10,13 +10,14 @@ use std::io;
 use std::iter::Peekable;
 
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
-use uswap_sys::maps::{self, MapQuery, MapsOf, Vma};
-use uswap_sys::pagemap::PopulatedRange;
-use uswap_sys::private_memory;
+use uswap_sys::{maps, private_memory};
+use uswap_system::Advice;
+use uswap_system::faults::Faults;
+use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
 
-use crate::engine::{Engine, advise};
-use crate::fork_advice::{self, Kept};
-use crate::lazy_free;
+use crate::engine::Engine;
+use crate::fork_advice::Kept;
+use crate::host::Host;
 use crate::smaps::{self, Mapping};
 
 /// Looked at in one step: reclaim and handlers wait no longer than that takes.
@@ -43,7 +44,7 @@ const ADOPT_PAUSES: u32 = 1;
 const VERIFY_TRIES: u32 = 8;
 
 /// Walks over the program's memory and adopts it.
-pub(crate) struct Adopter {
+pub(crate) struct Adopter<H: Host> {
     /// The text of /proc/self/maps, whenever it is read.
     pub maps: Vec<u8>,
     /// The mappings that may be adopted, in a walk.
@@ -60,7 +61,7 @@ pub(crate) struct Adopter {
     /// What the kernel said about it when this walk first asked.
     mappings: Option<Vec<Mapping>>,
     /// Asks for single mappings in this walk, if it has asked for one.
-    query: Option<Option<MapQuery>>,
+    query: Option<Option<H::Mappings>>,
 }
 
 /// Whether a walk also looks at memory that is adopted already.
@@ -78,9 +79,9 @@ fn is_adoptable(vma: &Vma<'_>) -> bool {
     vma.is_anonymous_private() && vma.read && vma.write && !vma.is_main_stack() && !vma.is_special()
 }
 
-impl Adopter {
-    pub fn new() -> Adopter {
-        Adopter {
+impl<H: Host> Adopter<H> {
+    pub fn new() -> Self {
+        Self {
             maps: Vec::with_capacity(64 << 10),
             candidates: Vec::with_capacity(1024),
             populated: Box::new([PopulatedRange::default(); RANGES]),
@@ -95,8 +96,8 @@ impl Adopter {
 
     /// Adopts every mapping in which the program has touched something; with `chase`, also what has grown at its end
     /// meanwhile. Returns how many pages are new, touched or not.
-    pub fn adopt_more(&mut self, engine: &Engine, look: Look, chase: bool) -> io::Result<u64> {
-        maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
+    pub fn adopt_more(&mut self, engine: &Engine<H>, look: Look, chase: bool) -> io::Result<u64> {
+        H::Mappings::read_maps(&mut self.maps)?;
         self.mappings = None;
         self.adopted = 0;
         let mut candidates = std::mem::take(&mut self.candidates);
@@ -129,7 +130,7 @@ impl Adopter {
 
     /// A heap grows by pieces that a fast program fills in less time than it takes to read the maps: the new ends of what
     /// was just adopted are followed until the program works in memory that is registered, where it waits for room.
-    fn chase(&mut self, engine: &Engine) -> io::Result<u64> {
+    fn chase(&mut self, engine: &Engine<H>) -> io::Result<u64> {
         let mut found = 0;
         for index in 0..self.fresh.len() {
             let mut at = self.fresh[index].1;
@@ -156,7 +157,7 @@ impl Adopter {
 
     /// Looks up the populated pages of some memory that was adopted; `None` when there is no such memory. Registered
     /// first, looked at second: while this takes its time, what the program fills next is held back already.
-    pub fn look_up(&mut self, engine: &Engine) -> io::Result<Option<u64>> {
+    pub fn look_up(&mut self, engine: &Engine<H>) -> io::Result<Option<u64>> {
         let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
         let step = end.min(start + STEP);
         if step < end {
@@ -167,7 +168,7 @@ impl Adopter {
 
     /// Adopts `start..end` as a whole: a mapping of which only a part were registered would be two, and mremap refuses
     /// those.
-    fn adopt_mapping(&mut self, engine: &Engine, start: usize, end: usize, look: Look) -> io::Result<u64> {
+    fn adopt_mapping(&mut self, engine: &Engine<H>, start: usize, end: usize, look: Look) -> io::Result<u64> {
         let range = PageRange::of_bytes(start, end);
         let new = range.pages - engine.core().pages().adopted_in(range);
         if new == 0 {
@@ -191,7 +192,7 @@ impl Adopter {
     }
 
     /// Adopts a mapping. `false` when the kernel refuses.
-    fn register_whole(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<bool> {
+    fn register_whole(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<bool> {
         let before = self.neighbours(start, end);
         if !self.register(engine, start, end)? {
             return Ok(false);
@@ -207,7 +208,7 @@ impl Adopter {
     }
 
     /// Adopts `start..end`, to be verified and looked up. `false` when the kernel refuses.
-    fn register(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<bool> {
+    fn register(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<bool> {
         self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
         let registered = engine.register(start, end);
         if registered {
@@ -219,7 +220,7 @@ impl Adopter {
     }
 
     /// Adopted memory goes to no child of a fork that goes round the hooks.
-    fn keep_from_forks(&mut self, engine: &Engine, range: PageRange) {
+    fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange) {
         if !engine.keep_adopted_from_forks(range, &self.kept, ADOPT_PAUSES) {
             self.kept.look_again(range);
         }
@@ -243,25 +244,20 @@ impl Adopter {
     }
 
     /// To ask for single mappings in this walk; `None` before Linux 6.11, and where one descriptor more is one too many.
-    fn query(&mut self) -> Option<&mut MapQuery> {
-        let known = self.populated.as_ptr().addr();
-        let open = || {
-            let mut query = MapQuery::open_self().ok()?;
-            query.at(known).is_some().then_some(query)
-        };
-        self.query.get_or_insert_with(open).as_mut()
+    fn query(&mut self) -> Option<&mut H::Mappings> {
+        self.query.get_or_insert_with(|| H::Mappings::open().ok()).as_mut()
     }
 
     /// Memory that is not adopted carries the program's own advice: it is asked for before it is covered by the
     /// engine's.
-    fn learn_what_is_kept(&mut self, engine: &Engine, range: PageRange) -> io::Result<()> {
-        if !fork_advice::is_used() {
+    fn learn_what_is_kept(&mut self, engine: &Engine<H>, range: PageRange) -> io::Result<()> {
+        if !H::notices().fork_advice.is_used() {
             return Ok(());
         }
         if self.mappings.is_none() {
             // In this order: what is posted from here on is newer than the flags.
-            self.kept.catch_up();
-            self.mappings = Some(smaps::mappings()?);
+            self.kept.catch_up(&H::notices().fork_advice);
+            self.mappings = Some(smaps::mappings::<H>()?);
         }
         let new: Vec<PageRange> = engine.core().pages().not_adopted(range).collect();
         for part in new {
@@ -271,11 +267,11 @@ impl Adopter {
     }
 
     /// Asked after the registration: what is given up from there on is reported.
-    fn note_lazily_freed(&mut self, engine: &Engine) -> io::Result<()> {
-        if self.fresh.is_empty() || !lazy_free::is_used() {
+    fn note_lazily_freed(&mut self, engine: &Engine<H>) -> io::Result<()> {
+        if self.fresh.is_empty() || !H::notices().lazy_free.is_noted() {
             return Ok(());
         }
-        for mapping in smaps::mappings()?.iter().filter(|mapping| mapping.lazily_freed) {
+        for mapping in smaps::mappings::<H>()?.iter().filter(|mapping| mapping.lazily_freed) {
             for &(start, end) in &self.fresh {
                 let both = PageRange::of_bytes(start, end).intersection(mapping.range);
                 engine.core().given_up_lazily(both);
@@ -285,7 +281,7 @@ impl Adopter {
     }
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know.
-    fn note_present(&mut self, engine: &Engine, start: usize, end: usize) -> io::Result<u64> {
+    fn note_present(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<u64> {
         let mut at = start;
         let mut found = 0;
         let mut looks = 0;
@@ -301,7 +297,7 @@ impl Adopter {
                 if looks < LOOKS_MAX {
                     looks += 1;
                     drop(gate);
-                    crate::handler::pause();
+                    crate::handler::pause::<H>();
                     continue;
                 }
                 // The program changes its memory all the time. A page that is not where the books have it then must not be
@@ -322,7 +318,7 @@ impl Adopter {
 
     /// Between the reading of the maps and the registration a mapping may have been replaced by one that is none of our
     /// business. It is let go again.
-    fn verify_fresh(&mut self, engine: &Engine) -> io::Result<()> {
+    fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..VERIFY_ROUNDS {
             if !self.fresh.is_empty() {
@@ -333,10 +329,10 @@ impl Adopter {
     }
 
     /// `may_extend`: mappings of which only a part was adopted are adopted as a whole, and are to be verified after this.
-    fn verify(&mut self, engine: &Engine, may_extend: bool) -> io::Result<()> {
+    fn verify(&mut self, engine: &Engine<H>, may_extend: bool) -> io::Result<()> {
         let mut listed = Vec::new();
         if self.query().is_none() {
-            maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
+            H::Mappings::read_maps(&mut self.maps)?;
             listed.extend(maps::vmas(&self.maps).map(|vma| Piece::of(&vma)));
         }
         let mut fresh = std::mem::take(&mut self.fresh);
@@ -391,7 +387,7 @@ impl Adopter {
     }
 
     /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
-    fn adopt_rest(&mut self, engine: &Engine, address: usize) -> io::Result<Option<usize>> {
+    fn adopt_rest(&mut self, engine: &Engine<H>, address: usize) -> io::Result<Option<usize>> {
         let part = self.query().and_then(|query| adoptable_part(query, address));
         let Some((start, end)) = part else { return Ok(None) };
         let whole = PageRange::of_bytes(start, end);
@@ -400,7 +396,7 @@ impl Adopter {
     }
 
     /// In a forked child, of which not everything was noted: what of adopted memory is there.
-    pub fn look_at_all(&mut self, engine: &Engine) -> io::Result<()> {
+    pub fn look_at_all(&mut self, engine: &Engine<H>) -> io::Result<()> {
         let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
         for range in ranges {
             self.note_present(engine, range.start.address(), range.end().address())?;
@@ -410,8 +406,8 @@ impl Adopter {
 
     /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped
     /// any more is forgotten.
-    pub fn take_over(&mut self, engine: &Engine) -> io::Result<()> {
-        maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
+    pub fn take_over(&mut self, engine: &Engine<H>) -> io::Result<()> {
+        H::Mappings::read_maps(&mut self.maps)?;
         let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
         let mut vmas = maps::vmas(&self.maps).filter(Vma::is_anonymous_private).peekable();
         for range in ranges {
@@ -419,7 +415,7 @@ impl Adopter {
             while let Some(vma) = next_in(&mut vmas, at, end) {
                 // What the program kept from this child may have made room for memory of this engine. Otherwise nothing
                 // is clipped: memory that was noted as private after it had been adopted may have content in the books.
-                let part = |from: usize, to: usize| match fork_advice::is_used() {
+                let part = |from: usize, to: usize| match H::notices().fork_advice.is_used() {
                     true => private_memory::next_gap(from, to),
                     false => (from < to).then_some((from, to)),
                 };
@@ -459,7 +455,7 @@ impl Piece {
 }
 
 /// What there is at `address`, as far as it may be adopted: the whole mapping, but for memory of the engine.
-fn adoptable_part(query: &mut MapQuery, address: usize) -> Option<(usize, usize)> {
+fn adoptable_part(query: &mut impl Mappings, address: usize) -> Option<(usize, usize)> {
     let vma = query.at(address).filter(is_adoptable)?;
     let mut at = vma.start;
     loop {
@@ -472,7 +468,7 @@ fn adoptable_part(query: &mut MapQuery, address: usize) -> Option<(usize, usize)
 }
 
 /// Whether the page before or after `range` is adopted.
-fn is_beside_adopted(engine: &Engine, range: PageRange) -> bool {
+fn is_beside_adopted<H: Host>(engine: &Engine<H>, range: PageRange) -> bool {
     let core = engine.core();
     let is_adopted = |page: u64| core.pages().adopted_in(PageRange { start: PageNumber(page), pages: 1 }) > 0;
     range.start.0.checked_sub(1).is_some_and(is_adopted) || is_adopted(range.end().0)
@@ -484,7 +480,7 @@ fn next_in<'a>(vmas: &mut Peekable<impl Iterator<Item = Vma<'a>>>, at: usize, en
     vmas.peek().filter(|vma| vma.start < end).copied()
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Adopts `start..end`: books first. `false` when the kernel refuses, or the program does not rest.
     fn register(&self, start: usize, end: usize) -> bool {
         let range = PageRange::of_bytes(start, end);
@@ -557,7 +553,7 @@ impl Engine {
 
     /// Lets the program go on, and applies what is held back if it rests.
     fn pause_and_settle(&self) {
-        crate::handler::pause();
+        crate::handler::pause::<H>();
         let _gate = self.gate.shut();
         if !self.is_frozen() {
             self.settle_events(false);
@@ -593,14 +589,14 @@ impl Engine {
     pub(crate) fn let_adopted_fork(&self, kept: &Kept) {
         self.for_adopted(|range| {
             for part in kept.outside(range) {
-                advise_for_fork(part, rustix::mm::Advice::LinuxDoFork);
+                advise_for_fork::<H>(part, Advice::DoFork);
             }
         });
     }
 
     /// Memory that was moved meanwhile.
     pub(crate) fn let_fork(&self, range: PageRange) {
-        advise_for_fork(range, rustix::mm::Advice::LinuxDoFork);
+        advise_for_fork::<H>(range, Advice::DoFork);
     }
 
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. `false` when some that the
@@ -646,11 +642,11 @@ impl Engine {
             // The books have what was there. What a thread has mapped there meanwhile, its children must have.
             return Some((next.end(), false));
         }
-        advise_for_fork(next, rustix::mm::Advice::LinuxDontFork);
+        advise_for_fork::<H>(next, Advice::DontFork);
         let is_kept = !self.uffd.kernel_is_changing();
         if !is_kept {
             // Something else may be mapped there by now, and a child that lacked it would die.
-            kept.outside(next).for_each(|part| advise_for_fork(part, rustix::mm::Advice::LinuxDoFork));
+            kept.outside(next).for_each(|part| advise_for_fork::<H>(part, Advice::DoFork));
         }
         Some((next.end(), is_kept))
     }
@@ -667,6 +663,6 @@ impl Engine {
 }
 
 /// A range that is not mapped any more needs no advice.
-fn advise_for_fork(range: PageRange, advice: rustix::mm::Advice) {
-    let _ = advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
+fn advise_for_fork<H: Host>(range: PageRange, advice: Advice) {
+    let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
 }

@@ -27,15 +27,14 @@ pub(crate) struct AdoptionPace {
 }
 
 impl AdoptionPace {
-    /// No look yet.
-    pub fn new() -> Self {
-        Self { ended: Instant::now(), took: Duration::ZERO, found: true, unmanaged: 0 }
+    /// No look yet, at the time `now`.
+    pub fn new(now: Instant) -> Self {
+        Self { ended: now, took: Duration::ZERO, found: true, unmanaged: 0 }
     }
 
-    /// A look that began at `begun` is over and came to `found` new pages, with `unmanaged` resident pages unknown to the
+    /// A look that began at `begun` is over at `ended` and came to `found` new pages, with `unmanaged` resident pages unknown to the
     /// books before. Returns the time since the look before it.
-    pub fn looked(&mut self, begun: Instant, found: bool, unmanaged: u64) -> Duration {
-        let ended = Instant::now();
+    pub fn looked(&mut self, begun: Instant, ended: Instant, found: bool, unmanaged: u64) -> Duration {
         let since = ended - self.ended;
         *self = Self { ended, took: ended - begun, found, unmanaged };
         since
@@ -49,11 +48,11 @@ impl AdoptionPace {
         (self.took * if self.found { 1 } else { COST }).max(EVERY)
     }
 
-    /// Whether it is time for the next look, now that `unmanaged` resident pages are unknown to the books. `is_likely`: there is
+    /// Whether `now` is the time for the next look, when `unmanaged` resident pages are unknown to the books. `is_likely`: there is
     /// something new, whatever their number.
-    pub fn is_due(&mut self, urgent: bool, is_likely: bool, unmanaged: u64) -> bool {
+    pub fn is_due(&mut self, now: Instant, urgent: bool, is_likely: bool, unmanaged: u64) -> bool {
         self.unmanaged = self.unmanaged.min(unmanaged);
-        let since = self.ended.elapsed();
+        let since = now.saturating_duration_since(self.ended);
         let pages = if urgent { PAGES_URGENT } else { PAGES };
         let is_likely = is_likely || unmanaged > self.unmanaged + pages;
         since >= self.pause(urgent) && (is_likely || since > EVERY_MAX)

@@ -10,10 +10,12 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use uswap_core::fault::MAX_WINDOW;
+use uswap_sys::call::descriptors_are_scarce;
+use uswap_system::Scope;
 
-use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
 use crate::group::{Compressor, Counter, ProcessSlot};
+use crate::host::Host;
 use crate::swapin::Load;
 use crate::swapoff::Emptied;
 
@@ -65,51 +67,71 @@ impl Ahead {
     }
 
     /// A handler that has served its fault: calls the threads if there is something to read.
-    pub fn call_if_wanted(&self, slot: &ProcessSlot) {
+    pub fn call_if_wanted<H: Host>(&self, slot: &ProcessSlot) {
         if self.wanted.load(Relaxed) && self.wanted.swap(false, Relaxed) {
-            slot.call();
+            slot.call::<H>();
         }
     }
 }
 
-/// What such a thread works with.
-pub(crate) fn worker(compressor: Compressor) -> std::io::Result<Worker> {
-    Worker::new(compressor, AHEAD_PAGES, SWAPOFF_PAGES)
+/// What a thread that reads ahead keeps between its turns.
+pub struct Reader {
+    loads: Vec<Load>,
+    /// The announcement of the group that it has heard last.
+    heard: u32,
 }
 
-impl Engine {
+/// What such a thread works with.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn worker<H: Host>(compressor: Compressor) -> std::io::Result<Worker> {
+    Worker::new::<H>(compressor, AHEAD_PAGES, SWAPOFF_PAGES)
+}
+
+impl<H: Host> Engine<H> {
     /// The life of such a thread.
-    pub(crate) fn read_ahead(&'static self, mut worker: Worker) -> ! {
-        self.ahead.present.store(true, Relaxed);
-        self.handlers_ready.fetch_add(1, AcqRel);
-        let mut loads = Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW);
-        let (group, slot) = (self.member.group, self.member.slot());
-        let mut heard = group.announcements();
+    pub fn read_ahead(&self, mut worker: Worker) -> ! {
+        let mut reader = self.reader_begins();
         loop {
-            let calls = slot.calls.load();
-            let announced = group.announcements();
-            if std::mem::replace(&mut heard, announced) != announced {
-                // The budget may be another.
-                self.post.ring();
-            }
-            let mut emptied = Emptied::Later;
-            let mut filled = false;
-            while let Entry::Running(_guard) = self.enter() {
-                if self.read_some_ahead(&mut loads, &mut worker) {
-                    continue;
-                }
-                emptied = self.empty_areas(&mut loads, &mut worker);
-                if emptied != Emptied::Some {
-                    break;
-                }
-                filled = true;
-            }
-            if filled {
-                worker.trim_buffer(AHEAD_PAGES);
-            }
-            let pause = (emptied != Emptied::All).then_some(SWAPOFF_PAUSE);
-            let _ = slot.calls.wait(calls, pause);
+            self.reader_turn(&mut reader, &mut worker);
         }
+    }
+
+    /// A thread that reads ahead has begun.
+    pub fn reader_begins(&self) -> Reader {
+        self.ahead.present.store(true, Relaxed);
+        self.thread_begins();
+        Reader { loads: Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW), heard: self.member.group.announcements() }
+    }
+
+    /// Reads what there is to be read, and waits for a call.
+    pub fn reader_turn(&self, reader: &mut Reader, worker: &mut Worker) {
+        let Reader { loads, heard } = reader;
+        let (group, slot) = (self.member.group, self.member.slot());
+        let calls = slot.calls.load(Acquire);
+        let announced = group.announcements();
+        if std::mem::replace(heard, announced) != announced {
+            // The budget may be another.
+            self.post.ring();
+        }
+        let mut emptied = Emptied::Later;
+        let mut filled = false;
+        while let Entry::Running(_guard) = self.enter() {
+            if self.read_some_ahead(loads, worker) {
+                continue;
+            }
+            emptied = self.empty_areas(loads, worker);
+            if emptied != Emptied::Some {
+                break;
+            }
+            filled = true;
+        }
+        if filled {
+            worker.trim_buffer::<H>(AHEAD_PAGES);
+        }
+        let pause = (emptied != Emptied::All).then_some(SWAPOFF_PAUSE);
+        let _ = H::wait(&slot.calls, Scope::Shared, calls, pause);
     }
 
     /// Whether there may be more.

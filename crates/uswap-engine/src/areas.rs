@@ -1,6 +1,7 @@
 //! The swap areas of this process: which one takes the next page, and what a failing one does.
 
 use std::io;
+use std::marker::PhantomData;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 use uswap_core::slots::Refused;
 use uswap_core::{AreaId, Core};
 use uswap_sys::report::Reason;
+use uswap_system::sync::Lock;
+use uswap_system::{Supervisor, System};
 
 use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter, Group};
 use crate::member::Member;
-use crate::patience::Lock;
 use crate::store::faulty::FaultyStore;
 use crate::store::file::FileStore;
 use crate::store::{Store, StoreError};
@@ -42,21 +44,22 @@ pub struct Area {
 }
 
 /// All areas, highest priority first.
-pub struct Areas {
+pub struct Areas<S> {
     areas: Vec<Area>,
+    system: PhantomData<fn() -> S>,
 }
 
 /// No area has a slot to give.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-impl Areas {
+impl<S: System> Areas<S> {
     /// The areas that `member` was given.
-    pub fn open(member: &mut Member) -> io::Result<Areas> {
+    pub fn open(member: &mut Member<S>) -> io::Result<Areas<S>> {
         let config = member.group.config();
         let mut areas = Vec::with_capacity(AREAS_MAX);
         for (index, area) in config.areas.iter().enumerate() {
-            let Some(fd) = member.areas[index].take().filter(|_| area.present) else { continue };
+            let Some(fd) = member.supervisor.take_area(index).filter(|_| area.present) else { continue };
             areas.push(Area {
                 id: AreaId(index as u8),
                 store: Box::new(FaultyStore::new(
@@ -73,7 +76,7 @@ impl Areas {
             });
         }
         areas.sort_by_key(|area| std::cmp::Reverse(area.priority));
-        Ok(Areas { areas })
+        Ok(Areas { areas, system: PhantomData })
     }
 
     /// The area `id`.
@@ -88,7 +91,7 @@ impl Areas {
 
     /// Whether some area may take pages at this moment.
     pub fn any_open(&self) -> bool {
-        self.areas.iter().any(Area::is_open)
+        self.areas.iter().any(Area::is_open::<S>)
     }
 
     /// Whether the user has been told that an area cannot be written to, and that pages stay in memory because of it.
@@ -103,8 +106,8 @@ impl Areas {
 
     /// A run of up to `max` free slots of the best area that has some. An area that leaves gives none: asked while the
     /// books are in the caller's hands, so that who finds it empty by the books later finds all that it gave.
-    pub fn alloc(&self, core: &mut Core, member: &Member, max: u32) -> Result<(AreaId, u64, u32), NoRoom> {
-        for area in self.areas.iter().filter(|area| area.is_open()) {
+    pub fn alloc(&self, core: &mut Core, member: &Member<S>, max: u32) -> Result<(AreaId, u64, u32), NoRoom> {
+        for area in self.areas.iter().filter(|area| area.is_open::<S>()) {
             let slots = core.slots_mut(area.id);
             loop {
                 match slots.alloc_run(max) {
@@ -122,7 +125,7 @@ impl Areas {
     }
 
     /// Gives clusters that became empty back to the group. No lock is held while the file system frees them.
-    pub(crate) fn release_empty_clusters(&self, core: &Lock<Core>, member: &Member) {
+    pub(crate) fn release_empty_clusters(&self, core: &Lock<Core, S>, member: &Member<S>) {
         for area in &self.areas {
             loop {
                 let leaves = area.is_leaving();
@@ -149,7 +152,7 @@ impl Areas {
     }
 
     /// Publishes the use of each area.
-    pub fn publish(&self, core: &Core, member: &Member) {
+    pub fn publish(&self, core: &Core, member: &Member<S>) {
         for area in &self.areas {
             member.slot().area_used_slots[area.id.0 as usize].store(core.slots(area.id).used(), Relaxed);
         }
@@ -178,13 +181,13 @@ impl Area {
         self.group.is_leaving(self.id.0 as usize)
     }
 
-    fn is_open(&self) -> bool {
+    fn is_open<S: System>(&self) -> bool {
         if self.is_leaving() || self.write_errors.load(Relaxed) >= WRITE_ERRORS_MAX {
             return false;
         }
         let mut paused = self.paused_until.lock().expect("no thread panics with this lock");
         match *paused {
-            Some(until) if Instant::now() < until => false,
+            Some(until) if S::now() < until => false,
             Some(_) => {
                 *paused = None;
                 true
@@ -194,15 +197,14 @@ impl Area {
     }
 
     /// A write failed: says so once, and leaves the area alone for a while.
-    pub fn write_failed(&self, error: StoreError, member: &Member) {
+    pub fn write_failed<S: System>(&self, error: StoreError, member: &Member<S>) {
         match error {
             StoreError::NoSpace => {
                 member.slot().tally.add(Counter::NoSpace, 1);
                 // Before the area closes: a thread that finds it closed asks whether the user knows.
                 let known = self.said_no_space.swap(true, Relaxed);
-                *self.paused_until.lock().expect("no thread panics with this lock") =
-                    Some(Instant::now() + NO_SPACE_PAUSE);
-                *self.no_space_since.lock().expect("no thread panics with this lock") = Some(Instant::now());
+                *self.paused_until.lock().expect("no thread panics with this lock") = Some(S::now() + NO_SPACE_PAUSE);
+                *self.no_space_since.lock().expect("no thread panics with this lock") = Some(S::now());
                 if !known {
                     member.alarm(format_args!(
                         "uswap: no space left for swap area {}; pages stay in memory until there is some",
@@ -231,10 +233,10 @@ impl Area {
     }
 
     /// A write went through. When that has lasted for a while, the next shortage is news.
-    pub fn write_succeeded(&self) {
+    pub fn write_succeeded<S: System>(&self) {
         if self.said_no_space.load(Relaxed) {
             let failed = *self.no_space_since.lock().expect("no thread panics with this lock");
-            if failed.is_none_or(|failed| failed.elapsed() > SAY_AGAIN) {
+            if failed.is_none_or(|failed| S::since(failed) > SAY_AGAIN) {
                 self.said_no_space.store(false, Relaxed);
             }
         }

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use uswap_system::System;
+
 /// Fewer are never worth a look: 1 MiB.
 const PAGES_MIN: u64 = 256;
 /// Fewer are not worth one where very many processes would look: 4 MiB.
@@ -63,7 +65,7 @@ pub(crate) struct CommonPages {
 }
 
 impl CommonPages {
-    pub(crate) fn new() -> CommonPages {
+    pub(crate) fn new(now: Instant) -> CommonPages {
         CommonPages {
             of_others: 0,
             own: 0,
@@ -72,7 +74,7 @@ impl CommonPages {
             growth: 0,
             told: 0,
             changing: false,
-            looked: Instant::now(),
+            looked: now,
             took: Duration::ZERO,
         }
     }
@@ -105,8 +107,9 @@ impl CommonPages {
         if all < pages_min(processes) { 0 } else { all.saturating_sub(self.seen) }
     }
 
-    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool. Pages that are new since the last look count as its own.
-    pub(crate) fn of_others(
+    /// How many of a process's `shmem` pages others count for, when `pool` of them are its compressed pool. Pages
+    /// that are new since the last look count as its own.
+    pub(crate) fn of_others<S: System>(
         &mut self,
         shmem: u64,
         pool: u64,
@@ -127,25 +130,19 @@ impl CommonPages {
             false if growth >= self.growth + min => LOOK_SOON.max(self.took * LOOK_COST),
             false => LOOK_EVERY.max(self.took * LOOK_COST),
         };
-        if self.looked.elapsed() >= pause {
-            let begun = cpu_time();
+        if S::since(self.looked) >= pause {
+            let begun = S::cpu_time();
             let shared = look().unwrap_or(Shared { resident: shmem, share: shmem });
             let of_others = shared.resident.saturating_sub(shared.share);
             let before = std::mem::replace(&mut self.of_others, of_others);
             self.own = shared.share;
             self.changing = before.abs_diff(self.of_others) >= min / 4;
             (self.seen, self.processes, self.growth) = (beside, processes, growth);
-            self.looked = Instant::now();
-            self.took = cpu_time().saturating_sub(begun);
+            self.looked = S::now();
+            self.took = S::cpu_time().saturating_sub(begun);
         }
         self.of_others.min(beside)
     }
-}
-
-/// What the calling thread has had of a CPU.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A process of a group of so many looks when it has as many shared pages as this.
@@ -155,11 +152,13 @@ fn pages_min(processes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use uswap_sys::linux::Linux;
+
     use super::*;
 
     /// One that has looked long ago.
     fn old() -> CommonPages {
-        CommonPages { looked: Instant::now() - 2 * LOOK_EVERY, ..CommonPages::new() }
+        CommonPages { looked: Instant::now() - 2 * LOOK_EVERY, ..CommonPages::new(Instant::now()) }
     }
 
     fn of(processes: u64) -> Around {
@@ -173,60 +172,63 @@ mod tests {
     #[test]
     fn a_process_counts_its_share() {
         let mut pages = old();
-        assert_eq!(pages.of_others(9000, 1000, of(2), || share(9000, 3000)), 6000);
+        assert_eq!(pages.of_others::<Linux>(9000, 1000, of(2), || share(9000, 3000)), 6000);
         // Nobody looks again at once, and new pages are its own.
-        assert_eq!(pages.of_others(9500, 1000, of(2), || unreachable!()), 6000);
+        assert_eq!(pages.of_others::<Linux>(9500, 1000, of(2), || unreachable!()), 6000);
         assert_eq!(pages.new_pages(2500, 2), 500);
         // It gives most of them up: no more than it has is left out.
-        assert_eq!(pages.of_others(3000, 1000, of(2), || unreachable!()), 2000);
+        assert_eq!(pages.of_others::<Linux>(3000, 1000, of(2), || unreachable!()), 2000);
     }
 
     #[test]
     fn what_a_look_gives_up_is_not_taken_for_that_of_others() {
         let mut pages = old();
         // 800 were views of a parent's pool.
-        assert_eq!(pages.of_others(9800, 1000, of(2), || share(9000, 3000)), 6000);
+        assert_eq!(pages.of_others::<Linux>(9800, 1000, of(2), || share(9000, 3000)), 6000);
         assert_eq!(pages.own(), 3000);
     }
 
     #[test]
     fn few_processes_look_at_little_and_many_do_not() {
         // A server's workers with 3.9 MiB in common: counted in each, four of them had filled a budget of 34 MiB by half.
-        assert_eq!(old().of_others(1000, 0, of(4), || share(1000, 250)), 750);
-        assert_eq!(old().of_others(1000, 0, of(200), || unreachable!()), 0);
+        assert_eq!(old().of_others::<Linux>(1000, 0, of(4), || share(1000, 250)), 750);
+        assert_eq!(old().of_others::<Linux>(1000, 0, of(200), || unreachable!()), 0);
     }
 
     #[test]
     fn who_has_a_pool_alone_does_not_look() {
-        assert_eq!(old().of_others(9000, 9000 - PAGES_MIN + 1, of(2), || unreachable!()), 0);
+        assert_eq!(old().of_others::<Linux>(9000, 9000 - PAGES_MIN + 1, of(2), || unreachable!()), 0);
     }
 
     #[test]
     fn what_cannot_be_looked_at_counts_in_full() {
-        assert_eq!(old().of_others(9000, 0, of(2), || Err(std::io::ErrorKind::NotFound.into())), 0);
+        assert_eq!(old().of_others::<Linux>(9000, 0, of(2), || Err(std::io::ErrorKind::NotFound.into())), 0);
     }
 
     #[test]
     fn when_others_come_it_looks_soon_until_nothing_changes() {
         let mut pages = old();
         let ago = |pages: &mut CommonPages| pages.looked = Instant::now() - 2 * LOOK_SOON;
-        assert_eq!(pages.of_others(9000, 1000, of(2), || share(9000, 5000)), 4000);
+        assert_eq!(pages.of_others::<Linux>(9000, 1000, of(2), || share(9000, 5000)), 4000);
         for own in [3000, 3000] {
             ago(&mut pages);
-            pages.of_others(9000, 1000, of(3), || share(9000, own));
+            pages.of_others::<Linux>(9000, 1000, of(3), || share(9000, own));
         }
         ago(&mut pages);
-        assert_eq!(pages.of_others(9000, 1000, of(3), || unreachable!()), 6000);
-        assert_eq!(pages.of_others(9000, 1000, of(4), || share(9000, 2500)), 6500);
+        assert_eq!(pages.of_others::<Linux>(9000, 1000, of(3), || unreachable!()), 6000);
+        assert_eq!(pages.of_others::<Linux>(9000, 1000, of(4), || share(9000, 2500)), 6500);
     }
 
     #[test]
     fn when_another_has_more_it_looks_again() {
         let mut pages = old();
-        assert_eq!(pages.of_others(9000, 1000, of(2), || share(9000, 9000)), 0);
+        assert_eq!(pages.of_others::<Linux>(9000, 1000, of(2), || share(9000, 9000)), 0);
         pages.looked = Instant::now() - 2 * LOOK_SOON;
-        assert_eq!(pages.of_others(9000, 1000, of(2), || unreachable!()), 0);
-        assert_eq!(pages.of_others(9000, 1000, Around { processes: 2, growth: 10_000 }, || share(9000, 5000)), 4000);
+        assert_eq!(pages.of_others::<Linux>(9000, 1000, of(2), || unreachable!()), 0);
+        assert_eq!(
+            pages.of_others::<Linux>(9000, 1000, Around { processes: 2, growth: 10_000 }, || share(9000, 5000)),
+            4000
+        );
         assert_eq!(pages.growth(), 10_000);
     }
 

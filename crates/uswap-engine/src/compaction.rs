@@ -28,11 +28,13 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::{CompactionJob, CompactionSearch, Core, PAGE_SIZE, Released};
+use uswap_system::System;
+use uswap_system::sync::Lock;
 
 use crate::engine::Engine;
 use crate::group::Counter;
-use crate::ledger::Ledger;
-use crate::patience::Lock;
+use crate::host::Host;
+use crate::ledger::{Ledger, heirs_hold};
 use crate::zpool::{Handle, PoolView, SLAB_BYTES, SlabSet, Zpool};
 
 /// It begins when more than one slab in so many could be spared...
@@ -58,15 +60,22 @@ const FUTILE_PAUSE: Duration = Duration::from_secs(1);
 const FUTILE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// What compaction works on.
-#[derive(Clone, Copy)]
-pub(crate) struct Parts<'a> {
-    pub heirs: &'a Lock<Vec<Ledger>>,
-    pub core: &'a Lock<Core>,
-    pub pool: &'a Lock<Zpool>,
+pub(crate) struct Parts<'a, H> {
+    pub heirs: &'a Lock<Vec<Ledger>, H>,
+    pub core: &'a Lock<Core, H>,
+    pub pool: &'a Lock<Zpool, H>,
     pub view: PoolView,
     /// Releases places that the books have let go, whoever stored them.
     pub release: &'a dyn Fn(&mut Vec<Released>),
 }
+
+impl<H> Clone for Parts<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H> Copy for Parts<'_, H> {}
 
 /// An object and its second place.
 struct Move {
@@ -112,22 +121,23 @@ pub(crate) struct Round {
 }
 
 impl Compaction {
-    pub fn new() -> Compaction {
+    /// At the time `now`.
+    pub fn new(now: Instant) -> Compaction {
         Compaction {
             stage: Stage::Resting,
             chosen: SlabSet::default(),
             chosen_count: 0,
             moves: Vec::new(),
             released: Vec::new(),
-            next: Instant::now(),
+            next: now,
             pause: LOOK_EVERY,
             futile_pause: FUTILE_PAUSE,
         }
     }
 
     /// When the next round of a pass is due; `None` when none is under way.
-    pub fn due(&self) -> Option<Duration> {
-        (!self.is_resting()).then(|| self.next.saturating_duration_since(Instant::now()))
+    pub fn due(&self, now: Instant) -> Option<Duration> {
+        (!self.is_resting()).then(|| self.next.saturating_duration_since(now))
     }
 
     fn is_resting(&self) -> bool {
@@ -135,7 +145,7 @@ impl Compaction {
     }
 
     /// A round, a little of everything.
-    fn round(&mut self, parts: Parts<'_>) -> Round {
+    fn round<H: System>(&mut self, parts: Parts<'_, H>) -> Round {
         let mut round = Round::default();
         match self.stage {
             Stage::Resting => self.look(parts),
@@ -147,7 +157,7 @@ impl Compaction {
         round
     }
 
-    fn look(&mut self, parts: Parts<'_>) {
+    fn look<H: System>(&mut self, parts: Parts<'_, H>) {
         let pool = parts.pool.lock();
         let spare = pool.spare_slabs();
         if spare >= SPARE_MIN && spare * SLAB_BYTES > pool.pool_bytes() / SPARE_SHARE {
@@ -155,7 +165,7 @@ impl Compaction {
         }
     }
 
-    fn choose(&mut self, parts: Parts<'_>) {
+    fn choose<H: System>(&mut self, parts: Parts<'_, H>) {
         let count = parts.pool.lock().choose_leaving(&mut self.chosen, SLABS);
         self.chosen_count += count;
         if count < SLABS {
@@ -164,14 +174,14 @@ impl Compaction {
     }
 
     /// Moves up to [`ROUND_OBJECTS`]; says how many.
-    fn move_some(&mut self, mut search: CompactionSearch, parts: Parts<'_>) -> usize {
+    fn move_some<H: System>(&mut self, mut search: CompactionSearch, parts: Parts<'_, H>) -> usize {
         for _ in 0..ROUND_LOOKS {
             let heirs = parts.heirs.lock();
             let mut core = parts.core.lock();
             let mut looks = LOOKS;
             while self.moves.len() < ROUND_OBJECTS {
                 let leaving = |handle| self.chosen.contains(Handle(handle));
-                let held = |entry| Engine::heirs_hold(&heirs, entry);
+                let held = |entry| heirs_hold(&heirs, entry);
                 let Some(job) = core.next_compaction(&mut search, &mut looks, leaving, held) else { break };
                 self.moves.push(Move { job, target: None });
             }
@@ -212,7 +222,7 @@ impl Compaction {
     }
 
     /// Slabs that could not be emptied take objects again. Returns how many were, when the pass is over.
-    fn end(&mut self, emptied: usize, parts: Parts<'_>) -> usize {
+    fn end<H: System>(&mut self, emptied: usize, parts: Parts<'_, H>) -> usize {
         if !parts.pool.lock().stop_leaving(SLABS) {
             return 0;
         }
@@ -230,15 +240,15 @@ impl Compaction {
     }
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// A round of compaction, if one is due. The monitor's: see above.
     pub(crate) fn compact(&self, compaction: &mut Compaction) {
-        let now = Instant::now();
+        let now = H::now();
         if now < compaction.next {
             return;
         }
-        let _running = self.running.read().expect("no thread panics with this lock");
-        let Engine { heirs, core, pool, view, .. } = self;
+        let _running = self.running.pass();
+        let Self { heirs, core, pool, view, .. } = self;
         let release = |released: &mut Vec<Released>| self.release(released);
         let round = compaction.round(Parts { heirs, core, pool, view: *view, release: &release });
         compaction.next =

@@ -10,6 +10,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 use uswap_core::{PAGE_SIZE, PageNumber};
+use uswap_sys::linux::Linux;
+
+use crate::host::Host;
 
 /// Bytes from the control block's start that hold the tid, and the list of robust mutexes behind it.
 const USED_BYTES: usize = 1024;
@@ -17,25 +20,32 @@ const PLACES: usize = 4096;
 /// Places that a page may be in. In a table that is fuller than that, a page takes the place of another.
 const PROBES: usize = 16;
 
-/// Page numbers; 0: free.
-struct Table([AtomicUsize; PLACES]);
-
-static KEPT: Table = Table([const { AtomicUsize::new(0) }; PLACES]);
+/// The pages of control blocks: page numbers; 0: free.
+pub struct ControlBlocks([AtomicUsize; PLACES]);
 
 /// A thread's control block is at `address`: the value of a pthread_t. Needs neither heap nor lock.
 pub fn keep(address: usize) {
-    for byte in [address, address + USED_BYTES - 1] {
-        KEPT.insert(byte / PAGE_SIZE);
+    Linux::notices().control_blocks.keep(address);
+}
+
+impl ControlBlocks {
+    pub(crate) const fn new() -> ControlBlocks {
+        ControlBlocks([const { AtomicUsize::new(0) }; PLACES])
     }
-}
 
-/// Which of the `pages` pages from `first` on have to stay.
-pub(crate) fn kept(first: PageNumber, pages: usize) -> u16 {
-    let kept = (0..pages).filter(|&index| KEPT.contains(first.plus(index as u64).0 as usize));
-    kept.fold(0, |mask, index| mask | 1 << index)
-}
+    /// A thread's control block is at `address`: the value of a pthread_t. Needs neither heap nor lock.
+    pub fn keep(&self, address: usize) {
+        for byte in [address, address + USED_BYTES - 1] {
+            self.insert(byte / PAGE_SIZE);
+        }
+    }
 
-impl Table {
+    /// Which of the `pages` pages from `first` on have to stay.
+    pub(crate) fn kept(&self, first: PageNumber, pages: usize) -> u16 {
+        let kept = (0..pages).filter(|&index| self.contains(first.plus(index as u64).0 as usize));
+        kept.fold(0, |mask, index| mask | 1 << index)
+    }
+
     fn places(&self, page: usize) -> impl Iterator<Item = &AtomicUsize> {
         // Control blocks lie at equal distances: Fibonacci hashing spreads them.
         let start = page.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
@@ -64,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_was_inserted_is_found() {
-        let table = Table([const { AtomicUsize::new(0) }; PLACES]);
+        let table = ControlBlocks::new();
         // Stacks of 8 MiB and their guard pages, as glibc maps them.
         let pages: Vec<usize> = (0..2000).map(|thread| 0x7_f000_0000 - thread * 2049).collect();
         pages.iter().for_each(|&page| table.insert(page));
@@ -76,14 +86,15 @@ mod tests {
 
     #[test]
     fn in_a_full_table_the_newest_is_found() {
-        let table = Table([const { AtomicUsize::new(0) }; PLACES]);
+        let table = ControlBlocks::new();
         (1..20_000).for_each(|page| table.insert(page * 2049));
         assert!(table.contains(19_999 * 2049));
     }
 
     #[test]
     fn a_block_that_straddles_pages_keeps_both() {
-        keep(0x5000_0000_0000 + PAGE_SIZE - 64);
-        assert_eq!(kept(PageNumber::containing(0x5000_0000_0000), 16), 0b11);
+        let table = ControlBlocks::new();
+        table.keep(0x5000_0000_0000 + PAGE_SIZE - 64);
+        assert_eq!(table.kept(PageNumber::containing(0x5000_0000_0000), 16), 0b11);
     }
 }

@@ -14,42 +14,41 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 use uswap_core::entry::Epoch;
 use uswap_core::event_order::EventOrder;
-use uswap_core::{
-    BLOCK_PAGES, Core, CoreConfig, EntryId, FrameId, Location, PAGE_SIZE, PageNumber, RangeSet, Released,
-};
-use uswap_sys::futex::Word;
-use uswap_sys::pagemap::PageMap;
+use uswap_core::{BLOCK_PAGES, Core, CoreConfig, FrameId, Location, PAGE_SIZE, PageNumber, RangeSet, Released};
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
+use uswap_sys::report::Reason;
 use uswap_sys::ring::Ring;
-use uswap_sys::uffd::{Features, Uffd, UffdUnavailable};
-use uswap_sys::{report, reserve};
+use uswap_system::faults::{Call, Faults};
+use uswap_system::looks::Residency;
+use uswap_system::sync::{Gate, Lock, LockGuard, Passed, Word};
+use uswap_system::{Advice, Supervisor, System};
 
 use crate::ahead::{self, Ahead};
 use crate::areas::Areas;
-use crate::assist::Call;
 use crate::compress::PageCompressor;
+use crate::fork_copy::Ancestor;
 use crate::fork_journal::Window;
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
+use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::member::Member;
 use crate::page_io::{PageBatch, SlotPage};
-use crate::patience::{Gate, Lock};
 use crate::post::Post;
 use crate::swapin::Load;
 use crate::swapoff::Swapoff;
 use crate::swapout::PendingStore;
 use crate::userfault::Userfault;
 use crate::writer::Writer;
-use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
+use crate::zpool::{Handle, PoolView, Zpool};
 
 /// Blocks of frames that are given back to the kernel at a time: 2 MiB.
 pub(crate) const TRASH_BLOCKS: usize = 32;
@@ -63,28 +62,20 @@ pub(crate) const RELEASED_KEPT: usize = 4096;
 /// I/O that one thread has in flight at most, in pages.
 pub(crate) const BATCH: usize = 32;
 
-/// What this process inherited from an ancestor, by the epoch of the ancestor.
-pub struct Ancestor {
-    /// Its entries are named in this ledger.
-    pub ledger: Ledger,
-    /// Its compressed objects.
-    pub pool: ForeignPool,
-}
-
 /// A registered range without events: frames moved there can be given back to the kernel, which would be an event in the
 /// frame area.
-pub(crate) struct Trash {
-    pub uffd: Uffd,
+pub(crate) struct Trash<H: Host> {
+    pub uffd: H::Faults,
     pub memory: PrivateMapping,
 }
 
-impl Trash {
+impl<H: Host> Trash<H> {
     /// Drops what was moved there.
     pub fn empty(&self) {
-        let drop = || advise(self.memory.start(), self.memory.len(), rustix::mm::Advice::LinuxDontNeed);
+        let drop = || H::advise(self.memory.start(), self.memory.len(), Advice::DontNeed);
         if drop().is_err() {
             // The program has locked all that is mapped, by a call that was not seen.
-            private_memory::unlock_all();
+            H::unlock_all();
             let _ = drop();
         }
     }
@@ -93,7 +84,7 @@ impl Trash {
 /// How the books may be used at this moment; see [`Engine::enter`].
 pub(crate) enum Entry<'a> {
     /// As usual, until the guard is dropped.
-    Running(RwLockReadGuard<'a, ()>),
+    Running(Passed<'a>),
     /// A fork is under way: the books must stay as they are, faults are served beside them.
     Frozen,
 }
@@ -104,50 +95,50 @@ pub(crate) const FROZEN: u32 = 2;
 
 /// Why a process cannot swap.
 #[derive(Debug)]
-pub enum StartError {
+pub enum StartError<E> {
     /// No userfaultfd.
-    Uffd(UffdUnavailable),
+    Uffd(E),
     /// Something else.
     Io(io::Error),
 }
 
 /// The engine.
-pub struct Engine {
+pub struct Engine<H: Host> {
     /// This process in its group.
-    pub member: Member,
-    pub(crate) uffd: Userfault,
-    pub(crate) pagemap: PageMap,
+    pub member: Member<H>,
+    pub(crate) uffd: Userfault<H::Faults>,
+    pub(crate) pagemap: H::Residency,
     pub(crate) frames: PrivateMapping,
     pub(crate) zeros: PrivateMapping,
-    pub(crate) areas: Areas,
+    pub(crate) areas: Areas<H>,
     pub(crate) view: PoolView,
     pub(crate) ancestors: Vec<Ancestor>,
     /// [`RUNNING`], [`FREEZING`] or [`FROZEN`].
-    pub(crate) phase: Word,
-    pub(crate) window: Window,
-    pub(crate) running: RwLock<()>,
-    pub(crate) gate: Gate,
+    pub(crate) phase: Word<H>,
+    pub(crate) window: Window<H>,
+    pub(crate) running: Gate<H>,
+    pub(crate) gate: Gate<H>,
     /// Events that were read.
-    pub(crate) order: Lock<EventOrder>,
-    pub(crate) core: Lock<Core>,
-    pub(crate) pool: Lock<Zpool>,
-    pub(crate) heirs: Lock<Vec<Ledger>>,
-    pub(crate) trash: Lock<Trash>,
+    pub(crate) order: Lock<EventOrder, H>,
+    pub(crate) core: Lock<Core, H>,
+    pub(crate) pool: Lock<Zpool, H>,
+    pub(crate) heirs: Lock<Vec<Ledger>, H>,
+    pub(crate) trash: Lock<Trash<H>, H>,
     /// Where its memory is.
     pub(crate) trash_range: (usize, usize),
     pub(crate) meter: Meter,
-    pub(crate) call: Call,
+    pub(crate) call: <H::Faults as Faults>::Call,
     pub(crate) ahead: Ahead,
-    pub(crate) swapoff: Lock<Swapoff>,
-    pub(crate) writer: Writer,
+    pub(crate) swapoff: Lock<Swapoff, H>,
+    pub(crate) writer: Writer<H>,
     /// Handlers, threads that read ahead and the writer, as far as they have all the memory that they need.
     pub(crate) handlers_ready: AtomicU32,
-    pub(crate) post: &'static Post,
+    pub(crate) post: &'static Post<H>,
     /// Nanoseconds of a handler for a page from the pool, and for one from an area: a mean of the last ones.
     pub(crate) fault_cost: [AtomicU64; 2],
     pub(crate) started: Instant,
     /// In a forked child: memory whose swapped content may not be what is there.
-    pub(crate) refused: Lock<RangeSet>,
+    pub(crate) refused: Lock<RangeSet, H>,
     /// The user has been told that nothing more can be stored.
     pub(crate) said_full: AtomicBool,
     /// And that the books cannot grow.
@@ -203,42 +194,46 @@ impl Meter {
 }
 
 /// What a thread of the engine has for itself. All memory is taken when it is made.
-pub(crate) struct Worker {
-    pub ring: Ring,
-    pub batch: PageBatch,
-    pub slot_pages: Vec<SlotPage>,
-    pub stores: Vec<PendingStore>,
-    pub wanted: Vec<PageNumber>,
-    pub compressor: PageCompressor,
-    pub compressed: Box<[u8; PAGE_SIZE]>,
+pub struct Worker {
+    pub(crate) ring: Ring,
+    pub(crate) batch: PageBatch,
+    pub(crate) slot_pages: Vec<SlotPage>,
+    pub(crate) stores: Vec<PendingStore>,
+    pub(crate) wanted: Vec<PageNumber>,
+    pub(crate) compressor: PageCompressor,
+    pub(crate) compressed: Box<[u8; PAGE_SIZE]>,
     /// Whole pages.
-    pub buffer: PrivateMapping,
-    pub released: Vec<Released>,
+    pub(crate) buffer: PrivateMapping,
+    pub(crate) released: Vec<Released>,
     /// Pages that could not be moved, for the monitor to see to.
-    pub busy: Vec<PageNumber>,
+    pub(crate) busy: Vec<PageNumber>,
     /// Whether `busy` is filled.
-    pub collects_busy: bool,
+    pub(crate) collects_busy: bool,
     /// Whether this thread writes to areas. Otherwise it leaves that to the writer.
-    pub writes: bool,
+    pub(crate) writes: bool,
     /// Rounds for which it leaves all stores to the writer, because most pages found no place in memory.
-    pub leaves_stores: u32,
+    pub(crate) leaves_stores: u32,
     /// Faults that have been read and not yet served.
-    pub pending: VecDeque<PendingFault>,
+    pub(crate) pending: VecDeque<PendingFault>,
     /// Those whose content is to be read from areas together, and what is to be read for each.
-    pub reading: Vec<PendingFault>,
+    pub(crate) reading: Vec<PendingFault>,
     /// See `reading`.
-    pub loads: Vec<Load>,
+    pub(crate) loads: Vec<Load>,
     /// Which handler this is.
-    pub number: usize,
+    pub(crate) number: usize,
     /// Whether the pool had to shrink when this thread looked.
-    pub pool_gate: uswap_core::zswap::PoolGate,
+    pub(crate) pool_gate: uswap_core::zswap::PoolGate,
 }
 
 impl Worker {
     /// With a buffer of so many pages, of which mostly no more than `io_pages` are read or written together.
-    pub fn new(compressor: Compressor, io_pages: usize, buffer_pages: usize) -> io::Result<Worker> {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new<H: Host>(compressor: Compressor, io_pages: usize, buffer_pages: usize) -> io::Result<Worker> {
+        let entries = 2 * io_pages as u32;
         Ok(Worker {
-            ring: Ring::new_or_synchronous(2 * io_pages as u32),
+            ring: if H::HAS_IO_URING { Ring::new_or_synchronous(entries) } else { Ring::new_synchronous(entries) },
             batch: PageBatch::with_capacity(io_pages),
             slot_pages: Vec::with_capacity(buffer_pages),
             stores: Vec::with_capacity(BATCH),
@@ -260,53 +255,53 @@ impl Worker {
     }
 
     /// Gives the memory of all but the first pages of the buffer back.
-    pub fn trim_buffer(&self, kept_pages: usize) {
+    pub(crate) fn trim_buffer<H: Host>(&self, kept_pages: usize) {
         let kept = kept_pages * PAGE_SIZE;
         if kept < self.buffer.len() {
-            let _ = advise(self.buffer.start() + kept, self.buffer.len() - kept, rustix::mm::Advice::LinuxDontNeed);
+            let _ = H::advise(self.buffer.start() + kept, self.buffer.len() - kept, Advice::DontNeed);
         }
     }
 
     /// Page `index` of the worker's buffer.
-    pub fn buffer_page(&self, index: usize) -> *mut u8 {
+    pub(crate) fn buffer_page(&self, index: usize) -> *mut u8 {
         assert!(index < self.buffer.len() / PAGE_SIZE);
         self.buffer.as_ptr().wrapping_add(index * PAGE_SIZE)
     }
 }
 
 /// What an engine is made of.
-struct Parts {
-    uffd: Uffd,
-    trash: Trash,
+struct Parts<H: Host> {
+    uffd: H::Faults,
+    trash: Trash<H>,
     frames: PrivateMapping,
     zeros: PrivateMapping,
-    pagemap: PageMap,
-    call: Call,
+    pagemap: H::Residency,
+    call: <H::Faults as Faults>::Call,
     pool: Zpool,
-    areas: Areas,
+    areas: Areas<H>,
     core: Core,
     ancestors: Vec<Ancestor>,
 }
 
-impl Parts {
-    fn make(member: &mut Member, inheritance: Option<Inheritance>) -> Result<Parts, StartError> {
+impl<H: Host> Parts<H> {
+    fn make(member: &mut Member<H>, inheritance: Option<Inheritance>) -> Result<Self, StartErrorOf<H>> {
         let config = member.group.config();
         let limit_bytes = config.memory_limit_bytes;
-        let left = AddressSpace::left();
-        let events = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
-        let wanted = events.with(Features::MOVE).with(Features::POISON).with(Features::THREAD_ID);
-        let uffd = Uffd::new(member.device(), wanted).map_err(StartError::Uffd)?;
-        let trash_uffd = Uffd::new(member.device(), Features::MOVE).map_err(StartError::Uffd)?;
-        let (blocks, frames) = map_frames(left.at_most(Engine::frame_blocks(limit_bytes / PAGE_SIZE as u64)))?;
+        let left = AddressSpace(H::addresses_left());
+        let uffd = H::Faults::for_program(member.supervisor.device()).map_err(StartError::Uffd)?;
+        let trash_uffd = H::Faults::for_moves(member.supervisor.device()).map_err(StartError::Uffd)?;
+        let (blocks, frames) = map_frames(left.at_most(frame_blocks(limit_bytes / PAGE_SIZE as u64)))?;
         let trash = private_memory::map(TRASH_BLOCKS * BLOCK_BYTES, Purpose::Frames)?;
         for memory in [&frames, &trash] {
             // A forked child makes its own.
-            advise(memory.start(), memory.len(), rustix::mm::Advice::LinuxDontFork)?;
-            let _ = advise(memory.start(), memory.len(), rustix::mm::Advice::LinuxNoHugepage);
+            H::advise(memory.start(), memory.len(), Advice::DontFork)?;
+            let _ = H::advise(memory.start(), memory.len(), Advice::NoHugepage);
         }
         // Read once, so that a copy from it takes no fault on the way.
         let zeros = private_memory::map(BLOCK_BYTES, Purpose::Buffers)?;
-        member.client.keep_uffd(uffd.as_fd())?;
+        if let Some(descriptor) = uffd.descriptor() {
+            member.supervisor.keep(descriptor)?;
+        }
         let pool = Zpool::new(left.pool_bytes((limit_bytes as usize).saturating_mul(4)))?;
         let area_slots: Vec<u64> = config.areas.iter().filter(|area| area.present).map(|area| area.slots).collect();
         let (core, ancestors) = match inheritance {
@@ -324,7 +319,7 @@ impl Parts {
                 (core, ancestors)
             }
         };
-        let pagemap = PageMap::open_self()?;
+        let pagemap = H::Residency::open()?;
         let call = Call::new()?;
         let areas = Areas::open(member)?;
         // Last, because from here on nothing may fail: unmapping registered memory waits for a handler.
@@ -362,11 +357,6 @@ fn map_frames(mut blocks: u32) -> io::Result<(u32, PrivateMapping)> {
 struct AddressSpace(Option<u64>);
 
 impl AddressSpace {
-    fn left() -> AddressSpace {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
-        AddressSpace(limit.map(|limit| limit.saturating_sub(uswap_sys::rss::mapped_bytes().unwrap_or(0))))
-    }
-
     /// Blocks of frames: an eighth.
     fn at_most(&self, blocks: u32) -> u32 {
         let most = self.0.map_or(u64::MAX, |left| left / 8 / BLOCK_BYTES as u64);
@@ -379,9 +369,24 @@ impl AddressSpace {
     }
 }
 
-impl From<io::Error> for StartError {
+impl<E> From<io::Error> for StartError<E> {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
+    }
+}
+
+/// Why a process of this system cannot swap.
+pub type StartErrorOf<H> = StartError<<<H as System>::Faults as Faults>::Unavailable>;
+
+/// A start that failed: who wanted to start gets himself back.
+pub(crate) type NotStarted<H> = (Box<Member<H>>, StartErrorOf<H>);
+
+impl<E: fmt::Display> fmt::Display for StartError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Uffd(error) => error.fmt(f),
+            StartError::Io(error) => Reason(error).fmt(f),
+        }
     }
 }
 
@@ -391,18 +396,18 @@ pub(crate) struct Inheritance {
     pub ancestors: Vec<Ancestor>,
 }
 
-impl Engine {
-    /// Frames that a process with this budget has room for, in blocks. Their records take 40 bytes each, in each process.
-    fn frame_blocks(limit_pages: u64) -> u32 {
-        ((limit_pages / 3 / BLOCK_PAGES as u64) as u32).clamp(FRAME_BLOCKS_MIN, FRAME_BLOCKS_MAX)
-    }
+/// Frames that a process with this budget has room for, in blocks. Their records take 40 bytes each, in each process.
+fn frame_blocks(limit_pages: u64) -> u32 {
+    ((limit_pages / 3 / BLOCK_PAGES as u64) as u32).clamp(FRAME_BLOCKS_MIN, FRAME_BLOCKS_MAX)
+}
 
+impl<H: Host> Engine<H> {
     /// Starts the engine of `member`, who gets himself back if that fails.
     pub(crate) fn start(
-        mut member: Member,
-        post: &'static Post,
+        mut member: Member<H>,
+        post: &'static Post<H>,
         inheritance: Option<Inheritance>,
-    ) -> Result<Engine, (Box<Member>, StartError)> {
+    ) -> Result<Self, NotStarted<H>> {
         // What of it is in the child, and where, is to be told before anything is brought in: see `Monitor::take_over`.
         let phase = if inheritance.is_some() { FREEZING } else { RUNNING };
         match Parts::make(&mut member, inheritance) {
@@ -416,7 +421,7 @@ impl Engine {
                 ancestors,
                 phase: Word::new(phase),
                 window: Window::new(),
-                running: RwLock::new(()),
+                running: Gate::new(),
                 gate: Gate::new(),
                 order: Lock::new(EventOrder::default()),
                 core: Lock::new(core),
@@ -433,7 +438,7 @@ impl Engine {
                 handlers_ready: AtomicU32::new(0),
                 post,
                 fault_cost: [AtomicU64::new(10_000), AtomicU64::new(100_000)],
-                started: Instant::now(),
+                started: H::now(),
                 said_full: AtomicBool::new(false),
                 said_out_of_memory: AtomicBool::new(false),
                 member,
@@ -442,12 +447,17 @@ impl Engine {
         }
     }
 
+    /// A thread of the engine has begun, and has all that it works with.
+    pub(crate) fn thread_begins(&self) {
+        self.handlers_ready.fetch_add(1, AcqRel);
+    }
+
     /// Waits out a fork that is being prepared, then tells how the books may be used.
     pub(crate) fn enter(&self) -> Entry<'_> {
         loop {
             match self.phase.load() {
                 RUNNING => {
-                    let guard = self.running.read().expect("no thread panics with this lock");
+                    let guard = self.running.pass();
                     if self.phase.load() == RUNNING {
                         return Entry::Running(guard);
                     }
@@ -465,7 +475,7 @@ impl Engine {
         self.phase.load() == FROZEN
     }
 
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> LockGuard<'_, Core> {
         self.core.lock()
     }
 
@@ -504,11 +514,6 @@ impl Engine {
         unsafe { view.slice(Handle(handle), len as usize) }
     }
 
-    /// Whether a child may still read `entry`.
-    pub(crate) fn heirs_hold(heirs: &[Ledger], entry: EntryId) -> bool {
-        heirs.iter().any(|ledger| ledger.holds(entry))
-    }
-
     /// Releases the places that the books have let go.
     pub(crate) fn release(&self, released: &mut Vec<Released>) {
         if released.is_empty() {
@@ -530,36 +535,22 @@ impl Engine {
 
     /// Stops the program: something happened that must not be possible, and a wrong page is worse than a crash.
     pub(crate) fn fatal(&self, args: std::fmt::Arguments<'_>) -> ! {
-        report::end(args)
+        H::end(args)
     }
 
     /// Whether memory for the books is short: then nothing is begun that would make them grow. What is adopted stays so, and
     /// what is in memory stays there, beyond the budget if need be; faults are served from what is set aside.
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        if reserve::is_enough() {
+        if H::reserve_is_whole() {
             return false;
         }
         if !self.said_out_of_memory.swap(true, Relaxed) {
             self.member.alarm(format_args!(
                 "uswap: process {} gets no more memory for uswap's own books (ulimit -v, ulimit -d, vm.max_map_count): \
                  it may go beyond its budget",
-                std::process::id()
+                H::process_id()
             ));
         }
         true
     }
-}
-
-/// madvise of memory that is ours, or that the program will not notice being advised.
-pub(crate) fn advise(address: usize, len: usize, advice: rustix::mm::Advice) -> io::Result<()> {
-    // SAFETY: only advice that keeps the content of memory is given here, or to memory of the engine without content.
-    unsafe { rustix::mm::madvise(address as *mut _, len, advice)? };
-    Ok(())
-}
-
-/// Makes the pages of a range present and this process's own, as a write would, without changing a byte.
-pub(crate) fn populate_write(address: usize, len: usize) -> io::Result<()> {
-    // SAFETY: MADV_POPULATE_WRITE changes no content.
-    unsafe { rustix::mm::madvise(address as *mut _, len, rustix::mm::Advice::LinuxPopulateWrite)? };
-    Ok(())
 }

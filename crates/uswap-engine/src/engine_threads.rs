@@ -10,12 +10,14 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use uswap_sys::futex::Word;
+use uswap_sys::linux::Linux;
 use uswap_sys::report::Reason;
 use uswap_sys::reserve;
 use uswap_sys::thread::{self, FileTable, RawThread};
 
 use crate::engine::{BATCH, Engine, Worker};
 use crate::group::Compressor;
+use crate::host::Threads;
 use crate::{ahead, writer};
 
 /// Stack of an engine thread.
@@ -24,7 +26,7 @@ pub const STACK_BYTES: usize = 256 << 10;
 /// What a thread is started with.
 struct Start {
     /// The engine, or null as long as there is none.
-    engine: AtomicPtr<Engine>,
+    engine: AtomicPtr<Engine<Linux>>,
     state: Word,
     cpu: usize,
     worker: AtomicPtr<Worker>,
@@ -36,7 +38,7 @@ const GO: u32 = 1;
 const END: u32 = 2;
 
 impl Start {
-    fn new(engine: Option<&'static Engine>, cpu: usize, worker: Worker) -> &'static Start {
+    fn new(engine: Option<&'static Engine<Linux>>, cpu: usize, worker: Worker) -> &'static Start {
         let state = Word::new(if engine.is_some() { GO } else { WAITING });
         let engine =
             AtomicPtr::new(engine.map_or(std::ptr::null_mut(), |engine| std::ptr::from_ref(engine).cast_mut()));
@@ -53,7 +55,7 @@ impl Start {
     ///
     /// # Safety
     /// `start` is what [`Start::new`] gave.
-    unsafe fn begin(start: *mut u8) -> Option<(&'static Engine, usize, Worker)> {
+    unsafe fn begin(start: *mut u8) -> Option<(&'static Engine<Linux>, usize, Worker)> {
         // SAFETY: the caller's promise; it is never freed.
         let start: &'static Start = unsafe { &*start.cast::<Start>() };
         if start.state.wait_while(WAITING) == END {
@@ -69,6 +71,7 @@ impl Start {
 extern "C" fn writer_main(start: *mut u8) {
     // SAFETY: `spawn` passes what `Start::new` gave.
     if let Some((engine, _, worker)) = unsafe { Start::begin(start) } {
+        thread::prefer();
         engine.write_when_called(worker)
     }
 }
@@ -83,6 +86,8 @@ extern "C" fn ahead_main(start: *mut u8) {
 extern "C" fn handler_main(start: *mut u8) {
     // SAFETY: as above.
     if let Some((engine, cpu, worker)) = unsafe { Start::begin(start) } {
+        let _ = thread::pin_to_cpu(cpu);
+        thread::prefer();
         engine.handler(cpu, worker)
     }
 }
@@ -90,7 +95,7 @@ extern "C" fn handler_main(start: *mut u8) {
 fn spawn(
     name: &std::ffi::CStr,
     main: extern "C" fn(*mut u8),
-    engine: Option<&'static Engine>,
+    engine: Option<&'static Engine<Linux>>,
     cpu: usize,
     worker: Worker,
 ) -> io::Result<(&'static Start, RawThread)> {
@@ -105,26 +110,24 @@ fn spawn(
     }
 }
 
-/// A handler that waits for its engine; it ends when this is dropped.
-pub(crate) struct FirstHandler {
+/// The threads: one handler, which waits for its engine, and ends when this is dropped.
+pub struct EngineThreads {
     start: &'static Start,
     thread: Option<RawThread>,
     /// The CPUs that have no handler yet.
     others: Vec<usize>,
 }
 
-impl FirstHandler {
-    /// Makes one, with all that it needs.
-    pub fn new(compressor: Compressor) -> io::Result<FirstHandler> {
+impl Threads<Linux> for EngineThreads {
+    fn prepare(compressor: Compressor) -> io::Result<Self> {
         let mut others: Vec<usize> = thread::allowed_cpus()?.collect();
         let cpu = if others.is_empty() { 0 } else { others.remove(0) };
-        let worker = Worker::new(compressor, BATCH, BATCH)?;
+        let worker = Worker::new::<Linux>(compressor, BATCH, BATCH)?;
         let (start, thread) = spawn(c"uswap-fault", handler_main, None, cpu, worker)?;
-        Ok(FirstHandler { start, thread: Some(thread), others })
+        Ok(EngineThreads { start, thread: Some(thread), others })
     }
 
-    /// The engine has come: this one begins, and the others are started, as far as they can be. Returns their ids.
-    pub fn begin(mut self, engine: &'static Engine) -> Vec<u32> {
+    fn begin(mut self, engine: &'static Engine<Linux>) -> Vec<u32> {
         let first = self.thread.take().expect("it ends only when it is dropped");
         self.start.engine.store(std::ptr::from_ref(engine).cast_mut(), Release);
         self.start.state.store_and_wake(GO);
@@ -141,13 +144,13 @@ impl FirstHandler {
         // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
         // wait for that lock for ever.
         while (engine.handlers_ready.load(Acquire) as usize) < started.len() {
-            crate::handler::pause();
+            crate::handler::pause::<Linux>();
         }
         started
     }
 }
 
-impl Drop for FirstHandler {
+impl Drop for EngineThreads {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.start.state.store_and_wake(END);
@@ -157,7 +160,7 @@ impl Drop for FirstHandler {
 }
 
 /// Stops at the first that cannot be had. What is set aside is not for them.
-fn start_others(engine: &'static Engine, cpus: &[usize], started: &mut Vec<u32>) -> io::Result<()> {
+fn start_others(engine: &'static Engine<Linux>, cpus: &[usize], started: &mut Vec<u32>) -> io::Result<()> {
     let compressor = engine.member.group.config().compressor;
     type Make<'a> = &'a dyn Fn() -> io::Result<Worker>;
     let mut add = |name, main, cpu, make: Make<'_>| -> io::Result<()> {
@@ -168,13 +171,13 @@ fn start_others(engine: &'static Engine, cpus: &[usize], started: &mut Vec<u32>)
         Ok(())
     };
     for &cpu in cpus {
-        add(c"uswap-fault", handler_main, cpu, &|| Worker::new(compressor, BATCH, BATCH))?;
+        add(c"uswap-fault", handler_main, cpu, &|| Worker::new::<Linux>(compressor, BATCH, BATCH))?;
     }
     for _ in 0..ahead::threads() {
-        add(c"uswap-ahead", ahead_main, 0, &|| ahead::worker(compressor))?;
+        add(c"uswap-ahead", ahead_main, 0, &|| ahead::worker::<Linux>(compressor))?;
     }
     if writer::is_affordable() {
-        add(c"uswap-write", writer_main, 0, &|| Worker::new(compressor, BATCH, BATCH))?;
+        add(c"uswap-write", writer_main, 0, &|| Worker::new::<Linux>(compressor, BATCH, BATCH))?;
     }
     Ok(())
 }

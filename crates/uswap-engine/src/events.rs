@@ -5,14 +5,14 @@ use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::report::Reason;
-use uswap_sys::uffd::Message;
+use uswap_system::faults::{Faults, Message};
+use uswap_system::looks::Residency;
 
 use crate::engine::Engine;
-use crate::fork_advice;
 use crate::group::Counter;
-use crate::left_mapped;
+use crate::host::Host;
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Takes in an event that was read, with the gate shut.
     pub(crate) fn read_event(&self, message: Message, frozen: bool) {
         self.count(Counter::UffdEvents, 1);
@@ -20,7 +20,7 @@ impl Engine {
             Message::Remap { from, to, len } => {
                 let pages = (len / PAGE_SIZE) as u64;
                 let from = PageRange { start: PageNumber::containing(from), pages };
-                let may_stay = left_mapped::may_be_one(from.start.address());
+                let may_stay = H::notices().left_mapped.may_be_one(from.start.address());
                 Event::Remapped { from, to: PageNumber::containing(to), may_stay }
             }
             Message::Remove { start, end } => Event::Removed(PageRange::of_bytes(start, end)),
@@ -88,7 +88,7 @@ impl Engine {
         self.fatal(format_args!(
             "uswap: process {} moved memory by several threads at a time, and the kernel's reports do not tell which of it is \
              at {:#x} now; it is ended, for it could read wrong data (docs/event-order.md)",
-            std::process::id(),
+            H::process_id(),
             page.address()
         ));
     }
@@ -102,7 +102,7 @@ impl Engine {
     pub(crate) fn apply(&self, event: Event) {
         self.core().apply(event);
         if let Event::Remapped { from, to, .. } = event {
-            fork_advice::moved(from.start, to, from.pages);
+            H::notices().fork_advice.moved(from.start, to, from.pages);
         }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
         let range = event.range();
@@ -110,7 +110,7 @@ impl Engine {
     }
 }
 
-impl Mappings for Engine {
+impl<H: Host> Mappings for Engine<H> {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
         self.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
     }

@@ -21,26 +21,28 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
-use uswap_sys::report::{self, Reason};
 
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
-use uswap_sys::futex::{RawLock, Waited, Word};
-use uswap_sys::last_thread;
+use uswap_sys::linux::Linux;
 use uswap_sys::private_memory;
-use uswap_sys::uffd::{Stop, Wake};
+use uswap_sys::report::{self, Reason};
+use uswap_system::Waited;
+use uswap_system::faults::{Stop, Wake};
+use uswap_system::sync::{RawLock, Word};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{Ancestor, Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
-use crate::fork_advice;
+use crate::engine::{Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
+use crate::fork_copy::{Ancestor, Inherited};
 use crate::fork_journal::TOLD_WITHIN;
-use crate::giving_way::{self, Asking};
+use crate::giving_way::Asking;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
+use crate::host::Host;
 use crate::ledger::Holder;
-use crate::monitor::{ENGINE, Monitor, end_with_the_program};
+use crate::monitor::Monitor;
 use crate::page_io::SlotPage;
 use crate::post::Post;
 use crate::store::IoOutcome;
@@ -73,12 +75,12 @@ const CHILD_STARTING: u32 = 1;
 const CHILD_READY: u32 = 2;
 
 /// What forking threads and the monitor say to each other.
-pub struct ForkPost {
-    state: Word,
-    child: Word,
+pub struct ForkPost<H> {
+    state: Word<H>,
+    child: Word<H>,
     /// Held by the monitor while it is awake, and by a thread that forks without asking it: what it was at would stay half
     /// done in the child, its locks held for ever.
-    awake: RawLock,
+    awake: RawLock<H>,
     /// The monitor need not be asked: there is no engine, and no memory that a child would need room for. Changes only
     /// while the monitor is awake.
     trivial: AtomicBool,
@@ -92,8 +94,8 @@ pub struct ForkPost {
     lifted: AtomicBool,
 }
 
-impl ForkPost {
-    pub(crate) const fn new() -> ForkPost {
+impl<H: Host> ForkPost<H> {
+    pub(crate) const fn new() -> ForkPost<H> {
         ForkPost {
             state: Word::new(IDLE),
             child: Word::new(0),
@@ -125,9 +127,9 @@ impl ForkPost {
     fn look_after_the_forker(&self, threads: &[u32], is_under_way: impl FnOnce() -> bool) {
         let forker = self.forker.load(Relaxed);
         // The next one says who it is before it begins.
-        if last_thread::has_ended(forker) && is_under_way() && self.forker.load(Relaxed) == forker {
-            end_with_the_program(threads);
-            report::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
+        if H::thread_has_ended(forker) && is_under_way() && self.forker.load(Relaxed) == forker {
+            H::end_with_the_program(threads);
+            H::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
         }
     }
 
@@ -150,7 +152,7 @@ impl ForkPost {
 
     /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it. One thread at a
     /// time.
-    pub fn has_memory(&self, post: &Post) -> bool {
+    pub fn has_memory(&self, post: &Post<H>) -> bool {
         if self.trivial.load(Relaxed) {
             return true;
         }
@@ -179,7 +181,7 @@ impl ForkPost {
     }
 
     /// Program thread with the id `forker`, before fork(2): returns when the process may be copied. One thread at a time.
-    pub fn prepare(&self, post: &Post, forker: u32) {
+    pub fn prepare(&self, post: &Post<H>, forker: u32) {
         self.forker.store(forker, Relaxed);
         if self.unasked.load(Relaxed) {
             // A signal handler forks, in the thread that is forking.
@@ -213,7 +215,7 @@ impl ForkPost {
 
     /// Program thread of the parent, after fork(2). It may end the process next, so it waits until the child knows all that
     /// it must.
-    pub fn parent(&self, post: &Post, forked: bool) {
+    pub fn parent(&self, post: &Post<H>, forked: bool) {
         if self.unasked.swap(false, Relaxed) {
             self.awake.unlock();
         } else if !post.inert.load(Acquire) {
@@ -223,8 +225,8 @@ impl ForkPost {
                 return;
             }
             self.state.wake_all();
-            let begun = Instant::now();
-            while self.state.load() == FORKED && begun.elapsed() < TOLD_WITHIN && !post.is_deserted() {
+            let begun = H::now();
+            while self.state.load() == FORKED && H::since(begun) < TOLD_WITHIN && !post.is_deserted() {
                 let _ = self.state.wait(FORKED, Some(LOOK_AGAIN));
             }
         }
@@ -242,14 +244,14 @@ impl ForkPost {
         self.awake.unlock();
         self.state.store(IDLE);
         self.child.store(CHILD_STARTING);
-        if ENGINE.load(Acquire).is_null() {
+        if !H::notices().has_engine() {
             // As in any process that has just begun.
             self.trivial.store(true, Relaxed);
         }
     }
 
     /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
-    pub fn child_waits(&self, post: &Post) -> bool {
+    pub fn child_waits(&self, post: &Post<H>) -> bool {
         while self.child.load() == CHILD_STARTING {
             if post.monitor.has_ended() {
                 return self.child.load() != CHILD_STARTING;
@@ -260,7 +262,7 @@ impl ForkPost {
     }
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Writes notes, with the gate shut.
     pub(crate) fn note_aside(&self, notes: &[Note]) {
         self.window.write(notes);
@@ -365,7 +367,7 @@ impl Engine {
                 Location::Slot { area, slot } => {
                     // SAFETY: the buffer page is the worker's own until the read is over.
                     let mut pages = [unsafe { SlotPage::new(slot, target, 0) }];
-                    worker.batch.read(&*self.areas.get(area).store, &mut worker.ring, &mut pages);
+                    worker.batch.read::<H>(&*self.areas.get(area).store, &mut worker.ring, &mut pages);
                     if pages[0].outcome() != IoOutcome::Done {
                         self.count(Counter::ReadErrors, 1);
                         continue;
@@ -413,7 +415,7 @@ impl Engine {
     fn empty_swap_cache(&self, worker: &mut Worker) {
         loop {
             let Some(page) = self.core().cached_page() else { return };
-            if self.serve(&PendingFault::wanted(page), worker) == Served::AfterEvents {
+            if self.serve(&PendingFault::wanted::<H>(page), worker) == Served::AfterEvents {
                 self.read_before_fork(worker);
             }
         }
@@ -427,11 +429,11 @@ impl Engine {
                 self.wake(fault.page, 1);
             }
         }
-        crate::handler::pause();
+        crate::handler::pause::<H>();
     }
 }
 
-impl Monitor {
+impl<H: Host> Monitor<H> {
     /// Answers a thread that wants to fork, and closes the window when it has.
     pub(crate) fn follow_fork(&mut self) {
         if self.post.fork.state.load() == ASKED {
@@ -446,14 +448,14 @@ impl Monitor {
             return;
         };
         engine.phase.store(FREEZING);
-        let running = engine.running.write().expect("no thread panics with this lock");
+        let running = engine.running.shut();
         // What the forking thread can know of has been done before; the child's books must have it, too.
-        let (begun, mut asking) = (Instant::now(), Asking::default());
-        while engine.uffd.is_changing() && (engine.uffd.holds_events() || begun.elapsed() < READ_PATIENCE) {
+        let (begun, mut asking) = (H::now(), Asking::<H>::new());
+        while engine.uffd.is_changing() && (engine.uffd.holds_events() || H::since(begun) < READ_PATIENCE) {
             asking.for_fault_of(begun);
             engine.read_before_fork(self.worker());
         }
-        self.adopter.kept.catch_up();
+        self.adopter.kept.catch_up(&H::notices().fork_advice);
         self.adopt_grown(engine, begun);
         engine.empty_swap_cache(self.worker());
         drop(asking);
@@ -489,18 +491,18 @@ impl Monitor {
     }
 
     /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.
-    pub(crate) fn keep_from_forks(&self, engine: &Engine) {
+    pub(crate) fn keep_from_forks(&self, engine: &Engine<H>) {
         if self.post.fork.is_lifted() && engine.keep_all_adopted_from_forks(&self.adopter.kept) {
             self.post.fork.lifted.store(false, Release);
         }
     }
 
     /// A child must have what its parent's mappings have grown by, too.
-    fn adopt_grown(&mut self, engine: &Engine, begun: Instant) {
+    fn adopt_grown(&mut self, engine: &Engine<H>, begun: Instant) {
         let mut from = 0;
         loop {
             match self.adopter.adopt_grown(engine, from) {
-                Ok(Some(stopped)) if begun.elapsed() < READ_PATIENCE => {
+                Ok(Some(stopped)) if H::since(begun) < READ_PATIENCE => {
                     from = stopped;
                     engine.read_before_fork(self.worker());
                 }
@@ -545,14 +547,14 @@ impl Monitor {
             let engine = self.engine().expect("it is ready");
             self.shrink_for_child(engine, target);
         }
-        let mut wait = self.fork_patience.wait(Instant::now());
+        let mut wait = self.fork_patience.wait(H::now());
         loop {
             self.promise(promised);
             let usage = self.usage();
-            if !wait.goes_on(&usage, Instant::now()) {
+            if !wait.goes_on(&usage, H::now()) {
                 return self.fork_patience.waited(&wait, usage.total <= usage.limit);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            H::sleep(Duration::from_millis(1));
         }
     }
 
@@ -576,93 +578,46 @@ impl Monitor {
 
     /// Reclaims until this process uses at most `target` pages. Its other threads go on and bring pages back; when they are
     /// as fast as reclaim is, the fork goes on all the same: beyond the budget for a moment is better than never.
-    fn shrink_for_child(&mut self, engine: &Engine, target: u64) {
+    fn shrink_for_child(&mut self, engine: &Engine<H>, target: u64) {
         // Handlers stop a little earlier than asked, so that both do not chase the last pages.
         let stop = target - target / 32;
         let marks = Watermarks { low: stop, high: stop, limit: stop };
-        let (mut least, mut since) = (u64::MAX, Instant::now());
+        let (mut least, mut since) = (u64::MAX, H::now());
         self.reclaim_while(engine, |usage| {
             if usage.mine < least.saturating_sub(usage.limit / 256) {
-                (least, since) = (usage.mine, Instant::now());
+                (least, since) = (usage.mine, H::now());
             }
-            (usage.mine > target && since.elapsed() < SHRINK_PATIENCE).then_some(marks)
+            (usage.mine > target && H::since(since) < SHRINK_PATIENCE).then_some(marks)
         });
         // That a child needs more says nothing of what this process can have.
         self.fruitless = false;
     }
 
-    /// In a forked child: takes over what the parent's engine left. Elsewhere there is nothing to take over.
-    pub(crate) fn inherit(&mut self) {
-        let old = ENGINE.swap(std::ptr::null_mut(), AcqRel);
-        if !old.is_null() {
+    /// In a forked child: goes on with what the parent's engine left. Elsewhere there is nothing to go on with.
+    pub fn inherit(&mut self, inherited: Option<Inherited<H>>) {
+        if let Some(inherited) = inherited {
             // What this process has counts from here on, and no more as what its parent was promised.
             self.usage();
-            // SAFETY: the value is the parent's engine, copied by fork. None of its threads runs here, the one thread of
-            // the program waits for this one, and nobody else has the pointer. It is taken apart below, and what belongs
-            // to the parent (descriptors, whose numbers mean something else here) is forgotten, not dropped.
-            let old = unsafe { std::ptr::read(old) };
-            self.take_over(old);
+            self.take_over(inherited);
         }
         self.post.fork.child.store_and_wake(CHILD_READY);
     }
 
-    fn take_over(&mut self, old: Engine) {
-        // Each field by name: one with a descriptor that were dropped here would close a descriptor of this process.
-        let Engine {
-            member,
-            uffd,
-            pagemap,
-            call,
-            frames,
-            zeros,
-            areas,
-            mut ancestors,
-            window,
-            order,
-            core,
-            pool,
-            heirs,
-            trash,
-            view: _,
-            phase: _,
-            running: _,
-            gate: _,
-            trash_range: _,
-            meter: _,
-            handlers_ready: _,
-            post: _,
-            fault_cost: _,
-            started: _,
-            ahead: _,
-            swapoff: _,
-            writer: _,
-            refused: _,
-            said_full: _,
-            said_out_of_memory: _,
-        } = old;
-        std::mem::forget((member, uffd, pagemap, call, areas));
-        // Another thread may have been writing into these.
-        std::mem::forget((trash.into_inner(), frames, zeros, order));
-        let mut heirs = heirs.into_inner();
-        let ledger = heirs.pop().expect("the window of a fork has a ledger");
-        std::mem::forget(heirs);
+    fn take_over(&mut self, inherited: Inherited<H>) {
+        let Inherited { core, ledger, pool, mut ancestors, journal } = inherited;
         let holder = Holder { index: self.member().index, generation: self.member().generation };
         ledger.register(holder);
         for ancestor in &ancestors {
             ancestor.ledger.register(holder);
         }
         self.member().slot().inherits();
-        ancestors.push(Ancestor { ledger, pool: pool.into_inner().into_foreign() });
-        let inheritance = Inheritance { core: core.into_inner(), ancestors };
-        let engine = match self.start_child_engine(inheritance) {
+        ancestors.push(Ancestor { ledger, pool });
+        let engine = match self.start_child_engine(Inheritance { core, ancestors }) {
             Ok(engine) => engine,
-            Err(error) => uswap_sys::report::end(format_args!(
-                "its memory is partly swapped out, and it cannot swap: {}",
-                crate::monitor::Explain(&error)
-            )),
+            Err(error) => H::end(format_args!("its memory is partly swapped out, and it cannot swap: {error}")),
         };
-        self.take_over_changes(engine, &window);
-        std::mem::forget(window);
+        self.take_over_changes(engine, &journal);
+        drop(journal);
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
@@ -675,10 +630,9 @@ impl Monitor {
 /// Child, before anything is mapped: the parent's frame area was not copied, and what is mapped in its place from here on
 /// belongs to whoever maps it. Returns whether the parent was swapping.
 pub fn child_begins() -> bool {
-    fork_advice::child_begins();
-    giving_way::child_begins();
-    // SAFETY: a copy of the parent's engine; its threads do not run here.
-    let Some(old) = (unsafe { ENGINE.load(Acquire).as_ref() }) else { return false };
+    Linux::notices().child_begins();
+    // A copy of the parent's engine; its threads do not run here.
+    let Some(old) = Linux::notices().engine() else { return false };
     for (start, end) in [(old.frames.start(), old.frames.end()), old.trash_range] {
         private_memory::forget(start, end);
     }
@@ -687,16 +641,16 @@ pub fn child_begins() -> bool {
 
 /// A process could not join its group. A child whose memory is partly swapped out cannot live without.
 pub(crate) fn cannot_join(error: &str) {
-    if !ENGINE.load(Acquire).is_null() {
-        uswap_sys::report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
+    if Linux::notices().has_engine() {
+        report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
     }
-    uswap_sys::report::stderr_line(format_args!(
+    report::stderr_line(format_args!(
         "uswap: process {} cannot join its group: {error}; it runs unmanaged",
         std::process::id(),
     ));
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Sets the memory aside that a fork takes.
     fn reserve_for_fork(&self) -> io::Result<()> {
         let entries = self.core().swap_table().len();
@@ -720,8 +674,8 @@ impl Engine {
 
     /// In a forked child: memory that the program wanted to be wiped is empty, whatever it was in the parent.
     fn wipe(&self) -> io::Result<()> {
-        if fork_advice::wipes() {
-            for mapping in crate::smaps::mappings()?.iter().filter(|mapping| mapping.wiped) {
+        if H::notices().fork_advice.wipes() {
+            for mapping in crate::smaps::mappings::<H>()?.iter().filter(|mapping| mapping.wiped) {
                 self.core().removed(mapping.range);
             }
         }
@@ -752,7 +706,7 @@ mod tests {
 
     #[test]
     fn a_trivial_fork_keeps_the_monitor_asleep() {
-        let post = Post::new();
+        let post = Post::<Linux>::new();
         post.fork.prepare(&post, 1);
         assert!(!post.fork.awake.try_lock());
         // From a signal handler.
@@ -767,7 +721,7 @@ mod tests {
     /// fork would wait for it to go.
     #[test]
     fn who_has_asked_for_memory_takes_the_answer() {
-        let post = Post::new();
+        let post = Post::<Linux>::new();
         post.fork.trivial.store(false, Relaxed);
         std::thread::scope(|scope| {
             let asks = scope.spawn(|| post.fork.has_memory(&post));
@@ -786,7 +740,7 @@ mod tests {
 
     #[test]
     fn a_fork_that_is_not_trivial_waits_for_the_monitor() {
-        let post = Post::new();
+        let post = Post::<Linux>::new();
         post.fork.monitor_wakes(&[]);
         std::thread::scope(|scope| {
             scope.spawn(|| post.fork.prepare(&post, 1));

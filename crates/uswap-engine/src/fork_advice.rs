@@ -16,9 +16,10 @@
 use std::sync::atomic::{AtomicBool, Ordering::*, fence};
 
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
+use uswap_sys::linux::Linux;
 
 use crate::engine::Engine;
-use crate::monitor::ENGINE;
+use crate::host::Host;
 use crate::postings::{Posting, Postings};
 use crate::smaps::Mapping;
 
@@ -38,66 +39,87 @@ const DO_FORK: u8 = 1;
 /// mremap: advice goes with the memory.
 const MOVED: u8 = 2;
 
-static POSTINGS: Postings = Postings::new();
-/// The program has used MADV_DONTFORK.
-static KEEPS: AtomicBool = AtomicBool::new(false);
-/// The program has used MADV_WIPEONFORK.
-static WIPES: AtomicBool = AtomicBool::new(false);
-
-/// There was no memory for a posting: what the program wants to keep from its children is not known any more.
-static LOST: AtomicBool = AtomicBool::new(false);
+/// What the program has said.
+pub struct ForkAdvice {
+    postings: Postings,
+    /// The program has used MADV_DONTFORK.
+    keeps: AtomicBool,
+    /// The program has used MADV_WIPEONFORK.
+    wipes: AtomicBool,
+    /// There was no memory for a posting: what the program wants to keep from its children is not known any more.
+    lost: AtomicBool,
+}
 
 /// Any thread, after the kernel has taken the advice. Takes no lock and waits for nobody.
 pub fn post(advice: Advice, start: usize, len: usize) {
-    let kind = match advice {
-        Advice::WipeOnFork => return WIPES.store(true, Release),
-        Advice::DontFork => {
-            KEEPS.store(true, Release);
-            DONT_FORK
+    let notices = Linux::notices();
+    notices.fork_advice.post(advice, start, len, || notices.has_engine());
+}
+
+impl ForkAdvice {
+    pub(crate) const fn new() -> ForkAdvice {
+        ForkAdvice {
+            postings: Postings::new(),
+            keeps: AtomicBool::new(false),
+            wipes: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
         }
-        Advice::DoFork => DO_FORK,
-    };
-    // Either this thread sees the engine, or the engine, which adopts only later, sees what has been said before this.
-    fence(SeqCst);
-    if ENGINE.load(Acquire).is_null() {
-        return;
     }
-    if let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) {
-        hand_over(&Posting { kind, start, len, to: 0 });
+
+    /// Any thread, after the kernel has taken the advice. Takes no lock and waits for nobody. Where there is no engine, nobody
+    /// reads what is posted.
+    pub fn post(&self, advice: Advice, start: usize, len: usize, has_engine: impl FnOnce() -> bool) {
+        let kind = match advice {
+            Advice::WipeOnFork => return self.wipes.store(true, Release),
+            Advice::DontFork => {
+                self.keeps.store(true, Release);
+                DONT_FORK
+            }
+            Advice::DoFork => DO_FORK,
+        };
+        // Either this thread sees the engine, or the engine, which adopts only later, sees what has been said before this.
+        fence(SeqCst);
+        if !has_engine() {
+            return;
+        }
+        if let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) {
+            self.hand_over(&Posting { kind, start, len, to: 0 });
+        }
+    }
+
+    /// A handler: adopted memory was moved by mremap.
+    pub(crate) fn moved(&self, from: PageNumber, to: PageNumber, pages: u64) {
+        if self.is_used() {
+            let len = pages as usize * PAGE_SIZE;
+            self.hand_over(&Posting { kind: MOVED, start: from.address(), len, to: to.address() });
+        }
+    }
+
+    fn hand_over(&self, posting: &Posting) {
+        if !self.postings.post(posting) {
+            self.lost.store(true, Release);
+        }
+    }
+
+    /// Whether the program ever kept memory from its children.
+    pub(crate) fn is_used(&self) -> bool {
+        self.keeps.load(Acquire)
+    }
+
+    /// Whether the program ever asked for memory to be wiped in its children.
+    pub(crate) fn wipes(&self) -> bool {
+        self.wipes.load(Acquire)
+    }
+
+    /// The only thread of a forked child: what was kept from it is not there.
+    pub(crate) fn child_begins(&self) {
+        self.postings.clear();
     }
 }
 
-/// A handler: adopted memory was moved by mremap.
-pub(crate) fn moved(from: PageNumber, to: PageNumber, pages: u64) {
-    if is_used() {
-        hand_over(&Posting { kind: MOVED, start: from.address(), len: pages as usize * PAGE_SIZE, to: to.address() });
-    }
-}
-
-fn hand_over(posting: &Posting) {
-    if !POSTINGS.post(posting) {
-        LOST.store(true, Release);
-    }
-}
-
-/// The engine's start, once [`ENGINE`] is set and before it adopts anything: see [`post`].
+/// The engine's start, once it can be seen and before it adopts anything: see [`post`].
 pub(crate) fn engine_begins() {
     fence(SeqCst);
-}
-
-/// Whether the program ever kept memory from its children.
-pub(crate) fn is_used() -> bool {
-    KEEPS.load(Acquire)
-}
-
-/// Whether the program ever asked for memory to be wiped in its children.
-pub(crate) fn wipes() -> bool {
-    WIPES.load(Acquire)
-}
-
-/// The only thread of a forked child: what was kept from it is not there.
-pub(crate) fn child_begins() {
-    POSTINGS.clear();
 }
 
 /// What the program keeps from its children. The monitor has it: unlike the postings it allocates.
@@ -110,8 +132,8 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Takes in what has been posted.
-    pub fn catch_up(&mut self) {
-        while let Some(Posting { kind, start, len, to }) = POSTINGS.take() {
+    pub fn catch_up(&mut self, said: &ForkAdvice) {
+        while let Some(Posting { kind, start, len, to }) = said.postings.take() {
             let range = PageRange::of_bytes(start, start.saturating_add(len));
             match kind {
                 DONT_FORK => self.pages.insert(range),
@@ -122,14 +144,14 @@ impl Kept {
                 _ => self.moved(range, PageNumber::containing(to)),
             }
         }
-        if LOST.swap(false, AcqRel) {
+        if said.lost.swap(false, AcqRel) {
             // A child that has too much sees what its parent has; one that has too little dies.
             self.pages = RangeSet::default();
         }
     }
 
     /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
-    pub fn keep_lifted(&mut self, engine: &Engine) {
+    pub fn keep_lifted<H: Host>(&mut self, engine: &Engine<H>) {
         // What cannot be told at this moment is looked at the next time.
         let mut lifted = std::mem::take(&mut self.lifted);
         lifted.retain(|&range| !engine.keep_adopted_from_forks(range, self, 0));

@@ -6,19 +6,21 @@
 //! has read; and the child asks its own mappings what of that is in it ([`fork_cut`](uswap_core::fork_cut)). Where that cannot
 //! be told, it ends with a line.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use uswap_core::event_order::Event;
 use uswap_core::fork_cut::{self, Child, Unclear};
 use uswap_core::fork_window::Note;
 use uswap_core::{PageNumber, PageRange, PageState, RangeSet};
-use uswap_sys::maps::{self, MapsOf, Vma};
-use uswap_sys::report::{self, Reason};
+use uswap_sys::maps;
+use uswap_sys::report::Reason;
+use uswap_system::looks::{Mappings, Vma};
 
 use crate::engine::{Engine, Worker};
-use crate::fork_journal::{Told, Window};
+use crate::fork_journal::{JournalAtFork, Told};
 use crate::giving_way::Asking;
 use crate::handler::Served;
+use crate::host::Host;
 use crate::monitor::Monitor;
 
 /// How long a fork waits for memory to come to rest that is moved while it is let go.
@@ -26,67 +28,67 @@ const LIFT_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the parent waits for a moment in which no other thread changes the mappings.
 const STILL_PATIENCE: Duration = Duration::from_millis(100);
 
-impl Monitor {
+impl<H: Host> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was.
-    pub(crate) fn let_adopted_fork(&mut self, engine: &Engine) {
+    pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
         engine.let_adopted_fork(&self.adopter.kept);
-        let (begun, mut seen, mut asking) = (Instant::now(), 0, Asking::default());
+        let (begun, mut seen, mut asking) = (H::now(), 0, Asking::<H>::new());
         loop {
             let (moved, count) = engine.moved_since(seen);
             seen = count;
             moved.into_iter().for_each(|place| engine.let_fork(place));
             let is_still = engine.is_still();
-            if (is_still && engine.moved_since(seen).1 == seen) || begun.elapsed() >= LIFT_PATIENCE {
+            if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= LIFT_PATIENCE {
                 return;
             }
             if !is_still {
                 asking.for_fault_of(begun);
                 engine.read_aside(self.worker());
-                crate::handler::pause();
+                crate::handler::pause::<H>();
             }
         }
     }
 
     /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.
-    pub(crate) fn tell_child(&mut self, engine: &Engine) {
-        let (begun, mut asking) = (Instant::now(), Asking::default());
+    pub(crate) fn tell_child(&mut self, engine: &Engine<H>) {
+        let (begun, mut asking) = (H::now(), Asking::<H>::new());
         while !engine.tell_if_still() {
             asking.for_fault_of(begun);
-            if begun.elapsed() >= STILL_PATIENCE {
+            if H::since(begun) >= STILL_PATIENCE {
                 return engine.window.tell_nothing();
             }
             engine.read_aside(self.worker());
-            crate::handler::pause();
+            crate::handler::pause::<H>();
         }
     }
 
     /// In the child, before its memory is registered: makes its books say what happened in the window.
-    pub(crate) fn take_over_changes(&mut self, engine: &Engine, window: &Window) {
-        let changes = match window.wait_to_be_told() {
+    pub(crate) fn take_over_changes(&mut self, engine: &Engine<H>, journal: &JournalAtFork<H>) {
+        let changes = match journal.wait_to_be_told() {
             Told::Still => {
-                engine.apply_installed(window);
-                if !window.lacks_notes() {
+                engine.apply_installed(journal);
+                if !journal.lacks_notes() {
                     return;
                 }
                 Vec::new()
             }
             Told::Changed(changes) => changes,
-            Told::NeverStill => end_child("its parent's other threads did not stop changing their mappings"),
-            Told::Nothing => end_child("its parent ended or was stopped in that very moment"),
+            Told::NeverStill => end_child::<H>("its parent's other threads did not stop changing their mappings"),
+            Told::Nothing => end_child::<H>("its parent ended or was stopped in that very moment"),
         };
-        engine.apply_changes(window, changes);
+        engine.apply_changes(journal, changes);
         if let Err(error) = self.adopter.look_at_all(engine) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
     }
 }
 
-fn end_child(why: &str) -> ! {
-    report::end(format_args!("it was forked while memory was being moved, and cannot tell what of it is where: {why}"))
+fn end_child<H: Host>(why: &str) -> ! {
+    H::end(format_args!("it was forked while memory was being moved, and cannot tell what of it is where: {why}"))
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Tells the child, if nothing is being changed: then everything that was done has been read.
     fn tell_if_still(&self) -> bool {
         let _gate = self.gate.shut();
@@ -123,24 +125,24 @@ impl Engine {
         }
     }
 
-    fn apply_installed(&self, window: &Window) {
-        for &note in window.notes() {
+    fn apply_installed(&self, journal: &JournalAtFork<H>) {
+        for &note in journal.notes() {
             if let Note::Installed(page) = note {
                 self.installed_aside(page);
             }
         }
     }
 
-    fn apply_changes(&self, window: &Window, changes: Vec<Event>) {
-        let known = window.notes().iter().filter_map(|note| match *note {
+    fn apply_changes(&self, journal: &JournalAtFork<H>, changes: Vec<Event>) {
+        let known = journal.notes().iter().filter_map(|note| match *note {
             Note::Read(event) => Some(event),
             _ => None,
         });
         let changes = fork_cut::mark_known(changes.into_iter(), known.collect());
-        let cut = match fork_cut::cut(&changes, window.was_reading(), &Born::look(self)) {
+        let cut = match fork_cut::cut(&changes, journal.was_reading(), &Born::look(self)) {
             Ok(cut) => cut,
             Err(Unclear(PageNumber(page))) => {
-                end_child(&format!("several threads moved it, near {:#x}", PageNumber(page).address()))
+                end_child::<H>(&format!("several threads moved it, near {:#x}", PageNumber(page).address()))
             }
         };
         cut.done.into_iter().for_each(|event| self.apply(event));
@@ -160,22 +162,22 @@ impl Engine {
                 "uswap: page {:#x} of process {} may be lost: another thread was giving it up when the process was forked; an \
                  access raises SIGBUS",
                 page.address(),
-                std::process::id()
+                H::process_id()
             ));
         }
     }
 }
 
 /// The child as it was born.
-struct Born<'a> {
-    engine: &'a Engine,
+struct Born<'a, H: Host> {
+    engine: &'a Engine<H>,
     mapped: RangeSet,
 }
 
-impl Born<'_> {
-    fn look(engine: &Engine) -> Born<'_> {
+impl<'a, H: Host> Born<'a, H> {
+    fn look(engine: &'a Engine<H>) -> Self {
         let (mut text, mut mapped) = (Vec::with_capacity(64 << 10), RangeSet::default());
-        if let Err(error) = maps::read_maps(MapsOf::SelfProcess, &mut text) {
+        if let Err(error) = H::Mappings::read_maps(&mut text) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
         for vma in maps::vmas(&text).filter(Vma::is_anonymous_private) {
@@ -185,7 +187,7 @@ impl Born<'_> {
     }
 }
 
-impl Child for Born<'_> {
+impl<H: Host> Child for Born<'_, H> {
     fn is_mapped(&self, range: PageRange) -> bool {
         self.mapped.outside(range).next().is_none()
     }

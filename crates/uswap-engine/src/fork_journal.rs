@@ -12,16 +12,16 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::fork_window::{ForkWindow, Note};
-use uswap_sys::futex::SharedWord;
 use uswap_sys::placement;
+use uswap_system::System;
+use uswap_system::sync::{Lock, SharedWord};
 
 use crate::ledger::Ledger;
-use crate::patience::Lock;
 
 /// Notes that a child can read. Memory is taken only for those that are written.
 const NOTES: usize = 1 << 16;
@@ -59,52 +59,55 @@ pub(crate) enum Told {
 }
 
 #[repr(C)]
-struct Shared {
-    told: SharedWord,
+struct Shared<H> {
+    told: SharedWord<H>,
     changes_count: AtomicU32,
     changes: [Event; CHANGES],
     notes: [Note; NOTES],
 }
 
-struct Journal {
-    base: NonNull<Shared>,
+/// A journal that is mapped until this is dropped.
+struct Journal<H> {
+    base: NonNull<Shared<H>>,
 }
 
-impl Journal {
-    fn map() -> io::Result<Journal> {
+impl<H> Journal<H> {
+    fn map() -> io::Result<Journal<H>> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let base = placement::map(size_of::<Shared>(), protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
+        let base = placement::map(size_of::<Shared<H>>(), protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
         Ok(Journal { base: base.cast() })
     }
 }
 
 // SAFETY: a journal is an address; what is written to it, and by whom, see `Window`.
-unsafe impl Send for Journal {}
+unsafe impl<H> Send for Journal<H> {}
+// SAFETY: as above.
+unsafe impl<H> Sync for Journal<H> {}
 
-impl Drop for Journal {
+impl<H> Drop for Journal<H> {
     fn drop(&mut self) {
         // SAFETY: mapped with this length by `Window::open`, and nobody reads it any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), size_of::<Shared>()) };
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), size_of::<Shared<H>>()) };
     }
 }
 
 /// The window of a fork.
-pub(crate) struct Window {
-    shared: AtomicPtr<Shared>,
+pub(crate) struct Window<H> {
+    shared: AtomicPtr<Shared<H>>,
     /// Notes in the journal, and flags: one word, so that the child has all of it as it was at one moment.
     progress: AtomicU32,
     parent: AtomicU32,
-    journal: Mutex<Option<Journal>>,
+    journal: Mutex<Option<Journal<H>>>,
     /// For the next fork.
-    reserved: Mutex<Option<(Journal, Ledger)>>,
+    reserved: Mutex<Option<(Journal<H>, Ledger)>>,
     ledger: Mutex<Option<Ledger>>,
     /// Notes for which the journal had no room: the parent's alone.
     beyond: Mutex<Vec<Note>>,
-    pub(crate) seen: Lock<ForkWindow>,
+    pub(crate) seen: Lock<ForkWindow, H>,
 }
 
-impl Window {
-    pub fn new() -> Window {
+impl<H: System> Window<H> {
+    pub fn new() -> Window<H> {
         Window {
             shared: AtomicPtr::new(std::ptr::null_mut()),
             progress: AtomicU32::new(0),
@@ -151,18 +154,16 @@ impl Window {
         // The journal of an earlier fork goes; a child of that fork has its own mapping of it.
         *self.journal.lock().expect("no thread panics with this lock") = Some(journal);
         self.progress.store(0, Release);
-        self.parent.store(std::process::id(), Release);
+        self.parent.store(H::process_id(), Release);
         self.shared.store(base.as_ptr(), Release);
         *self.seen.lock() = ForkWindow::with_capacity(1024);
         Ok(())
     }
 
     /// The journal's words, of a window that was opened.
-    fn shared(&self) -> (&SharedWord, &AtomicU32) {
-        let shared = self.shared.load(Acquire);
-        // SAFETY: the window was opened, so this is a journal that stays mapped until the next one is; fresh memory is
-        // zeros, which both words may be.
-        unsafe { (&(*shared).told, &(*shared).changes_count) }
+    fn shared(&self) -> (&SharedWord<H>, &AtomicU32) {
+        // SAFETY: the window was opened, so this is a journal that stays mapped until the next one is.
+        unsafe { words(self.shared.load(Acquire)) }
     }
 
     /// Writes notes, of which a child has all or none; the gate is held for writing.
@@ -194,13 +195,9 @@ impl Window {
 
     /// What the journal has.
     pub fn notes(&self) -> &[Note] {
-        let count = (self.progress.load(Acquire) & COUNT) as usize;
-        if count == 0 {
-            return &[];
-        }
-        let shared = self.shared.load(Acquire);
-        // SAFETY: the first `count` notes were written whole before `progress` said so, and are never changed.
-        unsafe { std::slice::from_raw_parts((&raw const (*shared).notes).cast::<Note>(), count) }
+        let progress = self.progress.load(Acquire);
+        // SAFETY: the window was opened where there are notes, and what `progress` counts was written before.
+        unsafe { notes(self.shared.load(Acquire), progress) }
     }
 
     /// In the parent: what the journal had no room for.
@@ -212,16 +209,6 @@ impl Window {
     pub fn close(&self) {
         *self.seen.lock() = ForkWindow::default();
         *self.beyond() = Vec::new();
-    }
-
-    /// In the child: whether notes are missing.
-    pub fn lacks_notes(&self) -> bool {
-        self.progress.load(Acquire) & FULL != 0
-    }
-
-    /// In the child: whether what was read before the fork may not have been noted.
-    pub fn was_reading(&self) -> bool {
-        self.progress.load(Acquire) & (READING | FULL) != 0
     }
 
     /// Whether no event is held back or due.
@@ -257,18 +244,79 @@ impl Window {
         self.shared().0.store_and_wake(NEVER_STILL);
     }
 
-    /// Child: waits for what the parent tells.
+    /// In a child that has a copy of the parent's window: its journal, which the child has mapped.
+    pub fn at_fork(&self) -> JournalAtFork<H> {
+        let base = NonNull::new(self.shared.load(Acquire)).expect("the window of a fork was opened");
+        let (progress, parent) = (self.progress.load(Acquire), self.parent.load(Acquire));
+        JournalAtFork { journal: Journal { base }, progress, parent }
+    }
+
+    /// The same where the parent's window is at hand, and the journal must be mapped once more.
+    pub fn map_at_fork(&self) -> io::Result<JournalAtFork<H>> {
+        let (progress, parent) = (self.progress.load(Acquire), self.parent.load(Acquire));
+        let base = NonNull::new(self.shared.load(Acquire)).expect("the window of a fork was opened");
+        // SAFETY: the window was opened, so this is a journal that stays mapped until the next one is.
+        let base = unsafe { placement::map_again(base.cast(), size_of::<Shared<H>>())? };
+        Ok(JournalAtFork { journal: Journal { base: base.cast() }, progress, parent })
+    }
+}
+
+/// # Safety
+/// A journal is mapped at `shared` for as long as the words are used.
+unsafe fn words<'a, H>(shared: *const Shared<H>) -> (&'a SharedWord<H>, &'a AtomicU32) {
+    // SAFETY: by the caller's promise; fresh memory is zeros, which both words may be.
+    unsafe { (&(*shared).told, &(*shared).changes_count) }
+}
+
+/// # Safety
+/// A journal is mapped at `shared` for as long as the notes are used, if `progress` counts any, and those were written whole
+/// before.
+unsafe fn notes<'a, H>(shared: *const Shared<H>, progress: u32) -> &'a [Note] {
+    let count = (progress & COUNT) as usize;
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: by the caller's promise; notes are never changed once written.
+    unsafe { std::slice::from_raw_parts((&raw const (*shared).notes).cast::<Note>(), count) }
+}
+
+/// The journal as it was in the moment of the fork: the child's.
+pub(crate) struct JournalAtFork<H> {
+    journal: Journal<H>,
+    progress: u32,
+    parent: u32,
+}
+
+impl<H: System> JournalAtFork<H> {
+    /// What the journal had.
+    pub fn notes(&self) -> &[Note] {
+        // SAFETY: the journal is mapped as long as this lives, and what `progress` counts was written before.
+        unsafe { notes(self.journal.base.as_ptr(), self.progress) }
+    }
+
+    /// Whether notes are missing.
+    pub fn lacks_notes(&self) -> bool {
+        self.progress & FULL != 0
+    }
+
+    /// Whether what was read before the fork may not have been noted.
+    pub fn was_reading(&self) -> bool {
+        self.progress & (READING | FULL) != 0
+    }
+
+    /// Waits for what the parent tells.
     pub fn wait_to_be_told(&self) -> Told {
-        let (told, changes_count) = self.shared();
-        let begun = Instant::now();
-        while told.load() == NOTHING_TOLD && begun.elapsed() < TOLD_WITHIN && self.has_parent() {
+        let shared = self.journal.base.as_ptr();
+        // SAFETY: the journal is mapped as long as this lives.
+        let (told, changes_count) = unsafe { words(shared) };
+        let begun = H::now();
+        while told.load() == NOTHING_TOLD && H::since(begun) < TOLD_WITHIN && H::parent_is(self.parent) {
             let _ = told.wait(NOTHING_TOLD, Some(LOOK));
         }
         match told.load() {
             STILL => Told::Still,
             CHANGED => {
                 let count = changes_count.load(Acquire) as usize;
-                let shared = self.shared.load(Acquire);
                 // SAFETY: so many were written before the parent told, and are never changed.
                 let changes = unsafe { std::slice::from_raw_parts((&raw const (*shared).changes).cast(), count) };
                 Told::Changed(changes.to_vec())
@@ -277,48 +325,47 @@ impl Window {
             _ => Told::Nothing,
         }
     }
-
-    /// Whether the parent lives. One in another pid namespace has no number here, and is taken to.
-    fn has_parent(&self) -> bool {
-        let parent = rustix::process::getppid();
-        parent.is_none_or(|parent| parent.as_raw_nonzero().get() as u32 == self.parent.load(Acquire))
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use uswap_sys::linux::Linux;
+
     use super::*;
     use uswap_core::{PageNumber, PageRange};
 
     #[test]
     fn a_full_journal_takes_notes_for_the_parent_alone() {
-        let window = Window::new();
+        let window = Window::<Linux>::new();
         window.open().unwrap();
         for page in 0..NOTES as u64 {
             window.write(&[Note::Installed(PageNumber(page))]);
         }
-        assert!(!window.was_reading() && !window.lacks_notes());
+        let child = |window: &Window<Linux>| window.map_at_fork().unwrap();
+        assert!(!child(&window).was_reading() && !child(&window).lacks_notes());
         window.write(&[Note::Installed(PageNumber(7))]);
         assert_eq!((window.notes().len(), window.beyond().len()), (NOTES, 1));
-        assert!(window.was_reading() && window.lacks_notes());
+        let full = child(&window);
+        assert!(full.was_reading() && full.lacks_notes() && full.notes().len() == NOTES);
         window.close();
         assert!(window.beyond().is_empty());
     }
 
     #[test]
     fn a_child_is_told_what_changed() {
-        let window = Window::new();
+        let window = Window::<Linux>::new();
         window.open().unwrap();
         window.begins_reading();
-        assert!(window.was_reading());
+        assert!(window.map_at_fork().unwrap().was_reading());
         window.ends_reading();
-        assert!(!window.was_reading());
+        assert!(!window.map_at_fork().unwrap().was_reading());
         let event = Event::Unmapped(PageRange { start: PageNumber(5), pages: 2 });
         window.seen.lock().note(Note::Applied(event));
         std::thread::scope(|scope| {
             // A thread's parent is the process's: here nobody ends.
             window.parent.store(rustix::process::getppid().unwrap().as_raw_nonzero().get() as u32, Release);
-            let child = scope.spawn(|| window.wait_to_be_told());
+            let child = window.map_at_fork().unwrap();
+            let child = scope.spawn(move || child.wait_to_be_told());
             window.tell_changes();
             assert_eq!(child.join().unwrap(), Told::Changed(vec![event]));
         });
@@ -326,9 +373,9 @@ mod tests {
 
     #[test]
     fn a_child_whose_parent_has_ended_is_told_nothing() {
-        let window = Window::new();
+        let window = Window::<Linux>::new();
         window.open().unwrap();
         // This process is not its own parent.
-        assert_eq!(window.wait_to_be_told(), Told::Nothing);
+        assert_eq!(window.map_at_fork().unwrap().wait_to_be_told(), Told::Nothing);
     }
 }

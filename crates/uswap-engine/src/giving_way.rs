@@ -10,7 +10,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
-use uswap_sys::futex::Word;
+use uswap_sys::linux::Linux;
+use uswap_system::sync::Word;
+
+use crate::host::Host;
 
 /// How long a fault waits for a moment without changes before it asks for one. Mostly there is one within 0.1 ms.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -22,66 +25,91 @@ const GIVES_WAY: Duration = Duration::from_millis(20);
 /// of them would.
 const EAGER_FAULTS: u32 = 256;
 
-static EAGER: AtomicU32 = AtomicU32::new(0);
-/// How many handlers have such a fault.
-static WAITING: Word = Word::new(0);
+/// Whether, and for how long, changes wait.
+pub struct GivingWay<H> {
+    /// How many of the next faults ask at once.
+    eager: AtomicU32,
+    /// How many handlers have a fault that asks.
+    waiting: Word<H>,
+}
 
 /// Whether a fault waits for changes to end.
 pub fn is_asked_for() -> bool {
-    WAITING.atomic().load(Relaxed) != 0
+    Linux::notices().giving_way.is_asked_for()
 }
 
 /// A thread of the program is about to change its memory.
 pub fn give_way() {
-    if !is_asked_for() {
-        return;
-    }
-    let begun = Instant::now();
-    loop {
-        let waiting = WAITING.load();
-        let left = GIVES_WAY.checked_sub(begun.elapsed());
-        let (true, Some(left)) = (waiting != 0, left) else { return };
-        let _ = WAITING.wait(waiting, Some(left));
-    }
+    Linux::notices().giving_way.give_way();
 }
 
-/// In a forked child: no handler is left.
-pub(crate) fn child_begins() {
-    WAITING.store(0);
+impl<H: Host> GivingWay<H> {
+    pub(crate) const fn new() -> GivingWay<H> {
+        GivingWay { eager: AtomicU32::new(0), waiting: Word::new(0) }
+    }
+
+    /// Whether a fault waits for changes to end.
+    pub fn is_asked_for(&self) -> bool {
+        self.waiting.atomic().load(Relaxed) != 0
+    }
+
+    /// A thread of the program is about to change its memory.
+    pub fn give_way(&self) {
+        if !self.is_asked_for() {
+            return;
+        }
+        let begun = H::now();
+        loop {
+            let waiting = self.waiting.load();
+            let left = GIVES_WAY.checked_sub(H::since(begun));
+            let (true, Some(left)) = (waiting != 0, left) else { return };
+            let _ = self.waiting.wait(waiting, Some(left));
+        }
+    }
+
+    /// In a forked child: no handler is left.
+    pub(crate) fn child_begins(&self) {
+        self.waiting.store(0);
+    }
 }
 
 /// A handler's asking, as long as it has reason to.
-#[derive(Default)]
-pub(crate) struct Asking {
+pub(crate) struct Asking<H: Host> {
+    way: &'static GivingWay<H>,
     asks: bool,
 }
 
-impl Asking {
+impl<H: Host> Asking<H> {
+    /// Nobody asks yet.
+    pub fn new() -> Asking<H> {
+        Asking { way: &H::notices().giving_way, asks: false }
+    }
+
     /// A fault that was read at `since` could not be served.
     pub fn for_fault_of(&mut self, since: Instant) {
-        let is_late = since.elapsed() > PATIENCE;
-        if is_late && EAGER.load(Relaxed) == 0 {
-            EAGER.store(EAGER_FAULTS, Relaxed);
+        let is_late = H::since(since) > PATIENCE;
+        if is_late && self.way.eager.load(Relaxed) == 0 {
+            self.way.eager.store(EAGER_FAULTS, Relaxed);
         }
         if self.asks {
             return;
         }
-        let is_eager = || EAGER.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        let is_eager = || self.way.eager.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         if is_late || is_eager() {
             self.asks = true;
-            WAITING.atomic().fetch_add(1, AcqRel);
+            self.way.waiting.atomic().fetch_add(1, AcqRel);
         }
     }
 
     /// No fault waits any more.
     fn end(&mut self) {
-        if std::mem::take(&mut self.asks) && WAITING.atomic().fetch_sub(1, AcqRel) == 1 {
-            WAITING.wake_all();
+        if std::mem::take(&mut self.asks) && self.way.waiting.atomic().fetch_sub(1, AcqRel) == 1 {
+            self.way.waiting.wake_all();
         }
     }
 }
 
-impl Drop for Asking {
+impl<H: Host> Drop for Asking<H> {
     fn drop(&mut self) {
         self.end();
     }
@@ -93,26 +121,27 @@ mod tests {
 
     #[test]
     fn changes_give_way_while_a_fault_waits_and_no_longer_than_they_must() {
+        let waiting = || Linux::notices().giving_way.waiting.load();
         let took = || {
             let begun = Instant::now();
             give_way();
             begun.elapsed()
         };
-        let mut asking = Asking::default();
+        let mut asking = Asking::<Linux>::new();
         asking.for_fault_of(Instant::now());
-        assert_eq!(WAITING.load(), 0, "a fault that has just been read asks for nothing");
+        assert_eq!(waiting(), 0, "a fault that has just been read asks for nothing");
         let earlier = Instant::now() - 2 * PATIENCE;
         asking.for_fault_of(earlier);
         asking.for_fault_of(earlier);
-        assert_eq!(WAITING.load(), 1);
+        assert_eq!(waiting(), 1);
         assert!(took() >= GIVES_WAY);
         let served = std::thread::spawn(move || drop(asking));
         served.join().expect("it ends");
-        assert_eq!(WAITING.load(), 0);
+        assert_eq!(waiting(), 0);
         assert!(took() < GIVES_WAY);
-        let mut next = Asking::default();
+        let mut next = Asking::<Linux>::new();
         next.for_fault_of(Instant::now());
-        assert_eq!(WAITING.load(), 1, "the next one has learned");
+        assert_eq!(waiting(), 1, "the next one has learned");
         next.end();
     }
 }

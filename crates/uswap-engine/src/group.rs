@@ -26,7 +26,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::ledger::Holder;
-use uswap_sys::futex::SharedWord;
+use uswap_system::{Scope, System};
 
 pub use crate::store::faulty::FaultPlan;
 pub use control::SwapoffProgress;
@@ -476,7 +476,7 @@ pub struct ProcessSlot {
     /// Slots in use, by area.
     pub area_used_slots: [AtomicU64; AREAS_MAX],
     /// Counts calls for the threads that read ahead and empty areas; they sleep on it.
-    pub calls: SharedWord,
+    pub calls: AtomicU32,
     /// The announcement that this process has carried out: see [`control`].
     pub carried_out: AtomicU32,
     /// It would bring in what is on an area that leaves, and the budget is used up.
@@ -533,9 +533,9 @@ impl ProcessSlot {
     }
 
     /// Calls the threads that read ahead and empty areas.
-    pub fn call(&self) {
-        self.calls.atomic().fetch_add(1, AcqRel);
-        self.calls.wake_all();
+    pub fn call<S: System>(&self) {
+        self.calls.fetch_add(1, AcqRel);
+        S::wake(&self.calls, Scope::Shared, i32::MAX as u32);
     }
 
     /// Handler `number` is serving the page at `address`, or none: 0. For the watchdog.

@@ -7,17 +7,19 @@
 use std::io;
 
 use uswap_core::{PAGE_SIZE, PageRange};
-use uswap_sys::maps::{self, MapsOf, Vma};
-use uswap_sys::private_memory;
+use uswap_sys::{maps, private_memory};
+use uswap_system::faults::Faults;
+use uswap_system::looks::{Mappings, Vma};
 
 use crate::adopt::Adopter;
 use crate::engine::Engine;
+use crate::host::Host;
 
-impl Adopter {
+impl<H: Host> Adopter<H> {
     /// Adopts what the kernel has registered at or after `from` and the books do not know. While no event is read or applied.
     /// Where the program is changing its memory it stops, and returns the address.
-    pub fn adopt_grown(&mut self, engine: &Engine, from: usize) -> io::Result<Option<usize>> {
-        maps::read_maps(MapsOf::SelfProcess, &mut self.maps)?;
+    pub fn adopt_grown(&mut self, engine: &Engine<H>, from: usize) -> io::Result<Option<usize>> {
+        H::Mappings::read_maps(&mut self.maps)?;
         for vma in maps::vmas(&self.maps).filter(Vma::is_anonymous_private) {
             let mut at = vma.start.max(from);
             while let Some((start, end)) = (at < vma.end).then(|| private_memory::next_gap(at, vma.end)).flatten() {

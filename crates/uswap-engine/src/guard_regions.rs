@@ -5,15 +5,11 @@
 //! that touches a guard gets its SIGSEGV from the kernel, and never asks. The wrapper of madvise notes the use, and has the
 //! content of guarded pages dropped.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use uswap_sys::linux::Linux;
 
-static USED: AtomicBool = AtomicBool::new(false);
+use crate::host::Host;
 
 /// The program is about to install guards.
 pub fn note() {
-    USED.store(true, Release);
-}
-
-pub(crate) fn are_used() -> bool {
-    USED.load(Acquire)
+    Linux::notices().guard_regions.note();
 }

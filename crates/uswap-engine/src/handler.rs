@@ -1,28 +1,29 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
-use std::sync::RwLockWriteGuard;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::thread::futex::Timespec;
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
-use uswap_sys::uffd::{Message, Progress, RawMessage, Stop, Wake};
-use uswap_sys::{private_memory, test_hook, thread};
+use uswap_sys::{private_memory, test_hook};
+use uswap_system::System;
+use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
+use uswap_system::sync::Shut;
 
 use crate::engine::{BATCH, Engine, Entry, Worker};
 use crate::giving_way::Asking;
 use crate::group::{Counter, LatencyKind};
+use crate::host::Host;
 use crate::presence::Presence;
 use crate::swapin::Load;
-use crate::{guard_regions, page_references};
 
 /// Messages read at a time.
 const MESSAGES: usize = 16;
 /// How long a handler waits for more before it looks whether what was read can be settled.
-const SETTLING: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const SETTLING: Duration = Duration::from_millis(1);
+/// How long a pause is.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// What serving a fault came to.
 #[derive(PartialEq, Eq)]
@@ -57,57 +58,55 @@ pub(crate) struct PendingFault {
 
 impl PendingFault {
     /// A fault that nobody sent: a page is to come back because a thread waits for it.
-    pub fn wanted(page: PageNumber) -> Self {
-        Self { page, write: false, thread: None, since: Instant::now(), nothing_unread: false }
+    pub fn wanted<H: Host>(page: PageNumber) -> Self {
+        Self { page, write: false, thread: None, since: H::now(), nothing_unread: false }
     }
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// The life of a handler thread.
-    pub(crate) fn handler(&'static self, cpu: usize, mut worker: Worker) -> ! {
-        let _ = thread::pin_to_cpu(cpu);
-        thread::prefer();
-        worker.number = cpu;
-        self.handlers_ready.fetch_add(1, AcqRel);
+    pub fn handler(&self, number: usize, mut worker: Worker) -> ! {
+        self.handler_begins(number, &mut worker);
         loop {
-            let mut fds = [
-                PollFd::from_borrowed_fd(self.uffd.as_fd(), PollFlags::IN),
-                PollFd::new(&self.member.client, PollFlags::RDHUP),
-                match self.call.as_fd() {
-                    Some(call) => PollFd::from_borrowed_fd(call, PollFlags::IN),
-                    None => PollFd::new(&self.member.client, PollFlags::empty()),
-                },
-            ];
-            // What was read is settled as soon as the program rests, also if it asks for nothing.
-            let patience = if self.uffd.holds_events() { Some(&SETTLING) } else { None };
-            let ready = match rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience)) {
-                Ok(ready) => ready,
-                Err(error) => {
-                    self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error.into())))
-                }
-            };
-            if fds[1].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR) {
-                // The tree ends with its supervisor. The monitor looks too, but may be busy.
-                uswap_sys::report::kill_self();
-            }
-            if fds[0].revents().contains(PollFlags::IN) || ready == 0 {
-                self.serve_waiting(&mut worker);
-            }
-            if fds[2].revents().contains(PollFlags::IN) {
-                self.assist(&mut worker);
-            }
+            self.handler_turn(&mut worker);
+        }
+    }
+
+    /// Handler `number` has begun.
+    pub fn handler_begins(&self, number: usize, worker: &mut Worker) {
+        worker.number = number;
+        self.thread_begins();
+    }
+
+    /// Waits for messages or for a call, and does what there is to be done.
+    pub fn handler_turn(&self, worker: &mut Worker) {
+        // What was read is settled as soon as the program rests, also if it asks for nothing.
+        let patience = if self.uffd.holds_events() { Some(SETTLING) } else { None };
+        let heard = match self.uffd.wait(&self.call, &self.member.supervisor, patience) {
+            Ok(heard) => heard,
+            Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error))),
+        };
+        if heard.no_supervisor {
+            // The tree ends with its supervisor. The monitor looks too, but may be busy.
+            H::kill_self();
+        }
+        if heard.messages || heard == Heard::default() {
+            self.serve_waiting(worker);
+        }
+        if heard.call {
+            self.assist(worker);
         }
     }
 
     /// Reads what is there and serves it.
-    pub(crate) fn serve_waiting(&self, worker: &mut Worker) {
+    fn serve_waiting(&self, worker: &mut Worker) {
         self.receive(worker);
         self.serve_all(worker);
         self.member.slot().serves(worker.number, 0);
     }
 
     fn serve_all(&self, worker: &mut Worker) {
-        let mut asking = Asking::default();
+        let mut asking = Asking::<H>::new();
         while let Some(fault) = self.serve_pending(worker) {
             asking.for_fault_of(fault.since);
             // The event must be read, and then its task must run. Other faults may come along: they are served in turn,
@@ -116,7 +115,7 @@ impl Engine {
             let nothing_unread = self.receive(worker) == 0;
             worker.pending.push_back(PendingFault { nothing_unread, ..fault });
             if nothing_unread && fault.nothing_unread {
-                pause();
+                pause::<H>();
             }
         }
     }
@@ -198,7 +197,7 @@ impl Engine {
     /// After a fault has been served. Its thread goes on meanwhile, and another handler serves its next fault.
     fn after_fault(&self, worker: &mut Worker) {
         if !self.is_over_limit() {
-            self.ahead.call_if_wanted(self.member.slot());
+            self.ahead.call_if_wanted::<H>(self.member.slot());
         }
         self.keep_room(worker);
     }
@@ -228,8 +227,8 @@ impl Engine {
         self.read_with(worker, false, gate)
     }
 
-    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: RwLockWriteGuard<'_, ()>) -> usize {
-        let mut messages = [RawMessage::default(); MESSAGES];
+    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: Shut<'_>) -> usize {
+        let mut messages = [Message::Other(0); MESSAGES];
         if frozen {
             self.window.begins_reading();
         }
@@ -237,12 +236,11 @@ impl Engine {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
         };
-        let since = Instant::now();
-        for message in &messages[..count] {
-            match message.decode() {
-                Message::Fault { addr, write } => {
+        let since = H::now();
+        for &message in &messages[..count] {
+            match message {
+                Message::Fault { addr, write, thread } => {
                     let page = PageNumber::containing(addr);
-                    let thread = message.thread_id();
                     worker.pending.push_back(PendingFault { page, write, thread, since, nothing_unread: false });
                 }
                 event => self.read_event(event, frozen),
@@ -341,7 +339,7 @@ impl Engine {
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {
         let mut core = self.core();
-        if page_references::are_used() {
+        if H::notices().page_references.is_noted() {
             core.leave_free_frames_alone();
         }
         let plan = core.fault(page, write);
@@ -352,14 +350,15 @@ impl Engine {
     }
 
     pub(crate) fn record_latency(&self, kind: LatencyKind, since: Instant) {
-        let nanoseconds = since.elapsed().as_nanos() as u64;
+        let nanoseconds = H::since(since).as_nanos() as u64;
         self.member.slot().tally.latency(kind).record(nanoseconds);
     }
 
     /// Maps zeros at `range`; returns how many pages from its start now are there. Who waits for the others is woken by the
     /// caller.
     pub(crate) fn install_zeros(&self, range: PageRange, write: bool) -> (u64, Served) {
-        let range = if guard_regions::are_used() { PageRange { start: range.start, pages: 1 } } else { range };
+        let range =
+            if H::notices().guard_regions.is_noted() { PageRange { start: range.start, pages: 1 } } else { range };
         let mut done = 0;
         while done < range.pages {
             let address = range.start.plus(done).address();
@@ -380,7 +379,7 @@ impl Engine {
                     return (done, if done > 0 { Served::Done } else { Served::AfterEvents });
                 }
                 Some(Stop::NoMemory) if done == 0 => {
-                    pause();
+                    pause::<H>();
                     return (done, Served::AfterEvents);
                 }
                 Some(Stop::Missing) if range.pages - done == 1 => {
@@ -413,7 +412,7 @@ impl Engine {
                     break;
                 }
                 Some(Stop::NoMemory) => {
-                    pause();
+                    pause::<H>();
                     served = Served::AfterEvents;
                     break;
                 }
@@ -468,6 +467,6 @@ impl Engine {
 }
 
 /// Lets the task of an event that has been read run.
-pub(crate) fn pause() {
-    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 20_000 });
+pub(crate) fn pause<S: System>() {
+    S::sleep(PAUSE);
 }

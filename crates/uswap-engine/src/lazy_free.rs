@@ -9,38 +9,23 @@
 //! a frame that the engine is about to read. So it is written to at once, by a way that answers with an error where there is
 //! nothing any more; from then on it stays.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
-
-use uswap_core::{BLOCK_PAGES, FrameBlock};
-use uswap_sys::proc;
+use uswap_core::FrameBlock;
+use uswap_sys::linux::Linux;
 
 use crate::engine::Engine;
-
-static USED: AtomicBool = AtomicBool::new(false);
+use crate::host::Host;
 
 /// The program is about to give memory up with MADV_FREE.
 pub fn note() {
-    USED.store(true, Release);
+    Linux::notices().lazy_free.note();
 }
 
-pub(crate) fn is_used() -> bool {
-    USED.load(Acquire)
-}
-
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Makes the kernel keep the pages that were moved into these frames of a block; returns which are gone already.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
-        if !is_used() || moved == 0 {
+        if !H::notices().lazy_free.is_noted() || moved == 0 {
             return 0;
         }
-        let Ok(memory) = proc::open_for_writing(c"/proc/thread-self/mem") else { return 0 };
-        let mut gone = 0;
-        for index in (0..BLOCK_PAGES).filter(|index| moved >> index & 1 == 1) {
-            let (mut word, at) = ([0; 8], self.frame_address(block.frame(index)) as u64);
-            let read = rustix::io::pread(&memory, &mut word, at);
-            let is_kept = read == Ok(word.len()) && rustix::io::pwrite(&memory, &word, at) == Ok(word.len());
-            gone |= u16::from(!is_kept) << index;
-        }
-        gone
+        H::keep_lazily_freed(self.frame_address(block.frame(0)), moved)
     }
 }

@@ -50,6 +50,11 @@ impl Holder {
     }
 }
 
+/// Whether a child may still read `entry`.
+pub(crate) fn heirs_hold(heirs: &[Ledger], entry: EntryId) -> bool {
+    heirs.iter().any(|ledger| ledger.holds(entry))
+}
+
 #[repr(C)]
 struct Header {
     /// Each a [`Holder`]; 0: it is just being written.
@@ -168,6 +173,13 @@ impl Ledger {
     fn has_living_holder(&self, registered: usize, lives: impl Fn(Holder) -> bool) -> bool {
         let Some(holders) = self.header().holders.get(..registered) else { return true };
         holders.iter().any(|holder| Holder::of_word(holder.load(Acquire)).is_none_or(&lives))
+    }
+
+    /// The same ledger, mapped a second time: what a forked child has.
+    pub(crate) fn map_again(&self) -> io::Result<Ledger> {
+        // SAFETY: by the invariant so many bytes of shared memory are mapped there.
+        let base = unsafe { placement::map_again(self.base, self.len)? };
+        Ok(Ledger { base, len: self.len, entries: self.entries, lost: 0 })
     }
 
     /// Unmaps the ledger.

@@ -5,37 +5,56 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
+use uswap_sys::linux::Linux;
+
+use crate::host::Host;
+
 /// Calls that are told at a time; each takes some microseconds.
 const CALLS: usize = 64;
 
-static FROM: [AtomicUsize; CALLS] = [const { AtomicUsize::new(0) }; CALLS];
-/// Some call found no room: any mremap may be one of these, from here on.
-static UNTOLD: AtomicBool = AtomicBool::new(false);
-
-/// A call in the kernel.
-pub struct Posted(Option<&'static AtomicUsize>);
-
-/// The program is about to use the flag, on memory at `from`. Never waits.
-pub fn post(from: usize) -> Posted {
-    let free = FROM.iter().find(|slot| slot.compare_exchange(0, from, SeqCst, Relaxed).is_ok());
-    if free.is_none() {
-        UNTOLD.store(true, SeqCst);
-    }
-    Posted(free)
+/// Such calls that are in the kernel.
+pub struct LeftMapped {
+    /// Where each moves memory from; 0: a free place.
+    from: [AtomicUsize; CALLS],
+    /// Some call found no room: any mremap may be one of these, from here on.
+    untold: AtomicBool,
 }
 
-impl Drop for Posted {
+/// A call in the kernel.
+pub struct Posted<'a>(Option<&'a AtomicUsize>);
+
+/// The program is about to use the flag, on memory at `from`. Never waits.
+pub fn post(from: usize) -> Posted<'static> {
+    Linux::notices().left_mapped.post(from)
+}
+
+impl LeftMapped {
+    pub(crate) const fn new() -> LeftMapped {
+        LeftMapped { from: [const { AtomicUsize::new(0) }; CALLS], untold: AtomicBool::new(false) }
+    }
+
+    /// The program is about to use the flag, on memory at `from`. Never waits.
+    pub fn post(&self, from: usize) -> Posted<'_> {
+        let free = self.from.iter().find(|slot| slot.compare_exchange(0, from, SeqCst, Relaxed).is_ok());
+        if free.is_none() {
+            self.untold.store(true, SeqCst);
+        }
+        Posted(free)
+    }
+
+    /// Whether the mremap of memory at `from` whose event has just been read may have left that mapped. In a forked child
+    /// that may be said of a call of another thread of its parent: that is one more doubt, and no mistake.
+    pub(crate) fn may_be_one(&self, from: usize) -> bool {
+        self.untold.load(SeqCst) || self.from.iter().any(|slot| slot.load(SeqCst) == from)
+    }
+}
+
+impl Drop for Posted<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.0 {
             slot.store(0, SeqCst);
         }
     }
-}
-
-/// Whether the mremap of memory at `from` whose event has just been read may have left that mapped. In a forked child that may be
-/// said of a call of another thread of its parent: that is one more doubt, and no mistake.
-pub(crate) fn may_be_one(from: usize) -> bool {
-    UNTOLD.load(SeqCst) || FROM.iter().any(|slot| slot.load(SeqCst) == from)
 }
 
 #[cfg(test)]
@@ -44,14 +63,15 @@ mod tests {
 
     #[test]
     fn a_call_is_told_as_long_as_it_is_in_the_kernel() {
-        assert!(!may_be_one(0x1000));
-        let posted = post(0x1000);
-        assert!(may_be_one(0x1000) && !may_be_one(0x2000));
+        let calls = LeftMapped::new();
+        assert!(!calls.may_be_one(0x1000));
+        let posted = calls.post(0x1000);
+        assert!(calls.may_be_one(0x1000) && !calls.may_be_one(0x2000));
         drop(posted);
-        assert!(!may_be_one(0x1000));
-        let all: Vec<Posted> = (0..=CALLS).map(|call| post((call + 1) << 12)).collect();
+        assert!(!calls.may_be_one(0x1000));
+        let all: Vec<Posted<'_>> = (0..=CALLS).map(|call| calls.post((call + 1) << 12)).collect();
         drop(all);
         // One of them found no room.
-        assert!(may_be_one(0x7000));
+        assert!(calls.may_be_one(0x7000));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
+//! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
 //! - [`engine`]: the shared state of a process's engine, its locks and their order;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
 //!   waits for faults;
@@ -11,7 +12,7 @@
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget; `scale`: what the process has of it;
 //!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
 //!   for disks in its stead; [`engine_threads`]: how all threads start;
-//! - [`fork`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
+//! - [`fork`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children, as its threads tell it (`postings`);
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
@@ -33,6 +34,7 @@ mod events;
 pub mod fork;
 pub mod fork_advice;
 mod fork_changes;
+pub mod fork_copy;
 mod fork_journal;
 mod fork_patience;
 pub mod giving_way;
@@ -40,15 +42,16 @@ pub mod group;
 mod grown;
 pub mod guard_regions;
 pub mod handler;
+pub mod host;
 pub mod lazy_free;
 pub mod ledger;
 pub mod left_mapped;
 pub mod member;
 pub mod monitor;
+pub mod notices;
 mod onlookers;
 mod page_io;
 pub mod page_references;
-mod patience;
 pub mod post;
 mod postings;
 mod presence;

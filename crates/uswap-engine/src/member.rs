@@ -1,14 +1,15 @@
 //! A process's membership in its group: what it got when it joined.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::LinkNameSpaceType::Network;
 use rustix::thread::move_into_link_name_space;
+use uswap_sys::linux::{self, Linux};
+use uswap_system::{Supervisor, System};
 
 use crate::group::{Group, ProcessSlot};
-use crate::protocol::{Client, HelloError, Kind, Token};
+use crate::protocol::{Client, HelloError, Kind, Token, keep_uffd};
 
 /// Where the group is to be found, and what opens it. Plain data: a forked child uses its parent's copy.
 #[derive(Clone, Copy)]
@@ -95,26 +96,20 @@ fn connect(rendezvous: &Rendezvous) -> io::Result<Client> {
 }
 
 /// The membership.
-pub struct Member {
+pub struct Member<S: System> {
     /// What all processes of the group share.
     pub group: &'static Group,
     /// This process's slot in it.
     pub index: u32,
     /// How often the slot had been used before.
     pub generation: u32,
-    /// The connection: end of file means that the supervisor is gone.
-    pub client: Client,
-    /// /dev/userfaultfd, when the supervisor could open it.
-    pub device: Option<OwnedFd>,
-    /// The supervisor's standard error, for messages to the user.
-    pub stderr: OwnedFd,
-    /// The swap areas.
-    pub areas: [Option<OwnedFd>; crate::group::AREAS_MAX],
+    /// The connection to the supervisor, and what it gave.
+    pub supervisor: S::Supervisor,
 }
 
-impl Member {
+impl Member<Linux> {
     /// Joins the group, after an exec or a fork. `wait` comes before the supervisor's answer is received.
-    pub fn join(rendezvous: &Rendezvous, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Member, JoinError> {
+    pub fn join(rendezvous: &Rendezvous, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Self, JoinError> {
         let client = connect(rendezvous).map_err(JoinError::Io)?;
         let welcome = client.hello(rendezvous.token, kind, wait).map_err(JoinError::Hello)?;
         uswap_sys::proc::set_root(welcome.proc);
@@ -125,39 +120,32 @@ impl Member {
             group,
             index: welcome.index,
             generation: welcome.generation,
-            client,
-            device: welcome.device,
-            stderr: welcome.stderr,
-            areas: welcome.areas,
+            supervisor: linux::Supervisor {
+                socket: client.into(),
+                device: welcome.device,
+                stderr: welcome.stderr,
+                areas: welcome.areas.into(),
+                keep: keep_uffd,
+            },
         })
     }
+}
 
+impl<S: System> Member<S> {
     /// This process's slot.
     pub fn slot(&self) -> &'static ProcessSlot {
         self.group.process(self.index)
     }
 
-    /// Whether the supervisor is gone.
-    pub fn supervisor_is_gone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.client, PollFlags::RDHUP)];
-        let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        matches!(ready, Ok(1..)) && fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
-    }
-
     /// One line for the user, unless he asked for quiet.
     pub fn say(&self, args: std::fmt::Arguments<'_>) {
         if self.group.config().verbosity > 0 {
-            uswap_sys::report::line(self.stderr.as_fd(), args);
+            self.supervisor.say(args);
         }
     }
 
     /// One line that the user must see.
     pub fn alarm(&self, args: std::fmt::Arguments<'_>) {
-        uswap_sys::report::line(self.stderr.as_fd(), args);
-    }
-
-    /// The device to make userfaultfds from.
-    pub fn device(&self) -> Option<BorrowedFd<'_>> {
-        self.device.as_ref().map(AsFd::as_fd)
+        self.supervisor.say(args);
     }
 }

@@ -4,31 +4,33 @@
 //! fills memory at full speed is met in time. It also follows forks, because it knows when the books are still.
 
 use std::io;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
-use uswap_sys::report::Reason;
-use uswap_sys::uffd::UffdUnavailable;
 
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::floor::{Evidence, Floor};
 use uswap_core::pool_share::{FaultCost, PoolShare};
 use uswap_core::{Core, PAGE_SIZE, PageRange};
-use uswap_sys::{last_thread, reserve, thread};
+use uswap_sys::linux::Linux;
+use uswap_sys::report::Reason;
+use uswap_sys::thread;
+use uswap_system::faults::Call;
+use uswap_system::{Advice, Supervisor};
 
 use crate::adopt::{Adopter, Look};
 use crate::adoption_pace::AdoptionPace;
 use crate::compaction::Compaction;
-use crate::engine::{BATCH, Engine, Inheritance, RELEASED_KEPT, StartError, Worker};
-use crate::engine_threads::FirstHandler;
+use crate::engine::{BATCH, Engine, Inheritance, NotStarted, RELEASED_KEPT, StartErrorOf, Worker};
 use crate::fork_advice;
+use crate::fork_copy::Inherited;
 use crate::fork_patience::ForkPatience;
 use crate::group::Counter;
+use crate::host::{Host, Threads};
+use crate::ledger::heirs_hold;
 use crate::member::{Member, Rendezvous};
-use crate::page_references;
 use crate::post::Post;
 use crate::protocol::{Client, Kind};
 use crate::scale::{Growth, Scale, Spurt};
-use crate::whole_mappings;
 use crate::writer::Progress;
 
 /// Pages that a fast program fills in a millisecond: 4 GiB/s, to be there in time even when the machine is busy.
@@ -61,25 +63,28 @@ const PROMISE_ENDS: Duration = Duration::from_secs(2);
 /// What a fault costs beside its handler's work: two threads change places twice, and another page leaves in its stead.
 const FAULT_OVERHEAD_NS: u64 = 30_000;
 
-/// The engine of this process; null before it is needed.
-pub static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether this process has an engine, or its parent had one when it forked.
+pub fn has_engine() -> bool {
+    Linux::notices().has_engine()
+}
 
 /// The member that the monitor looks after, with or without an engine.
-enum Stage {
-    Watching(Member),
+enum Stage<H: Host> {
+    Watching(Member<H>),
     Swapping {
-        engine: &'static Engine,
+        engine: &'static Engine<H>,
         worker: Box<Worker>,
     },
     /// Between the two.
     Changing,
 }
 
-pub(crate) struct Monitor {
-    pub(crate) post: &'static Post,
-    stage: Stage,
-    scale: Scale,
-    pub(crate) adopter: Adopter,
+/// What the monitor of one process works with.
+pub struct Monitor<H: Host> {
+    pub(crate) post: &'static Post<H>,
+    stage: Stage<H>,
+    scale: Scale<H>,
+    pub(crate) adopter: Adopter<H>,
     supervisor_looked: Instant,
     published: Instant,
     adoption_pace: AdoptionPace,
@@ -101,27 +106,32 @@ pub(crate) struct Monitor {
     said_cannot_look: bool,
 }
 
-impl Monitor {
-    pub(crate) fn new(post: &'static Post, member: Member) -> io::Result<Monitor> {
+impl<H: Host> Monitor<H> {
+    /// Of a process that is `member`, and has no engine yet.
+    ///
+    /// # Errors
+    /// The process's size cannot be looked at.
+    pub fn new(post: &'static Post<H>, member: Member<H>) -> io::Result<Self> {
         post.index.store(member.index, Release);
         post.generation.store(member.generation, Release);
         member.slot().running();
+        let now = H::now();
         Ok(Monitor {
             post,
             stage: Stage::Watching(member),
             scale: Scale::new()?,
             adopter: Adopter::new(),
-            supervisor_looked: Instant::now(),
-            published: Instant::now(),
-            adoption_pace: AdoptionPace::new(),
-            looked_at_all: Instant::now(),
+            supervisor_looked: H::now(),
+            published: H::now(),
+            adoption_pace: AdoptionPace::new(now),
+            looked_at_all: H::now(),
             fruitless: false,
             claim: Claim::default(),
             floor: Floor::default(),
             growth: Growth::default(),
-            started: Instant::now(),
+            started: H::now(),
             pool_share: PoolShare::new(),
-            compaction: Compaction::new(),
+            compaction: Compaction::new(now),
             promised: None,
             fork_patience: ForkPatience::new(),
             threads: Vec::new(),
@@ -130,7 +140,7 @@ impl Monitor {
         })
     }
 
-    pub(crate) fn member(&self) -> &Member {
+    pub(crate) fn member(&self) -> &Member<H> {
         match &self.stage {
             Stage::Watching(member) => member,
             Stage::Swapping { engine, .. } => &engine.member,
@@ -138,7 +148,7 @@ impl Monitor {
         }
     }
 
-    pub(crate) fn engine(&self) -> Option<&'static Engine> {
+    pub(crate) fn engine(&self) -> Option<&'static Engine<H>> {
         match self.stage {
             Stage::Swapping { engine, .. } => Some(engine),
             _ => None,
@@ -154,19 +164,22 @@ impl Monitor {
     }
 
     /// The life of the monitor.
-    pub(crate) fn run(mut self) -> ! {
-        thread::prefer();
+    pub fn run(mut self) -> ! {
         loop {
-            let posted = self.post.wake.load();
-            if self.post.fork.is_requested() {
-                self.follow_fork();
-                continue;
-            }
-            let (sleep, trivial) = self.tick();
-            self.post.fork.monitor_sleeps(trivial);
-            let _ = self.post.wake.wait(posted, Some(sleep));
-            self.post.fork.monitor_wakes(&self.threads);
+            self.turn();
         }
+    }
+
+    /// Follows a fork, or looks after the process's memory and sleeps until it is time to look again.
+    pub fn turn(&mut self) {
+        let posted = self.post.wake.load();
+        if self.post.fork.is_requested() {
+            return self.follow_fork();
+        }
+        let (sleep, trivial) = self.tick();
+        self.post.fork.monitor_sleeps(trivial);
+        let _ = self.post.wake.wait(posted, Some(sleep));
+        self.post.fork.monitor_wakes(&self.threads);
     }
 
     /// This process's use of the group's memory.
@@ -191,7 +204,7 @@ impl Monitor {
         // Seen here at every moment that counts; the supervisor looks only now and then.
         group.note_resident_bytes(group.resident_pages_at_least() * PAGE_SIZE as u64);
         let limit = group.limit_pages();
-        let now_ms = self.started.elapsed().as_millis() as u64;
+        let now_ms = H::since(self.started).as_millis() as u64;
         let unseen = self.growth.unseen();
         let mut usage = Usage { limit, total, mine, processes, claims, held_at: None, unseen, least: 0 };
         usage.least = self.least(&usage, fixed, now_ms);
@@ -228,8 +241,8 @@ impl Monitor {
 
     fn end_promise(&mut self) {
         let Some(since) = self.promised else { return };
-        let is_kept = since.elapsed() > PROMISE_KEPT && self.member().slot().forks_in_flight() == 0;
-        if is_kept || since.elapsed() > PROMISE_ENDS {
+        let is_kept = H::since(since) > PROMISE_KEPT && self.member().slot().forks_in_flight() == 0;
+        if is_kept || H::since(since) > PROMISE_ENDS {
             self.promise(0);
         }
     }
@@ -283,7 +296,7 @@ impl Monitor {
         let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
         let sleep =
             Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS));
-        (self.compaction.due().map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
+        (self.compaction.due(H::now()).map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
     }
 
     fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
@@ -300,7 +313,7 @@ impl Monitor {
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
         let pool = usage.entitled() * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
         meter.pool_limit.store(pool, Relaxed);
-        let reserve = if page_references::are_used() { 0 } else { (marks.limit / 128).clamp(32, 1024) };
+        let reserve = if H::notices().page_references.is_noted() { 0 } else { (marks.limit / 128).clamp(32, 1024) };
         meter.reserve.store(reserve, Relaxed);
         let frames = (engine.frames.len() / PAGE_SIZE) as u64;
         meter.inactive.store((marks.limit / CACHED_SHARE).min(frames / 4 * 3), Relaxed);
@@ -318,26 +331,27 @@ impl Monitor {
         let unmanaged = engine.unmanaged_pages(&engine.core());
         // What is adopted and not looked up hides what comes.
         let is_likely = !self.adopter.has_looked_everywhere() || engine.meter.grown.load(Relaxed);
-        if look == Look::New && !self.adoption_pace.is_due(urgent, is_likely, unmanaged) {
+        if look == Look::New && !self.adoption_pace.is_due(H::now(), urgent, is_likely, unmanaged) {
             return;
         }
         engine.meter.grown.store(false, Relaxed);
-        let start = Instant::now();
+        let start = H::now();
         let found = self.adopter.adopt_more(engine, look, urgent);
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
-        let since = self.adoption_pace.looked(start, found > 0, unmanaged);
+        let since = self.adoption_pace.looked(start, H::now(), found > 0, unmanaged);
         self.growth.found(found, since);
     }
 
     /// For a thread whose mremap was refused.
     fn make_mappings_whole(&mut self) {
-        let Some(asked) = whole_mappings::asked() else { return };
+        let requests = &H::notices().whole_mappings;
+        let Some(asked) = requests.asked() else { return };
         if let Some(engine) = self.engine()
             && let Err(error) = self.adopter.adopt_more(engine, Look::Beside, false)
         {
             self.cannot_look(engine, &error);
         }
-        whole_mappings::done(asked);
+        requests.done(asked);
     }
 
     /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
@@ -355,7 +369,7 @@ impl Monitor {
     }
 
     /// Says so once, and that nothing was found.
-    fn cannot_look(&mut self, engine: &Engine, error: &io::Error) -> u64 {
+    fn cannot_look(&mut self, engine: &Engine<H>, error: &io::Error) -> u64 {
         if !std::mem::replace(&mut self.said_cannot_look, true) {
             engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(error)));
         }
@@ -371,11 +385,11 @@ impl Monitor {
         let engine = self.engine().expect("started above");
         let fork = &self.post.fork;
         engine.meter.called.store(true, Relaxed);
-        let mut set = Instant::now();
+        let mut set = H::now();
         self.reclaim_while(engine, |usage| {
             // Not at each round: several that see the same room would all stop for it.
-            if set.elapsed() > GOAL_STAYS {
-                (marks, set) = (usage.watermarks(), Instant::now());
+            if H::since(set) > GOAL_STAYS {
+                (marks, set) = (usage.watermarks(), H::now());
             }
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
             (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then(|| usage.watermarks())
@@ -383,7 +397,7 @@ impl Monitor {
     }
 
     /// Reclaims for as long as `goal` has watermarks for the handlers, and something is left to reclaim.
-    pub(crate) fn reclaim_while(&mut self, engine: &Engine, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
+    pub(crate) fn reclaim_while(&mut self, engine: &Engine<H>, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
         let (mut fruitless, mut only_broken) = (0, 0);
         let mut shared = false;
         let mut spurt = Spurt::default();
@@ -391,7 +405,7 @@ impl Monitor {
         let _ = engine.writer.progress(&mut written);
         self.fruitless = false;
         loop {
-            let begun = Instant::now();
+            let begun = H::now();
             let usage = self.usage();
             let Some(marks) = goal(&usage) else {
                 return self.set_meter(&usage, &usage.watermarks());
@@ -402,9 +416,9 @@ impl Monitor {
             self.set_meter(&usage, &marks);
             self.look_after_the_rest();
             // Looking at everything takes long and keeps handlers waiting.
-            let all = fruitless > 1 && self.looked_at_all.elapsed() > LOOK_AT_ALL_EVERY;
+            let all = fruitless > 1 && H::since(self.looked_at_all) > LOOK_AT_ALL_EVERY;
             if all {
-                self.looked_at_all = Instant::now();
+                self.looked_at_all = H::now();
             }
             let urgent = usage.mine > marks.limit;
             let grows = spurt.is_on(usage.mine, begun) && urgent && engine.writer.is_getting_on();
@@ -429,12 +443,12 @@ impl Monitor {
                 Progress::Made => {
                     (fruitless, only_broken) = (0, 0);
                     engine.meter.fruitless.store(false, Relaxed);
-                    self.await_writer(posted, grows.then(|| begun.elapsed()));
+                    self.await_writer(posted, grows.then(|| H::since(begun)));
                     continue;
                 }
                 Progress::Awaited if broken == 0 && !engine.is_hopeless() => {
                     engine.meter.fruitless.store(false, Relaxed);
-                    self.await_writer(posted, grows.then(|| begun.elapsed()));
+                    self.await_writer(posted, grows.then(|| H::since(begun)));
                     continue;
                 }
                 Progress::Awaited | Progress::None => {}
@@ -462,7 +476,7 @@ impl Monitor {
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
     /// own.
     /// Returns how many.
-    fn break_sharing(&mut self, engine: &Engine) -> u64 {
+    fn break_sharing(&mut self, engine: &Engine<H>) -> u64 {
         let mut broken = 0;
         while let Some(page) = self.worker().busy.pop() {
             let mut range = PageRange { start: page, pages: 1 };
@@ -473,7 +487,7 @@ impl Monitor {
             engine.core().reclaim_soon(range);
             // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
             // needs: the pages may be missing by now.
-            let _ = crate::engine::populate_write(range.start.address(), range.pages as usize * PAGE_SIZE);
+            let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, Advice::PopulateWrite);
             broken += range.pages;
         }
         broken
@@ -491,7 +505,7 @@ impl Monitor {
             Ok(_) => true,
             Err((member, error)) => {
                 self.said_cannot_swap = true;
-                member.alarm(format_args!("uswap: process {} cannot swap: {}", std::process::id(), Explain(&error)));
+                member.alarm(format_args!("uswap: process {} cannot swap: {}", H::process_id(), error));
                 self.stage = Stage::Watching(*member);
                 false
             }
@@ -499,7 +513,10 @@ impl Monitor {
     }
 
     /// In a forked child: an engine that goes on with what the parent left.
-    pub(crate) fn start_child_engine(&mut self, inheritance: Inheritance) -> Result<&'static Engine, StartError> {
+    pub(crate) fn start_child_engine(
+        &mut self,
+        inheritance: Inheritance,
+    ) -> Result<&'static Engine<H>, StartErrorOf<H>> {
         let Stage::Watching(member) = std::mem::replace(&mut self.stage, Stage::Changing) else {
             unreachable!("a child's monitor starts its engine first of all");
         };
@@ -510,15 +527,15 @@ impl Monitor {
     /// never come near their budget.
     fn swap_with(
         &mut self,
-        member: Member,
+        member: Member<H>,
         inheritance: Option<Inheritance>,
-    ) -> Result<&'static Engine, (Box<Member>, StartError)> {
+    ) -> Result<&'static Engine<H>, NotStarted<H>> {
         let (worker, first) = match Self::prepare_to_swap(&member) {
             Ok(prepared) => prepared,
             Err(error) => return Err((Box::new(member), error.into())),
         };
-        let engine: &'static Engine = Box::leak(Box::new(Engine::start(member, self.post, inheritance)?));
-        ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Release);
+        let engine: &'static Engine<H> = Box::leak(Box::new(Engine::start(member, self.post, inheritance)?));
+        H::notices().engine.store(std::ptr::from_ref(engine).cast_mut(), Release);
         fork_advice::engine_begins();
         self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
@@ -529,24 +546,24 @@ impl Monitor {
     }
 
     /// What swapping cannot begin without: memory set aside, and one thread that serves faults.
-    fn prepare_to_swap(member: &Member) -> io::Result<(Box<Worker>, FirstHandler)> {
-        if !reserve::refill() {
+    fn prepare_to_swap(member: &Member<H>) -> io::Result<(Box<Worker>, H::Threads)> {
+        if !H::refill_reserve() {
             return Err(rustix::io::Errno::NOMEM.into());
         }
-        reserve::keep_addresses();
+        H::keep_addresses();
         let compressor = member.group.config().compressor;
-        let worker = Box::new(Worker { collects_busy: true, ..Worker::new(compressor, BATCH, BATCH)? });
-        Ok((worker, FirstHandler::new(compressor)?))
+        let worker = Box::new(Worker { collects_busy: true, ..Worker::new::<H>(compressor, BATCH, BATCH)? });
+        Ok((worker, H::Threads::prepare(compressor)?))
     }
 
     fn look_after_the_rest(&mut self) {
-        if self.supervisor_looked.elapsed() > Duration::from_millis(50) {
-            self.supervisor_looked = Instant::now();
-            if self.member().supervisor_is_gone() {
-                uswap_sys::report::kill_self();
+        if H::since(self.supervisor_looked) > Duration::from_millis(50) {
+            self.supervisor_looked = H::now();
+            if self.member().supervisor.is_gone() {
+                H::kill_self();
             }
             if self.scale.main_has_ended() {
-                end_with_the_program(&self.threads);
+                H::end_with_the_program(&self.threads);
             }
         }
         let Some(engine) = self.engine() else {
@@ -555,18 +572,18 @@ impl Monitor {
             member.slot().carried_out.store(member.group.announcements(), Release);
             return;
         };
-        let _ = reserve::refill();
+        let _ = H::refill_reserve();
         engine.compact(&mut self.compaction);
         // Not only when it is needed, for what is posted takes memory.
-        self.adopter.kept.catch_up();
+        self.adopter.kept.catch_up(&H::notices().fork_advice);
         self.adopter.kept.keep_lifted(engine);
         self.keep_from_forks(engine);
-        if self.published.elapsed() < Duration::from_millis(20) {
+        if H::since(self.published) < Duration::from_millis(20) {
             return;
         }
-        self.published = Instant::now();
-        reserve::keep_addresses();
-        let _running = engine.running.read().expect("no thread panics with this lock");
+        self.published = H::now();
+        H::keep_addresses();
+        let _running = engine.running.pass();
         engine.settle_heirs(self.worker());
         if !engine.ahead.is_present() {
             let _ = engine.empty_areas(&mut Vec::new(), self.worker());
@@ -584,9 +601,9 @@ impl Monitor {
     }
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Tells the group what this process has.
-    pub(crate) fn publish(&self) {
+    pub fn publish(&self) {
         let slot = self.member.slot();
         let core = self.core();
         slot.managed_pages.store(core.pages().known_pages(), Relaxed);
@@ -637,7 +654,7 @@ impl Engine {
         if heirs.is_empty() {
             core.no_heirs();
         }
-        core.bury_unheld(|entry| Self::heirs_hold(&heirs, entry));
+        core.bury_unheld(|entry| heirs_hold(&heirs, entry));
         core.take_released(&mut worker.released);
         drop(core);
         drop(heirs);
@@ -647,32 +664,9 @@ impl Engine {
     }
 }
 
-/// One line for a start that failed.
-pub(crate) struct Explain<'a>(pub &'a StartError);
-
-impl std::fmt::Display for Explain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            StartError::Uffd(UffdUnavailable::Io(error)) => write!(f, "no userfaultfd: {}", Reason(error)),
-            StartError::Uffd(UffdUnavailable::NoPermission) => f.write_str("no permission for userfaultfd"),
-            StartError::Uffd(_) => f.write_str("userfaultfd lacks what is needed"),
-            StartError::Io(error) => Reason(error).fmt(f),
-        }
-    }
-}
-
-/// Ends the process when only `threads` of the engine and the calling one are left.
-pub(crate) fn end_with_the_program(threads: &[u32]) {
-    let mut ours = threads.to_vec();
-    ours.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-    if last_thread::is_program_over(&ours).unwrap_or(false) {
-        last_thread::end_process();
-    }
-}
-
 /// The supervisor may be stopped. A program goes on meanwhile, and its forks need nothing; but for the child of one that
 /// swaps, which has pages that nobody can bring in before.
-fn wait_for_welcome(post: &Post, client: &Client, has_pages_out: bool) {
+fn wait_for_welcome(post: &Post<Linux>, client: &Client, has_pages_out: bool) {
     if !has_pages_out {
         post.fork.monitor_sleeps(true);
     }
@@ -690,7 +684,7 @@ fn wait_for_welcome(post: &Post, client: &Client, has_pages_out: bool) {
 }
 
 /// Joins the group and runs the monitor on the calling thread, which is the agent's first.
-pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
+pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
     if matches!(kind, Kind::Exec) {
         post.linger();
     }
@@ -702,13 +696,13 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
         // A filter of seccomp's that the program has put on itself, for one. What is written to descriptor 2 goes to the program's.
         if stderr.is_some() {
             crate::fork::cannot_join(&format!("it gets no descriptors of its own: {}", Reason(&error)));
-        } else if !ENGINE.load(Acquire).is_null() {
+        } else if has_engine() {
             uswap_sys::report::kill_self();
         }
         return leave(post);
     }
-    let has_pages_out = !ENGINE.load(Acquire).is_null();
-    let joined = Member::join(rendezvous, kind, |client| wait_for_welcome(post, client, has_pages_out));
+    let has_pages_out = has_engine();
+    let joined = Member::<Linux>::join(rendezvous, kind, |client| wait_for_welcome(post, client, has_pages_out));
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
         // The tree ends with its supervisor, also a process that was just about to join.
@@ -717,7 +711,8 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
     };
     match monitor {
         Ok(mut monitor) => {
-            monitor.inherit();
+            monitor.inherit(Inherited::take());
+            thread::prefer();
             monitor.run()
         }
         Err(error) => {
@@ -729,7 +724,7 @@ pub fn main(post: &'static Post, rendezvous: &Rendezvous, kind: Kind) {
 }
 
 /// The process runs without a monitor from here on.
-fn leave(post: &Post) {
+fn leave(post: &Post<Linux>) {
     post.inert.store(true, Release);
     post.fork.give_up();
 }

@@ -4,20 +4,14 @@
 //! a stray pointer) waits for a message to be answered. It gets zeros: a frame that is free. A thread of the engine never
 //! reads such a frame; if one does, content is lost, and an answer would hide that.
 
-use std::ffi::CString;
-use std::io::ErrorKind;
-
 use uswap_core::{FrameId, Onlooked, PAGE_SIZE, PageNumber};
-use uswap_sys::proc;
-use uswap_sys::uffd::{Stop, Wake};
+use uswap_system::faults::{Stop, Wake};
 
 use crate::engine::Engine;
 use crate::handler::Served;
+use crate::host::Host;
 
-/// What the names of the engine's threads begin with.
-const OURS: &[u8] = b"uswap-";
-
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Whether `page` lies in the frame area.
     pub(crate) fn is_frame(&self, page: PageNumber) -> bool {
         (self.frames.start()..self.frames.end()).contains(&page.address())
@@ -26,7 +20,7 @@ impl Engine {
     /// Serves a fault in memory of the engine, at which `thread` waits. The gate is held.
     pub(crate) fn serve_onlooker(&self, page: PageNumber, thread: Option<u32>) -> Served {
         let address = page.address();
-        if !self.is_frame(page) || thread.is_none_or(is_ours) {
+        if !self.is_frame(page) || thread.is_none_or(H::is_thread_of_engine) {
             // An answer would hide that a thread of ours read memory that is not there.
             self.fatal(format_args!("uswap: fault in memory of the engine at {address:#x}"));
         }
@@ -52,16 +46,5 @@ impl Engine {
         drop(core);
         self.wake(page, 1);
         Served::Done
-    }
-}
-
-/// Whether `thread` is one of the engine's. A number of another pid namespace may be the same as one of ours: then this is
-/// said to be so.
-fn is_ours(thread: u32) -> bool {
-    let path = CString::new(format!("/proc/self/task/{thread}/comm")).expect("a number has no null byte");
-    let mut name = [0; 16];
-    match proc::open(&path).and_then(|file| Ok(rustix::io::read(&file, &mut name)?)) {
-        Ok(len) => name[..len].starts_with(OURS),
-        Err(error) => error.kind() != ErrorKind::NotFound,
     }
 }

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use uswap_sys::ring::Ring;
+use uswap_system::System;
 
 use crate::store::{IoOutcome, PageIo, SLOT_BYTES, Store, StoreError};
 
@@ -75,16 +76,16 @@ impl PageBatch {
     ///
     /// # Panics
     /// When a slot appears twice.
-    pub fn read(&mut self, store: &dyn Store, ring: &mut Ring, pages: &mut [SlotPage]) {
-        self.transfer(pages, &mut |ios| store.read(ring, ios));
+    pub fn read<S: System>(&mut self, store: &dyn Store, ring: &mut Ring, pages: &mut [SlotPage]) {
+        S::call(|| self.transfer(pages, &mut |ios| store.read(ring, ios)));
     }
 
     /// Writes each page. Sorts `pages` by slot; afterwards each has its outcome.
     ///
     /// # Panics
     /// When a slot appears twice.
-    pub fn write(&mut self, store: &dyn Store, ring: &mut Ring, pages: &mut [SlotPage]) {
-        self.transfer(pages, &mut |ios| store.write(ring, ios));
+    pub fn write<S: System>(&mut self, store: &dyn Store, ring: &mut Ring, pages: &mut [SlotPage]) {
+        S::call(|| self.transfer(pages, &mut |ios| store.write(ring, ios)));
     }
 
     fn transfer(&mut self, pages: &mut [SlotPage], transfer: &mut dyn FnMut(&mut [PageIo])) {
@@ -160,6 +161,8 @@ fn is_worth_splitting(error: StoreError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use uswap_sys::linux::Linux;
+
     use super::*;
     use crate::store::faulty::{FaultKind, FaultPlan, FaultyStore};
     use crate::store::tests::{Pages, memory_store};
@@ -229,13 +232,13 @@ mod tests {
         let pairs = [(7, 4), (22, 5), (5, 2), (21, 1), (8, 9), (6, 3), (20, 0)];
         let mut pages = slot_pages(&mut memory, &pairs);
         let mut batch = PageBatch::with_capacity(16);
-        batch.write(&store, &mut ring(), &mut pages);
+        batch.write::<Linux>(&store, &mut ring(), &mut pages);
         assert_eq!(store.seen(), [(5, 3), (8, 1), (20, 2), (22, 1)]);
         assert!(pages.iter().all(|page| page.outcome() == IoOutcome::Done));
 
         let mut back = Pages::filled(20, 0);
         let mut pages = slot_pages(&mut back, &pairs);
-        batch.read(&store, &mut ring(), &mut pages);
+        batch.read::<Linux>(&store, &mut ring(), &mut pages);
         for page in &pages {
             assert_eq!(page.outcome(), IoOutcome::Done);
             assert!(pairs.contains(&(page.slot(), page.tag as usize)));
@@ -251,10 +254,10 @@ mod tests {
         let mut batch = PageBatch::with_capacity(7);
         let room = batch.ios.capacity();
         let mut pages = slot_pages(&mut memory, &pairs);
-        batch.write(&store, &mut ring(), &mut pages);
+        batch.write::<Linux>(&store, &mut ring(), &mut pages);
         let mut back = Pages::filled(100, 0);
         let mut pages = slot_pages(&mut back, &pairs);
-        batch.read(&store, &mut ring(), &mut pages);
+        batch.read::<Linux>(&store, &mut ring(), &mut pages);
         assert_eq!(batch.ios.capacity(), room, "it grew");
         for (i, page) in pages.iter().enumerate() {
             assert_eq!(page.outcome(), IoOutcome::Done);
@@ -268,7 +271,7 @@ mod tests {
         let mut memory = Pages::filled(1100, 1);
         let pairs: Vec<(u64, usize)> = (0..1100).map(|i| (1 + i as u64, i)).collect();
         let mut pages = slot_pages(&mut memory, &pairs);
-        PageBatch::with_capacity(4).write(&store, &mut ring(), &mut pages);
+        PageBatch::with_capacity(4).write::<Linux>(&store, &mut ring(), &mut pages);
         assert_eq!(store.seen(), [(1, 512), (513, 512), (1025, 76)]);
     }
 
@@ -280,7 +283,7 @@ mod tests {
             let pairs: Vec<(u64, usize)> = (10..16).chain(20..24).chain(38..43).map(|i| (i as u64, i)).collect();
             let mut pages = slot_pages(&mut memory, &pairs);
             let mut batch = PageBatch::with_capacity(capacity);
-            batch.write(&store, &mut ring(), &mut pages);
+            batch.write::<Linux>(&store, &mut ring(), &mut pages);
             for page in &pages {
                 let expected =
                     if store.bad.contains(&page.slot()) { IoOutcome::Failed(error) } else { IoOutcome::Done };
@@ -289,7 +292,7 @@ mod tests {
             // The good pages of the bad runs were written.
             let mut back = Pages::filled(60, 0);
             let mut pages = slot_pages(&mut back, &pairs);
-            batch.read(&store.store, &mut ring(), &mut pages);
+            batch.read::<Linux>(&store.store, &mut ring(), &mut pages);
             for page in &pages {
                 let expected = if store.bad.contains(&page.slot()) { 0 } else { page.tag as u8 + 1 };
                 assert!(back.is(page.tag as usize, expected));
@@ -303,7 +306,7 @@ mod tests {
         let mut memory = Pages::filled(8, 1);
         let pairs: Vec<(u64, usize)> = (0..8).map(|i| (10 + i as u64, i)).collect();
         let mut pages = slot_pages(&mut memory, &pairs);
-        PageBatch::with_capacity(4).write(&store, &mut ring(), &mut pages);
+        PageBatch::with_capacity(4).write::<Linux>(&store, &mut ring(), &mut pages);
         assert_eq!(store.seen(), [(10, 8)]);
         let failed = IoOutcome::Failed(StoreError::NoSpace);
         assert!(pages.iter().all(|page| page.outcome() == failed));
@@ -316,7 +319,7 @@ mod tests {
             let mut memory = Pages::filled(8, 1);
             let pairs: Vec<(u64, usize)> = (0..8).map(|i| (10 + i as u64 * 3, i)).collect();
             let mut pages = slot_pages(&mut memory, &pairs);
-            PageBatch::with_capacity(4).read(&store, &mut ring(), &mut pages);
+            PageBatch::with_capacity(4).read::<Linux>(&store, &mut ring(), &mut pages);
             assert!(pages.iter().all(|page| matches!(page.outcome(), IoOutcome::Failed(_))));
         }
     }
@@ -327,10 +330,10 @@ mod tests {
         let mut memory = Pages::filled(2, 1);
         let mut pages = slot_pages(&mut memory, &[(3, 0), (4, 1)]);
         let mut batch = PageBatch::with_capacity(4);
-        batch.write(&store, &mut ring(), &mut pages);
-        batch.write(&store, &mut ring(), &mut pages);
+        batch.write::<Linux>(&store, &mut ring(), &mut pages);
+        batch.write::<Linux>(&store, &mut ring(), &mut pages);
         assert!(pages.iter().all(|page| page.outcome() == IoOutcome::Done));
-        batch.write(&store, &mut ring(), &mut []);
+        batch.write::<Linux>(&store, &mut ring(), &mut []);
     }
 
     #[test]
@@ -338,6 +341,6 @@ mod tests {
     fn a_slot_twice_in_a_batch_stops_us() {
         let mut memory = Pages::filled(2, 1);
         let mut pages = slot_pages(&mut memory, &[(3, 0), (3, 1)]);
-        PageBatch::with_capacity(4).read(&memory_store(10), &mut ring(), &mut pages);
+        PageBatch::with_capacity(4).read::<Linux>(&memory_store(10), &mut ring(), &mut pages);
     }
 }

@@ -5,15 +5,11 @@
 //! read it. It stays as it is for as long as nothing is written to that frame: a program that does either gets no content
 //! into frames that have been in use. They are given back, and the page lives on until the last reader is done.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use uswap_sys::linux::Linux;
 
-static USED: AtomicBool = AtomicBool::new(false);
+use crate::host::Host;
 
 /// The program is about to give pages of its memory to a pipe or a socket.
 pub fn note() {
-    USED.store(true, Release);
-}
-
-pub(crate) fn are_used() -> bool {
-    USED.load(Acquire)
+    Linux::notices().page_references.note();
 }

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
-use uswap_sys::futex::{Waited, Word};
-use uswap_sys::report;
+use uswap_sys::linux::Linux;
 use uswap_sys::rusage::peak_rss_bytes;
 use uswap_sys::thread::ThreadLife;
+use uswap_system::Waited;
+use uswap_system::sync::Word;
 
 use crate::fork::ForkPost;
-use crate::monitor::ENGINE;
+use crate::host::Host;
 
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
 /// ones fill 8 MiB.
@@ -18,9 +19,9 @@ const JOIN_AFTER: [Duration; 3] = [Duration::from_millis(2), Duration::from_mill
 const JOIN_ABOVE: u64 = 12 << 20;
 
 /// What threads of the program and the monitor say to each other.
-pub struct Post {
+pub struct Post<H> {
     /// Counts what was posted; the monitor sleeps on it.
-    pub wake: Word,
+    pub wake: Word<H>,
     /// The monitor has ended, or never ran: nobody answers.
     pub inert: AtomicBool,
     /// The monitor's thread.
@@ -30,12 +31,12 @@ pub struct Post {
     /// See `index`.
     pub generation: AtomicU32,
     /// Forks.
-    pub fork: ForkPost,
+    pub fork: ForkPost<H>,
 }
 
-impl Post {
+impl<H: Host> Post<H> {
     /// Nothing posted.
-    pub const fn new() -> Post {
+    pub const fn new() -> Post<H> {
         Post {
             wake: Word::new(0),
             inert: AtomicBool::new(false),
@@ -56,14 +57,16 @@ impl Post {
     /// swapped that is the end of the process.
     pub(crate) fn is_deserted(&self) -> bool {
         if !self.inert.load(Acquire) && self.monitor.has_ended() && !self.inert.load(Acquire) {
-            if !ENGINE.load(Acquire).is_null() {
-                report::end(format_args!("its memory is partly swapped out, and the agent's thread has been ended"));
+            if H::notices().has_engine() {
+                H::end(format_args!("its memory is partly swapped out, and the agent's thread has been ended"));
             }
             self.inert.store(true, Release);
         }
         self.inert.load(Acquire)
     }
+}
 
+impl Post<Linux> {
     /// Monitor, before it joins: most programs that a script runs have ended by then.
     pub(crate) fn linger(&self) {
         for pause in JOIN_AFTER {
@@ -78,7 +81,7 @@ impl Post {
     }
 }
 
-impl Default for Post {
+impl<H: Host> Default for Post<H> {
     fn default() -> Self {
         Self::new()
     }

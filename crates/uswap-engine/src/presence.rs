@@ -33,12 +33,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::fault::Vanished;
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
-use uswap_sys::pagemap::PopulatedRange;
 use uswap_sys::report::Reason;
-use uswap_sys::uffd::{Holes, Progress, Stop, Wake};
+use uswap_system::faults::{Holes, Progress, Stop, Wake};
+use uswap_system::looks::{PopulatedRange, Residency};
 
 use crate::engine::{BLOCK_BYTES, Engine};
 use crate::group::Counter;
+use crate::host::Host;
 
 /// What became of a page that the books call resident.
 pub(crate) enum Presence {
@@ -58,7 +59,7 @@ fn mask_of(start: usize, ranges: &[PopulatedRange], is_meant: impl Fn(&Populated
     })
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Whether `page` is populated. Where that cannot be known it is said to be.
     pub(crate) fn is_populated(&self, page: PageNumber) -> bool {
         !self.pagemap.is_exact() || self.is_seen(page)
@@ -175,7 +176,7 @@ impl Engine {
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
             page.address(),
-            rustix::process::getpid().as_raw_nonzero()
+            H::process_id()
         ));
         self.poison(page);
     }

@@ -495,10 +495,16 @@ impl Client {
             _ => Err(HelloError::NoAnswer),
         }
     }
+}
 
-    /// Has the supervisor hold a reference to a userfaultfd of this process until it ends.
-    pub fn keep_uffd(&self, uffd: BorrowedFd<'_>) -> io::Result<()> {
-        send(&self.socket, &Message::KeepUffd, &[uffd])
+/// Has the supervisor at the other end of `socket` hold a reference to a userfaultfd of this process until it ends.
+pub fn keep_uffd(socket: BorrowedFd<'_>, uffd: BorrowedFd<'_>) -> io::Result<()> {
+    send(socket, &Message::KeepUffd, &[uffd])
+}
+
+impl From<Client> for OwnedFd {
+    fn from(client: Client) -> OwnedFd {
+        client.socket
     }
 }
 
@@ -588,7 +594,7 @@ mod tests {
             panic!("no hello");
         };
         assert!(token.matches(&TOKEN) && pid == std::process::id());
-        client.keep_uffd(fds[0]).unwrap();
+        keep_uffd(client.as_fd(), fds[0]).unwrap();
         drop(client);
         let Ok(Received::Message(Message::KeepUffd, mut kept)) = receive(&server) else { panic!("nothing to keep") };
         assert!(kept.next().is_some() && kept.next().is_none());

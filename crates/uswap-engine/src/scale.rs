@@ -4,11 +4,13 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use uswap_sys::rss::{StatM, own_rss, own_share_of_shmem};
+use uswap_system::looks::Footprint;
 
 use crate::common_pages::{Around, CommonPages, Shared};
-use crate::engine::{Ancestor, Engine};
+use crate::engine::Engine;
+use crate::fork_copy::Ancestor;
 use crate::group::{Group, ProcessSlot};
+use crate::host::Host;
 
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
@@ -20,8 +22,8 @@ const SPURT_LASTS: Duration = Duration::from_millis(10);
 const SPURT_PAGES: u64 = 64;
 
 /// Measures this process.
-pub(crate) struct Scale {
-    statm: StatM,
+pub(crate) struct Scale<H: Host> {
+    statm: H::Footprint,
     file_pages: u64,
     /// What the kernel has swapped out by itself: not resident, and so not counted against the budget.
     kernel_swapped: u64,
@@ -29,24 +31,24 @@ pub(crate) struct Scale {
     common: CommonPages,
 }
 
-impl Scale {
+impl<H: Host> Scale<H> {
     /// Measures for the first time.
-    pub fn new() -> io::Result<Scale> {
+    pub fn new() -> io::Result<Scale<H>> {
         let mut scale = Scale {
-            statm: StatM::open_self()?,
+            statm: H::Footprint::open()?,
             file_pages: 0,
             kernel_swapped: 0,
-            looked: Instant::now(),
-            common: CommonPages::new(),
+            looked: H::now(),
+            common: CommonPages::new(H::now()),
         };
         scale.look_slowly()?;
         Ok(scale)
     }
 
     fn look_slowly(&mut self) -> io::Result<()> {
-        let rss = own_rss()?;
+        let rss = H::Footprint::by_kind()?;
         (self.file_pages, self.kernel_swapped) = (rss.file_pages, rss.swap_pages);
-        self.looked = Instant::now();
+        self.looked = H::now();
         Ok(())
     }
 
@@ -56,15 +58,15 @@ impl Scale {
     }
 
     /// Pages that count against the budget; published in `slot`.
-    pub fn weigh(&mut self, group: &Group, slot: &ProcessSlot, engine: Option<&Engine>, processes: u64) -> u64 {
-        if self.looked.elapsed() > SLOW_LOOK {
+    pub fn weigh(&mut self, group: &Group, slot: &ProcessSlot, engine: Option<&Engine<H>>, processes: u64) -> u64 {
+        if H::since(self.looked) > SLOW_LOOK {
             let _ = self.look_slowly();
         }
         let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
         let anon = resident.saturating_sub(shared);
         let shmem = shared.saturating_sub(self.file_pages);
         // As it is at this moment: what the pool has grown since must not pass for the program's.
-        let pool = engine.map_or(0, Engine::pool_pages);
+        let pool = engine.map_or(0, Engine::<H>::pool_pages);
         let ancestors = engine.map_or(&[][..], |engine| &engine.ancestors);
         let resident = shmem.saturating_sub(pool);
         let grown = if ancestors.is_empty() { self.common.grown(resident) } else { 0 };
@@ -72,7 +74,7 @@ impl Scale {
             group.shared_memory_grows(grown);
         }
         let around = Around { processes, growth: group.shared_growth() };
-        let of_others = self.common.of_others(shmem, pool, around, || look_at_shared(ancestors));
+        let of_others = self.common.of_others::<H>(shmem, pool, around, || look_at_shared::<H>(ancestors));
         let shmem = shmem - of_others;
         let beside = shmem.saturating_sub(pool);
         // What is left of the views of its ancestors' pools is uswap's.
@@ -93,11 +95,11 @@ impl Scale {
 }
 
 /// What the process has of shared memory, without what it has looked at of its ancestors' pools, which it does not need.
-fn look_at_shared(ancestors: &[Ancestor]) -> io::Result<Shared> {
+fn look_at_shared<H: Host>(ancestors: &[Ancestor]) -> io::Result<Shared> {
     for ancestor in ancestors {
         ancestor.pool.drop_resident()?;
     }
-    Ok(Shared { resident: own_rss()?.shmem_pages, share: own_share_of_shmem()? })
+    Ok(Shared { resident: H::Footprint::by_kind()?.shmem_pages, share: H::Footprint::share_of_shmem()? })
 }
 
 /// How fast the program fills memory that is not adopted yet, where nothing makes it wait.

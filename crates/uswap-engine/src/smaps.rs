@@ -1,8 +1,10 @@
 //! /proc/self/smaps: what the kernel remembers of the program's madvise.
 
-use std::io::{self, Read};
+use std::io;
 
 use uswap_core::PageRange;
+use uswap_system::System;
+use uswap_system::looks::Mappings;
 
 /// A mapping about which the program has said something that matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +21,9 @@ pub(crate) struct Mapping {
 }
 
 /// Reads it. Slow: the kernel looks at every page.
-pub(crate) fn mappings() -> io::Result<Vec<Mapping>> {
+pub(crate) fn mappings<S: System>() -> io::Result<Vec<Mapping>> {
     let mut text = Vec::new();
-    std::fs::File::from(uswap_sys::proc::open(c"/proc/thread-self/smaps")?).read_to_end(&mut text)?;
+    S::Mappings::read_smaps(&mut text)?;
     Ok(parse(&text))
 }
 

@@ -11,12 +11,13 @@ use std::time::Instant;
 
 use uswap_core::fault::MAX_WINDOW;
 use uswap_core::{FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE};
-use uswap_sys::uffd::{Stop, Wake};
+use uswap_system::faults::{Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::{Engine, Worker};
 use crate::group::{Counter, LatencyKind};
 use crate::handler::{Served, pause};
+use crate::host::Host;
 use crate::page_io::SlotPage;
 use crate::store::IoOutcome;
 
@@ -51,14 +52,14 @@ impl Load {
     }
 
     /// Where the content of page `index` is put.
-    fn landing(&self, index: usize, engine: &Engine, worker: &Worker) -> *mut u8 {
+    fn landing<H: Host>(&self, index: usize, engine: &Engine<H>, worker: &Worker) -> *mut u8 {
         match self.plan.pages()[index].landing {
             Landing::Frame(frame) => engine.frame_address(frame) as *mut u8,
             Landing::Buffer => worker.buffer_page(self.buffer + index),
         }
     }
 
-    fn landing_page<'a>(&self, index: usize, engine: &Engine, worker: &Worker) -> &'a mut [u8; PAGE_SIZE] {
+    fn landing_page<'a, H: Host>(&self, index: usize, engine: &Engine<H>, worker: &Worker) -> &'a mut [u8; PAGE_SIZE] {
         // SAFETY: a frame that the books gave to this load is populated and this thread's alone until the load ends; a
         // buffer page is the worker's own, and lives as long as it. Either is one whole page, and each caller is done
         // with it before the next one asks.
@@ -70,7 +71,7 @@ impl Load {
     }
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Carries `plan` out.
     pub(crate) fn swap_in(&self, plan: LoadPlan, since: Instant, worker: &mut Worker) -> Served {
         let mut load = [Load::after(&[], plan)];
@@ -104,7 +105,7 @@ impl Engine {
     fn note_cost(&self, from_area: bool, since: Instant) {
         let cost = &self.fault_cost[usize::from(from_area)];
         let mean = cost.load(Relaxed);
-        let taken = (since.elapsed().as_nanos() as u64).min(mean * 8);
+        let taken = (H::since(since).as_nanos() as u64).min(mean * 8);
         // Two handlers may do this at a time; then one of them counts.
         cost.store(mean - mean / 64 + taken / 64, Relaxed);
     }
@@ -177,7 +178,7 @@ impl Engine {
                 drop(core);
                 if !pages.is_empty() {
                     self.count(Counter::AreaPagesRead, pages.len() as u64);
-                    worker.batch.read(&*area.store, &mut worker.ring, &mut pages);
+                    worker.batch.read::<H>(&*area.store, &mut worker.ring, &mut pages);
                 }
                 for read in pages.drain(..) {
                     let load = &mut loads[read.tag as usize / MAX_WINDOW];
@@ -190,7 +191,7 @@ impl Engine {
                 return;
             }
             if attempt > 0 {
-                pause();
+                pause::<H>();
             }
         }
     }
@@ -348,7 +349,7 @@ impl Engine {
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} is lost: its copy cannot be read back; an access raises SIGBUS",
             load.page.address(),
-            rustix::process::getpid().as_raw_nonzero()
+            H::process_id()
         ));
         self.poison(load.page);
     }

@@ -11,6 +11,7 @@ use uswap_core::fault::MAX_WINDOW;
 use uswap_core::{AreaId, Emptying, PAGE_SIZE, Survey};
 
 use crate::engine::{Engine, Worker};
+use crate::host::Host;
 use crate::swapin::Load;
 
 /// How far this process is with what was announced last.
@@ -41,7 +42,7 @@ pub(crate) enum Emptied {
     All,
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Brings some of what is on leaving areas in.
     pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
         let slot = self.member.slot();

@@ -9,21 +9,22 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rustix::mm::MprotectFlags;
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, PageState, StoreJob, StoreResult, Stored,
     WritebackJob,
 };
-use uswap_sys::uffd::{Holes, Stop, Wake};
-use uswap_sys::{heap, private_memory};
+use uswap_sys::private_memory;
+use uswap_system::faults::{Holes, Stop, Wake};
+use uswap_system::looks::Residency;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::control_blocks;
 use crate::engine::{BATCH, BLOCK_BYTES, Engine, Worker};
 use crate::giving_way::Asking;
 use crate::group::{Compressor, Counter};
 use crate::handler::PendingFault;
+use crate::host::Host;
+use crate::ledger::heirs_hold;
 use crate::page_io::SlotPage;
 use crate::store::IoOutcome;
 
@@ -86,7 +87,7 @@ impl Round {
     }
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Before a thread's fault takes more memory: past the limit, the thread waits until some is stored.
     ///
     /// For the writer those that were read together wait no longer than one.
@@ -96,7 +97,7 @@ impl Engine {
         }
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
-        let (mut asking, begun) = (Asking::default(), Instant::now());
+        let (mut asking, begun) = (Asking::<H>::new(), H::now());
         while self.is_over_limit() {
             // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
             if self.uffd.is_changing() {
@@ -113,9 +114,9 @@ impl Engine {
             if waits < STALL_WAITS {
                 waits += 1;
                 self.post.ring();
-                crate::handler::pause();
+                crate::handler::pause::<H>();
             } else if self.has_writer_to_wait_for(fault.since) {
-                std::thread::sleep(WRITER_LOOK);
+                H::sleep(WRITER_LOOK);
             } else {
                 return;
             }
@@ -130,7 +131,7 @@ impl Engine {
     /// Whether a fault that was read at `since` goes on waiting, for a write. Not while an event or a fork needs the handler.
     fn has_writer_to_wait_for(&self, since: Instant) -> bool {
         self.writer.is_getting_on()
-            && since.elapsed() < WRITER_AWAITED
+            && H::since(since) < WRITER_AWAITED
             && !self.uffd.is_changing()
             && !self.post.fork.is_requested()
     }
@@ -164,18 +165,18 @@ impl Engine {
     }
 
     pub(crate) fn is_hopeless(&self) -> bool {
-        (self.started.elapsed().as_millis() as u64) < self.meter.hopeless_until_ms.load(Relaxed)
+        (H::since(self.started).as_millis() as u64) < self.meter.hopeless_until_ms.load(Relaxed)
     }
 
     fn wait_for_nothing(&self) {
-        let until = self.started.elapsed().as_millis() as u64 + HOPELESS_MS;
+        let until = H::since(self.started).as_millis() as u64 + HOPELESS_MS;
         self.meter.hopeless_until_ms.store(until, Relaxed);
     }
 
     /// Lists of the books that grow by doubling may want more at once than is set aside, so they grow before they must, and
     /// where that is refused nothing leaves the program.
     fn books_have_room(&self) -> bool {
-        heap::may_fail(|| self.core().make_room())
+        H::may_fail(|| self.core().make_room())
     }
 
     /// Nothing could be stored: the pool's address space and all areas are full, or fail. Says so once; for a while
@@ -187,10 +188,8 @@ impl Engine {
         }
         self.count(Counter::NoSpace, 1);
         if !self.said_full.swap(true, Relaxed) {
-            self.member.alarm(format_args!(
-                "uswap: swap space is full; process {} goes beyond its budget",
-                std::process::id()
-            ));
+            self.member
+                .alarm(format_args!("uswap: swap space is full; process {} goes beyond its budget", H::process_id()));
         }
     }
 
@@ -279,7 +278,7 @@ impl Engine {
             outcome.refused = mask;
             return (outcome, busy);
         }
-        let kept = kept | control_blocks::kept(first, BLOCK_PAGES);
+        let kept = kept | H::notices().control_blocks.kept(first, BLOCK_PAGES);
         let (mask, gaps) = (mask & !kept, gaps & !kept);
         // Pages that a call ran over, moved or found missing.
         let mut passed = 0u16;
@@ -354,19 +353,13 @@ impl Engine {
     /// only the others' protection is.
     fn let_frames_execute(&self, block: FrameBlock, may_execute: bool) -> bool {
         let start = self.frame_address(block.frame(0));
-        let protection = match may_execute {
-            true => MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC,
-            false => MprotectFlags::READ | MprotectFlags::WRITE,
-        };
-        // SAFETY: the frames are the engine's own, `frame_address` has checked that they lie in its mapping, and they stay
-        // readable and writable.
-        unsafe { rustix::mm::mprotect(start as *mut _, BLOCK_BYTES, protection) }.is_ok()
+        H::let_execute(start, BLOCK_BYTES, may_execute)
     }
 
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an
     /// unread event may stand in the way, and then the thread is woken to fault again.
     pub(crate) fn serve_wanted(&self, page: PageNumber, worker: &mut Worker) {
-        if self.serve(&PendingFault::wanted(page), worker) != crate::handler::Served::Done {
+        if self.serve(&PendingFault::wanted::<H>(page), worker) != crate::handler::Served::Done {
             self.wake(page, 1);
         }
     }
@@ -554,7 +547,7 @@ impl Engine {
     /// Writes pages to slots of `area`; slots of failed pages are given back.
     fn write(&self, area: AreaId, pages: &mut [SlotPage], worker: &mut Worker) {
         let area = self.areas.get(area);
-        worker.batch.write(&*area.store, &mut worker.ring, pages);
+        worker.batch.write::<H>(&*area.store, &mut worker.ring, pages);
         let mut failure = None;
         for page in pages.iter() {
             match page.outcome() {
@@ -567,8 +560,8 @@ impl Engine {
             }
         }
         match failure {
-            Some(error) => area.write_failed(error, &self.member),
-            None => area.write_succeeded(),
+            Some(error) => area.write_failed::<H>(error, &self.member),
+            None => area.write_succeeded::<H>(),
         }
     }
 
@@ -594,7 +587,7 @@ impl Engine {
             let heirs = self.heirs.lock();
             let mut core = self.core();
             while count < BATCH {
-                let Some(job) = core.next_writeback(|entry| Self::heirs_hold(&heirs, entry)) else { break };
+                let Some(job) = core.next_writeback(|entry| heirs_hold(&heirs, entry)) else { break };
                 jobs[count] = Some(job);
                 count += 1;
             }

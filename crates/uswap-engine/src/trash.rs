@@ -3,19 +3,18 @@
 //! Dropping them in the frame area would be an event, and wait for who reads it. So they are moved to a range of a userfaultfd
 //! without events, and dropped there.
 
-#![allow(unsafe_code)]
-
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
-use uswap_sys::private_memory;
-use uswap_sys::uffd::{Holes, Stop, Wake, make_exclusive};
+use uswap_system::faults::{Faults, Holes, Stop, Wake};
+use uswap_system::looks::Residency;
 
 use crate::engine::{BLOCK_BYTES, Engine, TRASH_BLOCKS, Trash};
+use crate::host::Host;
 
 /// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
 /// it within that time.
 const TRIES: u32 = 500;
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
     pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
         let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
@@ -51,7 +50,7 @@ impl Engine {
     }
 
     /// Whether all of a block has left.
-    fn move_to_trash(&self, trash: &Trash, target: usize, block: FrameBlock) -> bool {
+    fn move_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock) -> bool {
         let source = self.frame_address(block.frame(0));
         let mut unlocked = false;
         for _ in 0..TRIES {
@@ -63,11 +62,11 @@ impl Engine {
                     if progress.stop == Some(Stop::Busy) {
                         self.make_frame_exclusive(source + progress.bytes);
                     }
-                    crate::handler::pause();
+                    crate::handler::pause::<H>();
                 }
                 // The program has just locked all that is mapped: one of the two ranges is locked, the other is not.
                 Some(Stop::Invalid) if !unlocked => {
-                    private_memory::unlock_all();
+                    H::unlock_all();
                     unlocked = true;
                 }
                 Some(stop) => self.fatal(format_args!("uswap: a free frame cannot be given back: {stop:?}")),
@@ -79,13 +78,13 @@ impl Engine {
     /// A frame that the kernel has brought back while it was still writing it out counts as shared until it is written to.
     fn make_frame_exclusive(&self, address: usize) {
         if self.pagemap.is_exact() && self.is_populated(PageNumber::containing(address)) {
-            // SAFETY: a free frame of a block that this thread has taken: mapped, writable, populated, and nobody moves it.
-            unsafe { make_exclusive(address) };
+            // A free frame of a block that this thread has taken: nobody moves it.
+            H::make_exclusive(address);
         }
     }
 
     /// Which frames of `mask` stay, when each is tried once.
-    fn move_singly_to_trash(&self, trash: &Trash, target: usize, block: FrameBlock, mask: u16) -> u16 {
+    fn move_singly_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock, mask: u16) -> u16 {
         let mut left = mask;
         for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
             let (source, target) = (self.frame_address(block.frame(index)), target + index * PAGE_SIZE);

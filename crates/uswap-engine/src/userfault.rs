@@ -3,17 +3,17 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-use uswap_sys::uffd::{Holes, Progress, Stop, Uffd, Wake};
+use uswap_system::faults::{Faults, Holes, Progress, Stop, Wake};
 
 /// A userfaultfd with events.
-pub(crate) struct Userfault {
-    uffd: Uffd,
+pub(crate) struct Userfault<F> {
+    uffd: F,
     /// Changes only while the gate is shut.
     holds_events: AtomicBool,
 }
 
-impl Userfault {
-    pub fn new(uffd: Uffd) -> Userfault {
+impl<F: Faults> Userfault<F> {
+    pub fn new(uffd: F) -> Userfault<F> {
         Userfault { uffd, holds_events: AtomicBool::new(false) }
     }
 
@@ -27,7 +27,7 @@ impl Userfault {
         self.holds_events.load(Acquire)
     }
 
-    fn unless_held(&self, fill: impl FnOnce(&Uffd) -> Progress) -> Progress {
+    fn unless_held(&self, fill: impl FnOnce(&F) -> Progress) -> Progress {
         if self.holds_events() { Progress { bytes: 0, stop: Some(Stop::TryLater) } } else { fill(&self.uffd) }
     }
 
@@ -58,10 +58,10 @@ impl Userfault {
     }
 }
 
-impl Deref for Userfault {
-    type Target = Uffd;
+impl<F> Deref for Userfault<F> {
+    type Target = F;
 
-    fn deref(&self) -> &Uffd {
+    fn deref(&self) -> &F {
         &self.uffd
     }
 }

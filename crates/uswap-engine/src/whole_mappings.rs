@@ -6,50 +6,65 @@
 //! and tries again.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use uswap_sys::futex::Word;
+use uswap_sys::linux::Linux;
+use uswap_system::sync::Word;
 
-use crate::monitor::ENGINE;
+use crate::host::Host;
 use crate::post::Post;
 
 /// A refusal of the program's own making takes so long at most.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Counts those who asked.
-static ASKED: Word = Word::new(0);
-/// Those who have been served.
-static DONE: Word = Word::new(0);
+/// Those whose mremap was refused.
+pub struct Requests<H> {
+    /// Counts those who asked.
+    asked: Word<H>,
+    /// Those who have been served.
+    done: Word<H>,
+}
 
 /// Program thread: an mremap was refused. Waits until adopted memory does not end within a mapping; whether it is worth
 /// another try.
-pub fn wait(post: &Post) -> bool {
-    if ENGINE.load(Acquire).is_null() {
-        return false;
+pub fn wait(post: &Post<Linux>) -> bool {
+    Linux::notices().whole_mappings.ask(post)
+}
+
+impl<H: Host> Requests<H> {
+    pub(crate) const fn new() -> Requests<H> {
+        Requests { asked: Word::new(0), done: Word::new(0) }
     }
-    let mine = ASKED.atomic().fetch_add(1, AcqRel).wrapping_add(1);
-    let begun = Instant::now();
-    post.ring();
-    loop {
-        let done = DONE.load();
-        if done.wrapping_sub(mine) as i32 >= 0 {
-            return true;
-        }
-        let Some(left) = PATIENCE.checked_sub(begun.elapsed()) else { return false };
-        if post.inert.load(Acquire) {
+
+    /// Program thread: as [`wait`].
+    pub fn ask(&self, post: &Post<H>) -> bool {
+        if !H::notices().has_engine() {
             return false;
         }
-        let _ = DONE.wait(done, Some(left));
+        let mine = self.asked.atomic().fetch_add(1, AcqRel).wrapping_add(1);
+        let begun = H::now();
+        post.ring();
+        loop {
+            let done = self.done.load();
+            if done.wrapping_sub(mine) as i32 >= 0 {
+                return true;
+            }
+            let Some(left) = PATIENCE.checked_sub(H::since(begun)) else { return false };
+            if post.inert.load(Acquire) {
+                return false;
+            }
+            let _ = self.done.wait(done, Some(left));
+        }
     }
-}
 
-/// Monitor: whether anybody waits, and what [`done`] is to be told then.
-pub(crate) fn asked() -> Option<u32> {
-    let asked = ASKED.load();
-    (asked != DONE.load()).then_some(asked)
-}
+    /// Monitor: whether anybody waits, and what [`done`](Self::done) is to be told then.
+    pub(crate) fn asked(&self) -> Option<u32> {
+        let asked = self.asked.load();
+        (asked != self.done.load()).then_some(asked)
+    }
 
-/// Monitor: those who had asked can go on.
-pub(crate) fn done(asked: u32) {
-    DONE.store_and_wake(asked);
+    /// Monitor: those who had asked can go on.
+    pub(crate) fn done(&self, asked: u32) {
+        self.done.store_and_wake(asked);
+    }
 }

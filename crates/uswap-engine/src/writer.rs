@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use uswap_sys::futex::Word;
-use uswap_sys::thread;
+use uswap_sys::call::descriptors_are_scarce;
+use uswap_system::sync::Word;
 
-use crate::assist::descriptors_are_scarce;
 use crate::engine::{Engine, Entry, Worker};
+use crate::host::Host;
 
 /// A write that takes longer is not waited for: the device may hang.
 const SLOW_WRITE: Duration = Duration::from_millis(100);
@@ -19,11 +19,11 @@ const SLOW_WRITE: Duration = Duration::from_millis(100);
 const IN_VAIN: Duration = Duration::from_millis(20);
 
 /// A call for the writer.
-pub(crate) struct Writer {
+pub(crate) struct Writer<H> {
     /// There is such a thread.
     present: AtomicBool,
     /// Counts calls; the thread sleeps on it.
-    calls: Word,
+    calls: Word<H>,
     /// It was called, and has not come to an end.
     at_work: AtomicBool,
     /// Pages that it has stored or given back.
@@ -46,8 +46,8 @@ pub(crate) enum Progress {
     None,
 }
 
-impl Writer {
-    pub fn new() -> Writer {
+impl<H: Host> Writer<H> {
+    pub fn new() -> Writer<H> {
         Writer {
             present: AtomicBool::new(false),
             calls: Word::new(0),
@@ -55,7 +55,7 @@ impl Writer {
             pages: AtomicU64::new(0),
             begun_ms: AtomicU64::new(0),
             in_vain_until_ms: AtomicU64::new(0),
-            made: Instant::now(),
+            made: H::now(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Writer {
     }
 
     fn now_ms(&self) -> u64 {
-        self.made.elapsed().as_millis() as u64
+        H::since(self.made).as_millis() as u64
     }
 
     fn begins(&self) {
@@ -117,24 +117,33 @@ pub(crate) fn is_affordable() -> bool {
     !descriptors_are_scarce()
 }
 
-impl Engine {
+impl<H: Host> Engine<H> {
     /// The life of the writer.
-    pub(crate) fn write_when_called(&'static self, mut worker: Worker) -> ! {
-        thread::prefer();
-        self.writer.present.store(true, Relaxed);
-        self.handlers_ready.fetch_add(1, AcqRel);
+    pub fn write_when_called(&self, mut worker: Worker) -> ! {
+        self.writer_begins();
         loop {
-            let calls = self.writer.calls.load();
-            while let Entry::Running(_guard) = self.enter() {
-                self.areas.release_empty_clusters(&self.core, &self.member);
-                if !self.write_a_little(&mut worker) {
-                    break;
-                }
-            }
-            // In this order: a call from here on is heard below.
-            self.writer.at_work.store(false, Release);
-            let _ = self.writer.calls.wait(calls, None);
+            self.writer_turn(&mut worker);
         }
+    }
+
+    /// The writer has begun.
+    pub fn writer_begins(&self) {
+        self.writer.present.store(true, Relaxed);
+        self.thread_begins();
+    }
+
+    /// Writes what there is to be written, and waits for a call.
+    pub fn writer_turn(&self, worker: &mut Worker) {
+        let calls = self.writer.calls.load();
+        while let Entry::Running(_guard) = self.enter() {
+            self.areas.release_empty_clusters(&self.core, &self.member);
+            if !self.write_a_little(worker) {
+                break;
+            }
+        }
+        // In this order: a call from here on is heard below.
+        self.writer.at_work.store(false, Release);
+        let _ = self.writer.calls.wait(calls, None);
     }
 
     /// One round of reclaim; whether there may be more to do.
@@ -155,11 +164,13 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use uswap_sys::linux::Linux;
+
     use super::*;
 
     #[test]
     fn progress_is_told_once_and_then_awaited_until_the_end() {
-        let (writer, mut seen) = (Writer::new(), 0);
+        let (writer, mut seen) = (Writer::<Linux>::new(), 0);
         assert_eq!(writer.progress(&mut seen), Progress::None);
         writer.call();
         assert_eq!(writer.progress(&mut seen), Progress::Awaited);
@@ -171,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_write_that_takes_long_is_not_waited_for() {
-        let mut writer = Writer::new();
+        let mut writer = Writer::<Linux>::new();
         assert!(!writer.is_getting_on(), "it has not been called");
         writer.call();
         assert!(writer.is_getting_on());
@@ -185,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_was_in_vain_is_not_tried_again_at_once() {
-        let mut writer = Writer::new();
+        let mut writer = Writer::<Linux>::new();
         writer.was_in_vain();
         writer.call_unless_in_vain();
         assert_eq!(writer.calls.load(), 0);
@@ -196,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_call_while_it_is_at_work_is_none() {
-        let writer = Writer::new();
+        let writer = Writer::<Linux>::new();
         writer.call();
         writer.call();
         assert_eq!(writer.calls.load(), 1);

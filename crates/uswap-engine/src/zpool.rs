@@ -250,6 +250,14 @@ impl Zpool {
         ForeignPool { region: self.region }
     }
 
+    /// What [`into_foreign`](Self::into_foreign) gives the child, while this pool goes on.
+    ///
+    /// # Errors
+    /// There are no addresses for it.
+    pub(crate) fn foreign(&self) -> io::Result<ForeignPool> {
+        Ok(ForeignPool { region: self.region.map_again()? })
+    }
+
     fn slab(&self, index: u32) -> &Slab {
         &self.chunks[index as usize / CHUNK_SLABS][index as usize % CHUNK_SLABS]
     }

@@ -14,6 +14,7 @@
 //!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
+//! - [`linux`]: all of it as the engine asks for it ([`uswap_system`]); [`call`]: what handlers hear beside messages;
 //! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open; [`test_hook`]: failures on purpose;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
@@ -24,6 +25,7 @@ compile_error!("uswap-sys knows Linux on x86_64 only");
 
 #[cfg(feature = "launch")]
 pub mod anchor;
+pub mod call;
 pub mod elf;
 #[cfg(feature = "launch")]
 pub mod file_lease;
@@ -34,6 +36,7 @@ pub mod interrupt;
 pub mod last_thread;
 #[cfg(feature = "launch")]
 pub mod launch;
+pub mod linux;
 pub mod maps;
 pub mod pagemap;
 pub mod placement;
@@ -52,9 +55,8 @@ mod unwinder;
 pub mod valgrind;
 
 pub use private_memory::AlignedBuffer;
-
 /// Bytes of a page: what the program sees fault.
-pub const PAGE_SIZE: usize = 4096;
+pub use uswap_system::PAGE_SIZE;
 
 /// The crate's own tests run on the agent's heap, raw threads included.
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
+pub use uswap_system::looks::Vma;
+
 /// Whose mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapsOf {
@@ -17,57 +19,6 @@ pub enum MapsOf {
     SelfProcess,
     /// Another process's.
     Pid(u32),
-}
-
-/// One mapping. Neighbouring mappings merge, so never reason by mapping about who owns an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vma<'a> {
-    /// First byte.
-    pub start: usize,
-    /// One past the last byte.
-    pub end: usize,
-    /// May be read.
-    pub read: bool,
-    /// May be written.
-    pub write: bool,
-    /// May be executed.
-    pub exec: bool,
-    /// MAP_SHARED.
-    pub shared: bool,
-    /// Offset in the file.
-    pub offset: u64,
-    /// Inode of the file, 0 without one.
-    pub inode: u64,
-    /// Path, or a name in brackets, or nothing.
-    pub name: &'a [u8],
-}
-
-impl Vma<'_> {
-    /// Bytes.
-    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
-    pub fn len(&self) -> usize {
-        self.end - self.start
-    }
-
-    /// Private anonymous memory, the heap included; the main stack and special mappings are not.
-    pub fn is_anonymous_private(&self) -> bool {
-        !self.shared
-            && self.inode == 0
-            && (self.name.is_empty() || self.name == b"[heap]" || self.name.starts_with(b"[anon:"))
-    }
-
-    /// The stack of the process's first thread, which grows.
-    pub fn is_main_stack(&self) -> bool {
-        self.name == b"[stack]"
-    }
-
-    /// A mapping of the kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`, `[uprobes]`, ...
-    pub fn is_special(&self) -> bool {
-        self.name.starts_with(b"[")
-            && !self.is_main_stack()
-            && self.name != b"[heap]"
-            && !self.name.starts_with(b"[anon")
-    }
 }
 
 /// Reads all of it into `buffer`, replacing what is there; the buffer keeps its capacity between calls.

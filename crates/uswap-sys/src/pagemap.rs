@@ -21,11 +21,9 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
 use crate::PAGE_SIZE;
 
-const CATEGORY_FILE: u64 = 1 << 2;
-const CATEGORY_PRESENT: u64 = 1 << 3;
+pub use uswap_system::looks::PopulatedRange;
+
 const CATEGORY_SWAPPED: u64 = 1 << 4;
-const CATEGORY_ZERO_PAGE: u64 = 1 << 5;
-const CATEGORY_HUGE: u64 = 1 << 6;
 /// Linux 6.15.
 const CATEGORY_GUARD: u64 = 1 << 8;
 
@@ -50,50 +48,6 @@ struct ScanRequest {
 }
 
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanRequest>(b'f', 16);
-
-/// `struct page_region`, kept in the kernel's layout so that it can be written straight into the
-/// caller's array.
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct PopulatedRange {
-    /// First byte.
-    pub start: usize,
-    /// One past the last byte.
-    pub end: usize,
-    categories: u64,
-}
-
-impl PopulatedRange {
-    /// Whether its pages are not in memory: the kernel has swapped them out, or is just moving them.
-    pub fn kernel_swapped(&self) -> bool {
-        self.categories & CATEGORY_PRESENT == 0
-    }
-    /// Whether its pages are the zero page: read, and never written.
-    pub fn zero_page(&self) -> bool {
-        self.categories & CATEGORY_ZERO_PAGE != 0
-    }
-    /// Whether its pages belong to a file or to shared memory.
-    pub fn file(&self) -> bool {
-        self.categories & CATEGORY_FILE != 0
-    }
-    /// Whether huge pages are mapped there.
-    pub fn huge(&self) -> bool {
-        self.categories & CATEGORY_HUGE != 0
-    }
-}
-
-impl std::fmt::Debug for PopulatedRange {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("PopulatedRange")
-            .field("start", &format_args!("{:#x}", self.start))
-            .field("end", &format_args!("{:#x}", self.end))
-            .field("kernel_swapped", &self.kernel_swapped())
-            .field("zero_page", &self.zero_page())
-            .field("file", &self.file())
-            .field("huge", &self.huge())
-            .finish()
-    }
-}
 
 /// The ioctl, whose answer is the number of ranges it filled.
 struct Scan<'a>(&'a mut ScanRequest);
@@ -168,7 +122,7 @@ impl PageMap {
         }
         let Some(fd) = &self.fd else { return mincore(start, end, out) };
         // Anything but a guard that is present or swapped.
-        let exists = CATEGORY_PRESENT | CATEGORY_SWAPPED;
+        let exists = PopulatedRange::PRESENT | CATEGORY_SWAPPED;
         let mut guard = if SHOWS_NO_GUARDS.load(Relaxed) { 0 } else { CATEGORY_GUARD };
         loop {
             let mut request = ScanRequest {
@@ -183,7 +137,7 @@ impl PageMap {
                 category_inverted: guard,
                 category_mask: guard,
                 category_anyof_mask: exists,
-                return_mask: exists | CATEGORY_FILE | CATEGORY_ZERO_PAGE | CATEGORY_HUGE,
+                return_mask: exists | PopulatedRange::FILE | PopulatedRange::ZERO_PAGE | PopulatedRange::HUGE,
             };
             // SAFETY: `vec` points to `vec_len` ranges of the kernel's layout, borrowed exclusively, and
             // any bytes are a valid PopulatedRange.
@@ -234,7 +188,8 @@ fn mincore(start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(
                 Some(last) if last.end == page => last.end += PAGE_SIZE,
                 _ if filled == room => return Ok((filled, page)),
                 _ => {
-                    out[filled] = PopulatedRange { start: page, end: page + PAGE_SIZE, categories: CATEGORY_PRESENT };
+                    out[filled] =
+                        PopulatedRange { start: page, end: page + PAGE_SIZE, categories: PopulatedRange::PRESENT };
                     filled += 1;
                 }
             }

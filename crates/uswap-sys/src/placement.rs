@@ -41,6 +41,17 @@ pub fn map(len: usize, prot: ProtFlags, flags: MapFlags, fd: Option<BorrowedFd<'
     }
 }
 
+/// Maps shared memory a second time, somewhere: as a forked child has it, within one process.
+///
+/// # Safety
+/// `len` bytes of shared memory are mapped at `base`.
+pub unsafe fn map_again(base: NonNull<u8>, len: usize) -> io::Result<NonNull<u8>> {
+    let len = len.next_multiple_of(PAGE_SIZE);
+    // SAFETY: the caller's promise. For the length 0 the kernel leaves the old mapping as it is.
+    let again = unsafe { rustix::mm::mremap(base.as_ptr().cast(), 0, len, rustix::mm::MremapFlags::MAYMOVE)? };
+    NonNull::new(again.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
+}
+
 /// As [`map`], but for the addresses that are kept for when there are no others.
 pub(crate) fn map_once(
     len: usize,

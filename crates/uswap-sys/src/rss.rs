@@ -6,18 +6,7 @@ use std::os::fd::OwnedFd;
 
 use crate::PAGE_SIZE;
 
-/// Resident pages of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rss {
-    /// Anonymous pages.
-    pub anon_pages: u64,
-    /// Pages of files.
-    pub file_pages: u64,
-    /// Pages of shared memory and tmpfs.
-    pub shmem_pages: u64,
-    /// Anonymous pages that the kernel has swapped out: not resident.
-    pub swap_pages: u64,
-}
+pub use uswap_system::looks::Rss;
 
 /// Reads the status of the calling process. The kernel's counts may lag by some dozens of pages per thread.
 pub fn own_rss() -> io::Result<Rss> {

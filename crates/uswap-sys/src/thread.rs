@@ -93,7 +93,6 @@ impl RawThread {
 }
 
 /// Whether a thread that nobody joins still runs: a seccomp filter may end one that meant to go on.
-#[derive(Debug)]
 pub struct ThreadLife(AtomicPtr<SharedWord>);
 
 impl ThreadLife {

@@ -19,6 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, opcode};
 
+pub use uswap_system::faults::{Holes, Message, Progress, Stop, Wake};
+
 const UFFD_API: u64 = 0xAA;
 const GROUP: u8 = 0xAA;
 
@@ -231,87 +233,25 @@ impl From<Errno> for UffdUnavailable {
     }
 }
 
-/// What a move does with pages that the source does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holes {
-    /// Stops with [`Stop::Missing`].
-    Refuse,
-    /// Skips them, and counts them as moved.
-    Allow,
-}
-
-/// Whether threads that wait for the pages are woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
-    /// Wakes them.
-    Wake,
-    /// Leaves them asleep until [`Uffd::wake`].
-    DontWake,
-}
-
-impl Wake {
-    fn mode(self) -> u64 {
-        match self {
-            Wake::Wake => 0,
-            Wake::DontWake => MODE_DONTWAKE,
-        }
+fn wake_mode(wake: Wake) -> u64 {
+    match wake {
+        Wake::Wake => 0,
+        Wake::DontWake => MODE_DONTWAKE,
     }
 }
 
-/// What an operation on pages did: `bytes` from its beginning, then why it stopped, if before the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct Progress {
-    /// Bytes done, from the beginning of the range.
-    pub bytes: usize,
-    /// Why it stopped at `bytes`; none when all is done.
-    pub stop: Option<Stop>,
-}
-
-impl Progress {
-    /// Whether all was done.
-    pub fn is_complete(self) -> bool {
-        self.stop.is_none()
-    }
-}
-
-/// Why an operation on pages stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The address space is changing: an unread event comes first. Read it, then go on.
-    TryLater,
-    /// The page is there already. A waiting thread may not have been woken: wake it.
-    AlreadyThere,
-    /// The source has no page, or the target is not registered.
-    Missing,
-    /// The page is shared after a fork, or pinned for DMA.
-    Busy,
-    /// The ranges are unaligned, of the wrong kind, or cross a mapping's border.
-    Invalid,
-    /// No memory, of the machine or of the cgroup.
-    NoMemory,
-    /// The process whose memory it was is gone.
-    ProcessGone,
-    /// The source cannot be read.
-    Fault,
-    /// Any other errno.
-    Other(i32),
-}
-
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Stop {
-        match errno {
-            Errno::AGAIN => Stop::TryLater,
-            Errno::EXIST => Stop::AlreadyThere,
-            Errno::NOENT => Stop::Missing,
-            Errno::BUSY => Stop::Busy,
-            Errno::INVAL => Stop::Invalid,
-            Errno::NOMEM => Stop::NoMemory,
-            // ENOSPC was the answer before Linux 4.13.
-            Errno::SRCH | Errno::NOSPC => Stop::ProcessGone,
-            Errno::FAULT => Stop::Fault,
-            other => Stop::Other(other.raw_os_error()),
-        }
+fn stop_of(errno: Errno) -> Stop {
+    match errno {
+        Errno::AGAIN => Stop::TryLater,
+        Errno::EXIST => Stop::AlreadyThere,
+        Errno::NOENT => Stop::Missing,
+        Errno::BUSY => Stop::Busy,
+        Errno::INVAL => Stop::Invalid,
+        Errno::NOMEM => Stop::NoMemory,
+        // ENOSPC was the answer before Linux 4.13.
+        Errno::SRCH | Errno::NOSPC => Stop::ProcessGone,
+        Errno::FAULT => Stop::Fault,
+        other => Stop::Other(other.raw_os_error()),
     }
 }
 
@@ -326,60 +266,22 @@ pub struct RawMessage {
 
 const _: () = assert!(size_of::<RawMessage>() == 32);
 
-/// What happened to registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// A thread waits for the page at `addr`.
-    Fault {
-        /// The page's address.
-        addr: usize,
-        /// Whether it wants to write.
-        write: bool,
-    },
-    /// `mremap` moved `len` bytes (the old length); the `Unmap` of the old range follows.
-    Remap {
-        /// The old address.
-        from: usize,
-        /// The new address.
-        to: usize,
-        /// The old length.
-        len: usize,
-    },
-    /// The content of a range is about to be thrown away: its next touch reads zeros.
-    Remove {
-        /// First byte.
-        start: usize,
-        /// One past the last byte.
-        end: usize,
-    },
-    /// A range is no longer mapped, and no longer registered.
-    Unmap {
-        /// First byte.
-        start: usize,
-        /// One past the last byte.
-        end: usize,
-    },
-    /// An event that we did not ask for.
-    Other(u8),
-}
-
 impl RawMessage {
     /// The message in our words.
     pub fn decode(&self) -> Message {
         let [a, b, c] = self.argument;
         match self.event {
-            EVENT_PAGEFAULT => Message::Fault { addr: b as usize, write: a & FAULT_FLAG_WRITE != 0 },
+            EVENT_PAGEFAULT => Message::Fault {
+                addr: b as usize,
+                write: a & FAULT_FLAG_WRITE != 0,
+                // Only when [`Features::THREAD_ID`] is on.
+                thread: (c as u32 != 0).then_some(c as u32),
+            },
             EVENT_REMAP => Message::Remap { from: a as usize, to: b as usize, len: c as usize },
             EVENT_REMOVE => Message::Remove { start: a as usize, end: b as usize },
             EVENT_UNMAP => Message::Unmap { start: a as usize, end: b as usize },
             other => Message::Other(other),
         }
-    }
-
-    /// The thread that waits, of a fault, when [`Features::THREAD_ID`] is on.
-    pub fn thread_id(&self) -> Option<u32> {
-        let thread = self.argument[2] as u32;
-        (self.event == EVENT_PAGEFAULT && thread != 0).then_some(thread)
     }
 }
 
@@ -515,7 +417,7 @@ impl Uffd {
     /// Both ranges are private and anonymous, inside one mapping each; `dst` is registered and empty.
     /// Fault path.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: Holes, wake: Wake) -> Progress {
-        let mode = wake.mode()
+        let mode = wake_mode(wake)
             | match holes {
                 Holes::Refuse => 0,
                 Holes::Allow => MOVE_MODE_ALLOW_SRC_HOLES,
@@ -545,7 +447,7 @@ impl Uffd {
                 dst: (dst + done) as u64,
                 src: (src.addr() + done) as u64,
                 len: (len - done) as u64,
-                mode: wake.mode(),
+                mode: wake_mode(wake),
                 done: 0,
             };
             // SAFETY: the layout is uffdio_copy's. The kernel only reads `src`, checks that it may, and
@@ -557,7 +459,7 @@ impl Uffd {
 
     /// Maps the zero page at `dst`: no memory is used until the first write. Fault path.
     pub fn zeropage(&self, dst: usize, len: usize, wake: Wake) -> Progress {
-        self.fill::<IOC_ZEROPAGE>(dst, len, wake.mode())
+        self.fill::<IOC_ZEROPAGE>(dst, len, wake_mode(wake))
     }
 
     /// Makes every later access to the range a SIGBUS. Missing pages only. Fault path.
@@ -699,7 +601,7 @@ fn go_on(total: usize, mut step: impl FnMut(usize) -> (i64, Result<(), Errno>)) 
             }
             // A success of nothing does not exist; not looping on it matters more than its name.
             Ok(()) => Stop::TryLater,
-            Err(errno) => Stop::from(errno),
+            Err(errno) => stop_of(errno),
         };
         return Progress { bytes, stop: Some(stop) };
     }
@@ -742,8 +644,9 @@ mod tests {
     fn messages_are_decoded() {
         let message = |event, argument| RawMessage { event, reserved: [0; 7], argument };
         let fault = message(EVENT_PAGEFAULT, [1, 0x7000, 42]);
-        assert_eq!(fault.decode(), Message::Fault { addr: 0x7000, write: true });
-        assert_eq!(fault.thread_id(), Some(42));
+        assert_eq!(fault.decode(), Message::Fault { addr: 0x7000, write: true, thread: Some(42) });
+        let unknown = message(EVENT_PAGEFAULT, [0, 0x7000, 0]);
+        assert_eq!(unknown.decode(), Message::Fault { addr: 0x7000, write: false, thread: None });
         assert_eq!(message(EVENT_REMAP, [1, 2, 3]).decode(), Message::Remap { from: 1, to: 2, len: 3 });
         assert_eq!(message(EVENT_REMOVE, [1, 2, 0]).decode(), Message::Remove { start: 1, end: 2 });
         assert_eq!(message(EVENT_UNMAP, [1, 2, 0]).decode(), Message::Unmap { start: 1, end: 2 });

@@ -298,7 +298,7 @@ fn a_fault_waits_until_its_page_is_filled() {
         });
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let Message::Fault { addr, write } = next(&uffd) else {
+            let Message::Fault { addr, write, .. } = next(&uffd) else {
                 panic!("not a fault");
             };
             seen.push((addr, write));

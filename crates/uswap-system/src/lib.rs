@@ -82,6 +82,14 @@ pub trait System: Sized + Send + Sync + 'static {
     /// The time. It never goes backwards.
     fn now() -> Instant;
 
+    /// The time since then.
+    fn since(then: Instant) -> Duration {
+        Self::now().saturating_duration_since(then)
+    }
+
+    /// What the calling thread has had of a CPU.
+    fn cpu_time() -> Duration;
+
     /// Sleeps.
     fn sleep(duration: Duration);
 
@@ -117,6 +125,10 @@ pub trait System: Sized + Send + Sync + 'static {
     /// afterwards.
     fn make_exclusive(page: usize);
 
+    /// Makes the kernel keep pages of the engine's that it may drop at any time, as they came from a program that gave them up
+    /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them are gone already.
+    fn keep_lazily_freed(start: usize, pages: u16) -> u16;
+
     /// Whether the memory that is set aside for the books is whole.
     fn reserve_is_whole() -> bool;
 
@@ -137,6 +149,13 @@ pub trait System: Sized + Send + Sync + 'static {
 
     /// Whether a thread of this process has ended.
     fn thread_has_ended(thread: u32) -> bool;
+
+    /// Whether a thread of this process is one of the engine's. Where that cannot be told it is said to be.
+    fn is_thread_of_engine(thread: u32) -> bool;
+
+    /// Ends the process as the end of its last thread would have, if the calling thread and `threads`, the engine's others,
+    /// are all that is left of it.
+    fn end_with_the_program(threads: &[u32]);
 
     /// Whether the process that forked this one lives. One in another pid namespace has no number here, and is taken to.
     fn parent_is(process: u32) -> bool;

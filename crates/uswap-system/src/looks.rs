@@ -143,10 +143,10 @@ pub trait Mappings: Sized {
     /// To ask for single mappings of the calling process.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// It cannot be asked (before Linux 6.11).
     fn open() -> io::Result<Self>;
 
-    /// The mapping at `address`. `None` when there is none, and before Linux 6.11.
+    /// The mapping at `address`, if there is one.
     fn at(&mut self, address: usize) -> Option<Vma<'_>>;
 
     /// The mapping at `address`, or the first behind it.

@@ -47,6 +47,17 @@ macro_rules! flavour {
                 S::wait(&self.0, $scope, expected, timeout)
             }
 
+            /// Sleeps until the word is not `unwanted` any more, and gives its value.
+            pub fn wait_while(&self, unwanted: u32) -> u32 {
+                loop {
+                    let value = self.load();
+                    if value != unwanted {
+                        return value;
+                    }
+                    self.wait(unwanted, None);
+                }
+            }
+
             /// Wakes one waiter, if there is one.
             pub fn wake_one(&self) {
                 S::wake(&self.0, $scope, 1);
@@ -97,6 +108,15 @@ impl<S> Default for RawLock<S> {
 }
 
 impl<S: System> RawLock<S> {
+    /// Takes the lock, waiting for it if need be.
+    pub fn lock(&self) {
+        if !self.try_lock() {
+            while self.0.atomic().swap(HELD_AND_WAITED_FOR, Ordering::Acquire) != FREE {
+                self.0.wait(HELD_AND_WAITED_FOR, None);
+            }
+        }
+    }
+
     /// Takes the lock, waiting for it for about so long; whether it has it.
     pub fn lock_within(&self, patience: Duration) -> bool {
         self.try_lock()

@@ -10,6 +10,8 @@ use uswap_core::{
     CoreConfig, EntryId, FaultPlan, FrameLeft, Location, PageNumber, PageRange, PageState, StoreResult, Stored,
 };
 
+use uswap_sys::linux::Linux;
+
 use super::*;
 
 const PAGES: u64 = 8192;
@@ -43,9 +45,9 @@ fn is_object(bytes: &[u8], id: u64) -> bool {
 }
 
 struct Rig {
-    heirs: Lock<Vec<Ledger>>,
-    core: Lock<Core>,
-    pool: Lock<Zpool>,
+    heirs: Lock<Vec<Ledger>, Linux>,
+    core: Lock<Core, Linux>,
+    pool: Lock<Zpool, Linux>,
     view: PoolView,
     /// Of each page that is not in the program, the number of its object. Locked after `core`.
     model: Mutex<HashMap<PageNumber, u64>>,
@@ -200,7 +202,7 @@ impl Rig {
 fn after_churn_less_than_a_tenth_of_the_pool_is_waste() {
     let rig = Rig::new();
     let mut chance = Chance(1);
-    let mut compaction = Compaction::new();
+    let mut compaction = Compaction::new(Instant::now());
     rig.evict_all();
     for _ in 0..3 {
         rig.load_percent(60, &mut chance);
@@ -220,7 +222,7 @@ fn after_churn_less_than_a_tenth_of_the_pool_is_waste() {
 #[test]
 fn a_dense_pool_is_left_alone() {
     let rig = Rig::new();
-    let mut compaction = Compaction::new();
+    let mut compaction = Compaction::new(Instant::now());
     rig.evict_all();
     assert_eq!(rig.compact(&mut compaction), 0);
     rig.load_percent(80, &mut Chance(2));
@@ -236,7 +238,7 @@ fn contents_stay_whole_while_threads_load_store_and_compact() {
         let over = AtomicBool::new(false);
         let moved = std::thread::scope(|scope| {
             let compactor = scope.spawn(|| {
-                let (mut compaction, mut moved) = (Compaction::new(), 0);
+                let (mut compaction, mut moved) = (Compaction::new(Instant::now()), 0);
                 while !over.load(Relaxed) {
                     moved += rig.round(&mut compaction).moved;
                     if compaction.is_resting() {
@@ -298,7 +300,7 @@ fn passed(child: i32) -> bool {
 fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     let rig = Rig::new();
     let mut chance = Chance(3);
-    let mut compaction = Compaction::new();
+    let mut compaction = Compaction::new(Instant::now());
     rig.evict_all();
     // As `Engine::write_ledger`.
     let inherited: Vec<(EntryId, Handle, u16, u64)> = {
@@ -371,7 +373,7 @@ fn what_others_have_let_go_is_released_as_theirs() {
     rig.evict_all();
     let mut chance = Chance(5);
     rig.load_percent(70, &mut chance);
-    let mut compaction = Compaction::new();
+    let mut compaction = Compaction::new(Instant::now());
     while !matches!(compaction.stage, Stage::Moving(_)) {
         rig.round(&mut compaction);
     }

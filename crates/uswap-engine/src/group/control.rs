@@ -5,6 +5,9 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use uswap_sys::linux::Linux;
+use uswap_system::System;
+
 use super::{Group, PAGE_BYTES, SlotState};
 
 /// How far the processes are with an area that is to become empty.
@@ -32,7 +35,7 @@ impl Group {
     /// Changes the budget. Carried out at once where it grows; a smaller one takes as long as reclaim.
     pub fn set_limit_bytes(&self, bytes: u64) {
         self.header().limit_bytes.store(bytes, Relaxed);
-        self.announce();
+        self.announce::<Linux>();
     }
 
     /// Whether an area is to become empty, and takes no more pages.
@@ -43,7 +46,7 @@ impl Group {
     /// Begins or ends the emptying of an area.
     pub fn set_leaving(&self, area: usize, leaving: bool) {
         self.header().leaving[area].store(u32::from(leaving), Release);
-        self.announce();
+        self.announce::<Linux>();
     }
 
     /// The number of announcements.
@@ -51,9 +54,10 @@ impl Group {
         self.header().announcements.load(Acquire)
     }
 
-    fn announce(&self) {
+    /// Calls every process: something has changed. What changes it on Linux does so itself.
+    pub fn announce<S: System>(&self) {
         self.header().announcements.fetch_add(1, AcqRel);
-        self.processes().for_each(|(_, slot)| slot.call());
+        self.processes().for_each(|(_, slot)| slot.call::<S>());
     }
 
     /// How far an area that leaves is.

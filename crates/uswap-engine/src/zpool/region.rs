@@ -65,6 +65,13 @@ impl Region {
     pub(super) fn view(&self) -> PoolView {
         PoolView { base: self.base, len: self.len }
     }
+
+    /// The same memory, mapped a second time: what a forked child has.
+    pub(super) fn map_again(&self) -> io::Result<Region> {
+        // SAFETY: by the type's invariant so many bytes of shared memory are mapped there.
+        let base = unsafe { placement::map_again(self.base, self.len)? };
+        Ok(Region { base, len: self.len })
+    }
 }
 
 impl Drop for Region {
@@ -142,6 +149,11 @@ impl ForeignPool {
     /// What reads objects without a reference to this.
     pub fn view(&self) -> PoolView {
         self.region.view()
+    }
+
+    /// The same pool, mapped a second time: what a forked child has.
+    pub(crate) fn map_again(&self) -> io::Result<ForeignPool> {
+        Ok(ForeignPool { region: self.region.map_again()? })
     }
 
     /// Drops our page table entries for the pool, so that what was read through it does not count as our resident

@@ -1,0 +1,122 @@
+//! What a fork copies of an engine, and a child goes on with.
+//!
+//! fork(2) copies the whole engine with the rest of the memory. Most of it means nothing in the child: descriptors, whose
+//! numbers are those of other files there, locks that other threads held, frames that were not copied. What does mean
+//! something are these parts.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::Ordering::AcqRel;
+
+use uswap_core::Core;
+use uswap_sys::linux::Linux;
+
+use crate::engine::Engine;
+use crate::fork_journal::JournalAtFork;
+use crate::host::Host;
+use crate::ledger::Ledger;
+use crate::zpool::ForeignPool;
+
+/// What this process inherited from an ancestor, by the epoch of the ancestor.
+pub struct Ancestor {
+    /// Its entries are named in this ledger.
+    pub ledger: Ledger,
+    /// Its compressed objects.
+    pub pool: ForeignPool,
+}
+
+/// The parts.
+pub struct Inherited<H: Host> {
+    pub(crate) core: Core,
+    /// Of this fork.
+    pub(crate) ledger: Ledger,
+    /// The parent's pool.
+    pub(crate) pool: ForeignPool,
+    /// The parent's ancestors.
+    pub(crate) ancestors: Vec<Ancestor>,
+    /// What happened in the window of the fork until the copy.
+    pub(crate) journal: JournalAtFork<H>,
+}
+
+impl Inherited<Linux> {
+    /// In a forked child: takes the parent's engine apart, if it had one.
+    pub(crate) fn take() -> Option<Inherited<Linux>> {
+        let old = Linux::notices().engine.swap(std::ptr::null_mut(), AcqRel);
+        // SAFETY: the value is the parent's engine, copied by fork. None of its threads runs here, the one thread of the program
+        // waits for this one, and nobody else has the pointer. It is taken apart below, and what belongs to the parent
+        // (descriptors, whose numbers mean something else here) is forgotten, not dropped.
+        (!old.is_null()).then(|| Self::of_copy(unsafe { std::ptr::read(old) }))
+    }
+
+    fn of_copy(old: Engine<Linux>) -> Inherited<Linux> {
+        // Each field by name: one with a descriptor that were dropped here would close a descriptor of this process.
+        let Engine {
+            member,
+            uffd,
+            pagemap,
+            call,
+            frames,
+            zeros,
+            areas,
+            ancestors,
+            window,
+            order,
+            core,
+            pool,
+            heirs,
+            trash,
+            view: _,
+            phase: _,
+            running: _,
+            gate: _,
+            trash_range: _,
+            meter: _,
+            handlers_ready: _,
+            post: _,
+            fault_cost: _,
+            started: _,
+            ahead: _,
+            swapoff: _,
+            writer: _,
+            refused: _,
+            said_full: _,
+            said_out_of_memory: _,
+        } = old;
+        std::mem::forget((member, uffd, pagemap, call, areas));
+        // Another thread may have been writing into these.
+        std::mem::forget((trash.into_inner(), frames, zeros, order));
+        let mut heirs = heirs.into_inner();
+        let ledger = heirs.pop().expect(HAS_LEDGER);
+        std::mem::forget(heirs);
+        let journal = window.at_fork();
+        std::mem::forget(window);
+        Inherited { core: core.into_inner(), ledger, pool: pool.into_inner().into_foreign(), ancestors, journal }
+    }
+}
+
+impl<H: Host> Inherited<H> {
+    /// What a child gets of an engine that goes on, where a fork is no copy of memory: in a model of it.
+    ///
+    /// To be called in the very step in which the program's memory is copied. What changes in the window of a fork is looked at
+    /// first, before a lock is taken; the rest stays as it is until the window is closed.
+    ///
+    /// # Errors
+    /// There are no addresses to map memory again that both share.
+    ///
+    /// # Panics
+    /// No fork is under way.
+    pub fn of(engine: &Engine<H>) -> io::Result<Inherited<H>> {
+        let journal = engine.window.map_at_fork()?;
+        let ledger = engine.heirs.lock().last().expect(HAS_LEDGER).map_again()?;
+        let core = engine.core().clone();
+        let pool = engine.pool.lock().foreign()?;
+        let again = |ancestor: &Ancestor| {
+            Ok(Ancestor { ledger: ancestor.ledger.map_again()?, pool: ancestor.pool.map_again()? })
+        };
+        let ancestors = engine.ancestors.iter().map(again).collect::<io::Result<Vec<Ancestor>>>()?;
+        Ok(Inherited { core, ledger, pool, ancestors, journal })
+    }
+}
+
+const HAS_LEDGER: &str = "the window of a fork has a ledger";
