@@ -151,11 +151,6 @@ impl SwappedMemory {
         &mut self.areas
     }
 
-    /// The areas alone.
-    pub fn into_areas(self) -> SwapAreas {
-        self.areas
-    }
-
     /// The files, to add pages.
     pub fn files_mut(&mut self) -> &mut ShmemFiles {
         &mut self.files

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use uswap_linux::slot_alloc::AllocRule;
 use uswap_linux::swap_area::AreaTraits;
 use uswap_linux::swap_areas::{SwapAreas, SwapAreasConfig};
 use uswap_linux::swap_header::{HEADER_BYTES, SwapHeader};
@@ -26,7 +25,7 @@ const PAGE_CLUSTER: u32 = 3;
 pub(crate) fn machine(slots: u64, profile: &Profile) -> SwappedMemory {
     let mut first_page = [0; HEADER_BYTES];
     SwapHeader::make(slots, &[], [0; 16], "sim").expect("the area is large enough").write(&mut first_page);
-    let mut areas = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
+    let mut areas = SwapAreas::new(SwapAreasConfig::new(1));
     let device = AreaTraits {
         solid_state: !profile.rotational,
         synchronous_io: profile.synchronous,
