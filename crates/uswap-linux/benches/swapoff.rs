@@ -6,10 +6,10 @@
 use std::time::Instant;
 
 use uswap_core::{PageNumber, PageRange};
-use uswap_linux::swap_area::AreaTraits;
+use uswap_linux::do_swap_page::SwapInPath;
 use uswap_linux::swap_areas::{SwapAreas, SwapAreasConfig};
 use uswap_linux::swap_header::{HEADER_BYTES, SwapHeader};
-use uswap_linux::swap_in::SwapInPath;
+use uswap_linux::swap_info::AreaTraits;
 use uswap_linux::swapin_readahead::Readahead;
 use uswap_linux::swapon::{SwapTarget, SwaponRequest};
 use uswap_linux::swapped_memory::{AreaTable, SwappedMemory};

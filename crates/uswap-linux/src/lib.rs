@@ -11,8 +11,8 @@
 //! [`try_to_unuse::Swapoff`] empties an area of it one operation at a time:
 //!
 //! ```
-//! # use uswap_linux::{swapin_readahead::Readahead, swap_area::AreaTraits, swap_areas::*};
-//! # use uswap_linux::{swap_extents::SwapExtents, swap_header::*, swap_in::SwapInPath, try_to_unuse::*, swapon::*};
+//! # use uswap_linux::{swapin_readahead::Readahead, swap_info::AreaTraits, swap_areas::*};
+//! # use uswap_linux::{swap_extents::SwapExtents, swap_header::*, do_swap_page::SwapInPath, try_to_unuse::*, swapon::*};
 //! # use uswap_linux::swapped_memory::SwappedMemory;
 //! # use uswap_core::{PageNumber, PageRange};
 //! // An area of 1024 slots on a device.
@@ -49,6 +49,7 @@
 extern crate alloc;
 
 pub mod anon_page;
+pub mod do_swap_page;
 pub mod errno;
 pub mod memory_high;
 pub mod memory_max;
@@ -56,13 +57,12 @@ pub mod numa;
 pub mod priority;
 pub mod shmem;
 pub mod slot_alloc;
-pub mod swap_area;
 pub mod swap_areas;
 pub mod swap_cluster;
 pub mod swap_entry;
 pub mod swap_extents;
 pub mod swap_header;
-pub mod swap_in;
+pub mod swap_info;
 pub mod swap_map;
 pub mod swapin_readahead;
 pub mod swapoff_area;

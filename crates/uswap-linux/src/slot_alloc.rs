@@ -10,9 +10,9 @@
 
 use core::ops::Range;
 
-use super::swap_area::{SwapArea, SwapTotals};
 use super::swap_cluster::{CLUSTER_SLOTS, ClusterList, ORDERS};
 use super::swap_entry::SwapEntry;
+use super::swap_info::{SwapArea, SwapTotals};
 use super::swap_map::Left;
 
 /// Where an allocation goes on.

@@ -11,9 +11,9 @@ use core::fmt;
 
 use super::priority::AreaOrder;
 use super::slot_alloc::{AllocHost, Position, Scanned, Search};
-use super::swap_area::{AreaViolation, SwapArea, SwapTotals};
 use super::swap_cluster::ORDERS;
 use super::swap_entry::{PteFormat, ReservedTypes, SwapEntry};
+use super::swap_info::{AreaViolation, SwapArea, SwapTotals};
 use super::swap_map::{Left, NotTaken};
 
 /// More areas than there can be.

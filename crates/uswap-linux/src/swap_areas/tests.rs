@@ -1,11 +1,11 @@
 use super::*;
 use crate::errno::Errno;
 use crate::priority::FLAG_PREFER;
-use crate::swap_area::{AreaTraits, DiscardPolicy};
 use crate::swap_cluster::ClusterList;
 use crate::swap_extents::{Hole, SwapExtents};
 use crate::swap_header::BadHeader;
 use crate::swap_header::{HEADER_BYTES, SwapHeader};
+use crate::swap_info::{AreaTraits, DiscardPolicy};
 use crate::swapoff_area::CannotSwapoff;
 use crate::swapon::*;
 use alloc::collections::BTreeSet;

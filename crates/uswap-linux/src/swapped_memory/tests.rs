@@ -1,7 +1,7 @@
 use super::*;
-use crate::swap_area::AreaTraits;
 use crate::swap_areas::SwapAreasConfig;
 use crate::swap_header::{HEADER_BYTES, SwapHeader};
+use crate::swap_info::AreaTraits;
 use crate::swapin_readahead::{Preset, Readahead};
 use crate::swapon::{SwapTarget, SwaponRequest};
 use uswap_core::units::PageNumber;

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use uswap_linux::swap_area::AreaTraits;
+use uswap_linux::do_swap_page::SwapInPath;
 use uswap_linux::swap_areas::{SwapAreas, SwapAreasConfig};
 use uswap_linux::swap_header::{HEADER_BYTES, SwapHeader};
-use uswap_linux::swap_in::SwapInPath;
+use uswap_linux::swap_info::AreaTraits;
 use uswap_linux::swapin_readahead::Readahead;
 use uswap_linux::swapon::{SwapTarget, SwaponRequest};
 use uswap_linux::swapped_memory::{AreaTable, SwappedMemory};
 use uswap_linux::try_to_unuse::{Op, Swapoff, SwapoffEra, TableDrain};
 
-use super::faults::{Faults, Hits};
+use super::bystanders::{Faults, Hits};
 use crate::chance::Chance;
 use crate::costs::CpuCosts;
 use crate::device::{Device, Direction, Profile, Request};
