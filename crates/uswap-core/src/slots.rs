@@ -48,12 +48,6 @@ pub enum Freed {
     Still,
 }
 
-/// Whether an area with `free` of `total` slots free counts as full (the kernel's `vm_swap_full`): from here on, the
-/// slot of a page that was swapped in is better freed than kept as a clean copy.
-pub const fn swap_is_full(free: u64, total: u64) -> bool {
-    free * 2 < total
-}
-
 /// Where a granted cluster is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -348,12 +342,6 @@ impl Slots {
         self.granted
     }
 
-    /// Whether the area, of which `total_slots_of_area` slots can hold pages, counts as full by what this process alone
-    /// uses of it; see [`swap_is_full`].
-    pub fn is_full(&self, total_slots_of_area: u64) -> bool {
-        swap_is_full(total_slots_of_area.saturating_sub(self.used), total_slots_of_area)
-    }
-
     /// Whether the slot can never be handed out.
     fn is_reserved(&self, slot: u64) -> bool {
         slot == HEADER_SLOT || slot >= self.area_slots || self.bad.binary_search(&slot).is_ok()
@@ -473,17 +461,6 @@ mod tests {
         }
         assert_eq!(slots.alloc(), Ok(5));
         assert_eq!(slots.alloc(), Ok(512));
-    }
-
-    #[test]
-    fn t1_6b_an_area_is_full_when_less_than_half_is_free() {
-        assert!(swap_is_full(499, 1000));
-        assert!(!swap_is_full(500, 1000));
-        let mut slots = granted(1024, &[]);
-        slots.alloc_run(511).unwrap();
-        assert!(!slots.is_full(1022));
-        slots.alloc().unwrap();
-        assert!(slots.is_full(1022));
     }
 
     #[test]

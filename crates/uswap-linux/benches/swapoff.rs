@@ -6,11 +6,10 @@
 use std::time::Instant;
 
 use uswap_core::{PageNumber, PageRange};
-use uswap_linux::slot_alloc::AllocRule;
-use uswap_linux::swap_area::AreaTraits;
+use uswap_linux::do_swap_page::SwapInPath;
 use uswap_linux::swap_areas::{SwapAreas, SwapAreasConfig};
 use uswap_linux::swap_header::{HEADER_BYTES, SwapHeader};
-use uswap_linux::swap_in::SwapInPath;
+use uswap_linux::swap_info::AreaTraits;
 use uswap_linux::swapin_readahead::Readahead;
 use uswap_linux::swapon::{SwapTarget, SwaponRequest};
 use uswap_linux::swapped_memory::{AreaTable, SwappedMemory};
@@ -24,7 +23,7 @@ const FACTOR: u64 = 387_420_489;
 fn machine(slots: u64) -> SwappedMemory {
     let mut first_page = [0; HEADER_BYTES];
     SwapHeader::make(slots, &[], [0; 16], "bench").expect("the area is large enough").write(&mut first_page);
-    let mut areas = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
+    let mut areas = SwapAreas::new(SwapAreasConfig::new(1));
     let device = AreaTraits { solid_state: true, block_device: true, ..AreaTraits::default() };
     let target = SwapTarget::new(1, device, &first_page, slots);
     areas.swapon(&SwaponRequest { flags: 0, privileged: true, target: Ok(target) }, &mut ()).expect("a good area");

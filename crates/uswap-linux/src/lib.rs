@@ -11,14 +11,14 @@
 //! [`try_to_unuse::Swapoff`] empties an area of it one operation at a time:
 //!
 //! ```
-//! # use uswap_linux::{swapin_readahead::Readahead, slot_alloc::AllocRule, swap_area::AreaTraits, swap_areas::*};
-//! # use uswap_linux::{swap_extents::SwapExtents, swap_header::*, swap_in::SwapInPath, try_to_unuse::*, swapon::*};
+//! # use uswap_linux::{swapin_readahead::Readahead, swap_info::AreaTraits, swap_areas::*};
+//! # use uswap_linux::{swap_extents::SwapExtents, swap_header::*, do_swap_page::SwapInPath, try_to_unuse::*, swapon::*};
 //! # use uswap_linux::swapped_memory::SwappedMemory;
 //! # use uswap_core::{PageNumber, PageRange};
 //! // An area of 1024 slots on a device.
 //! let mut first_page = [0; HEADER_BYTES];
 //! SwapHeader::make(1024, &[], [0; 16], "example").unwrap().write(&mut first_page);
-//! let mut areas = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
+//! let mut areas = SwapAreas::new(SwapAreasConfig::new(1));
 //! let device = AreaTraits { solid_state: true, block_device: true, ..AreaTraits::default() };
 //! let target = SwapTarget::new(7, device, &first_page, 1024);
 //! areas.swapon(&SwaponRequest { flags: 0, privileged: true, target: Ok(target) }, &mut ()).unwrap();
@@ -49,6 +49,7 @@
 extern crate alloc;
 
 pub mod anon_page;
+pub mod do_swap_page;
 pub mod errno;
 pub mod memory_high;
 pub mod memory_max;
@@ -56,13 +57,12 @@ pub mod numa;
 pub mod priority;
 pub mod shmem;
 pub mod slot_alloc;
-pub mod swap_area;
 pub mod swap_areas;
 pub mod swap_cluster;
 pub mod swap_entry;
 pub mod swap_extents;
 pub mod swap_header;
-pub mod swap_in;
+pub mod swap_info;
 pub mod swap_map;
 pub mod swapin_readahead;
 pub mod swapoff_area;

@@ -5,8 +5,8 @@
 //! whoever the pages belong to (the objection of the 2024 thread). Where a swap table tells whose content a slot holds, each
 //! page can be put where its owner's policy says.
 
+use super::do_swap_page::Read;
 use super::swap_entry::SwapEntry;
-use super::swap_in::Read;
 use super::swapin_readahead::Mapping;
 use uswap_core::units::PageNumber;
 

@@ -1,31 +1,19 @@
-//! How a free slot of an area is found, by era.
+//! How a free slot of an area is found, as Linux 6.18 does it.
 //!
 //! An allocation of order k wants 2^k slots, aligned to their number, in one cluster. Each CPU goes on where it took its
 //! last ones; the position only moves forward, so a hole behind it is found when the cluster has been left and is picked
-//! again from the nonfull list. What lists are tried after that, and in which order, is the era's rule ([`AllocRule`]).
+//! again from the nonfull list. After that come, in this order: free before nonfull where clusters are discarded, else nonfull
+//! before free; then one of frag; then, for single slots, the clusters of other orders.
 //!
 //! When more than half of swap is in use, slots that only the swap cache holds count as free: they are taken from it on the
 //! way, one cluster at a time.
 
 use core::ops::Range;
 
-use super::swap_area::{SwapArea, SwapTotals};
 use super::swap_cluster::{CLUSTER_SLOTS, ClusterList, ORDERS};
 use super::swap_entry::SwapEntry;
+use super::swap_info::{SwapArea, SwapTotals};
 use super::swap_map::Left;
-
-/// Which kernel's allocator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AllocRule {
-    /// Before the cluster lists (up to about 6.9, not read in source): the CPU's cluster, then a free cluster, then the next
-    /// free slot of the map from where the area's last search ended, whatever cluster it is in.
-    MapScan,
-    /// 6.12: free before nonfull, all of frag, discards before stealing, a position for each CPU and area; areas of equal
-    /// priority take turns every 64 slots. That a CPU took those in advance is in [`slot_cache`](super::slot_cache).
-    V6_12,
-    /// 6.18: nonfull before free (free first where clusters are discarded), one of frag, a position for each CPU.
-    V6_18,
-}
 
 /// Where an allocation goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +55,6 @@ pub fn slots_of(cluster: u32) -> Range<u64> {
 pub(super) struct Search<'a, H> {
     pub number: u8,
     pub order: u8,
-    pub rule: AllocRule,
     pub totals: &'a mut SwapTotals,
     pub host: &'a mut H,
 }
@@ -96,14 +83,6 @@ impl SwapArea {
 
     /// Picks clusters from the lists until one has what is wanted.
     pub(super) fn scan_lists<H: AllocHost>(&mut self, search: &mut Search<'_, H>) -> Scanned {
-        match search.rule {
-            AllocRule::V6_18 => self.scan_lists_6_18(search),
-            AllocRule::V6_12 => self.scan_lists_6_12(search),
-            AllocRule::MapScan => self.scan_map(search),
-        }
-    }
-
-    fn scan_lists_6_18<H: AllocHost>(&mut self, search: &mut Search<'_, H>) -> Scanned {
         let (free, nonfull) = (ClusterList::Free, ClusterList::Nonfull(search.order));
         // Discarded clusters spread the wear over the device; otherwise those in use are filled first.
         let scanned = if self.discard.pages {
@@ -120,54 +99,6 @@ impl SwapArea {
         self.scan_first(ClusterList::Frag(search.order), search)
             .or_else(|| self.steal(search))
             .unwrap_or(Scanned::NOTHING)
-    }
-
-    fn scan_lists_6_12<H: AllocHost>(&mut self, search: &mut Search<'_, H>) -> Scanned {
-        if let Some(scanned) = self.scan_first(ClusterList::Free, search) {
-            return scanned;
-        }
-        if search.totals.swap_full() {
-            self.reclaim_full_clusters(1, search.number, search.totals, search.host);
-        }
-        let frag = ClusterList::Frag(search.order);
-        // What is found wanting moves from nonfull to the end of frag: it is not looked through twice.
-        let frag_len = self.clusters.list_len(frag);
-        self.scan_all(ClusterList::Nonfull(search.order), u32::MAX, search)
-            .or_else(|| self.scan_all(frag, frag_len, search))
-            .or_else(|| {
-                (self.discard_pending(search.number, search.host) > 0)
-                    .then(|| self.scan_first(ClusterList::Free, search))
-                    .flatten()
-            })
-            .or_else(|| self.steal(search))
-            .unwrap_or(Scanned::NOTHING)
-    }
-
-    /// A free cluster, or any free slot after the last one that was found this way.
-    fn scan_map<H: AllocHost>(&mut self, search: &mut Search<'_, H>) -> Scanned {
-        if let Some(scanned) = self.scan_first(ClusterList::Free, search) {
-            return scanned;
-        }
-        if search.order > 0 {
-            return Scanned::NOTHING;
-        }
-        let from = self.map_position;
-        let clusters = self.clusters.len();
-        // The first cluster is looked at twice: from the position on, and at the end from its start.
-        for turn in 0..=clusters {
-            let cluster = (cluster_of(from) + turn) % clusters;
-            let start = if turn == 0 { from } else { slots_of(cluster).start };
-            if self.clusters.list(cluster) == ClusterList::Discard {
-                continue;
-            }
-            let scanned = self.scan(cluster, start, search);
-            if let Some(slot) = scanned.found {
-                self.map_position = if slot + 1 < self.slots() { slot + 1 } else { 1 };
-                // The CPU does not stay in a cluster that it found this way.
-                return Scanned { found: Some(slot), next: None };
-            }
-        }
-        Scanned::NOTHING
     }
 
     /// Order 0 takes from clusters of the others, when nothing else is left.

@@ -6,19 +6,16 @@
 //!
 //! How areas come is in [`swapon`](super::swapon), how they go in [`swapoff_area`](super::swapoff_area).
 
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
 use super::priority::AreaOrder;
-use super::slot_alloc::{AllocHost, AllocRule, Position, Scanned, Search};
-use super::swap_area::{AreaViolation, SwapArea, SwapTotals};
+use super::slot_alloc::{AllocHost, Position, Scanned, Search};
 use super::swap_cluster::ORDERS;
 use super::swap_entry::{PteFormat, ReservedTypes, SwapEntry};
+use super::swap_info::{AreaViolation, SwapArea, SwapTotals};
 use super::swap_map::{Left, NotTaken};
 
-/// Order-0 slots between two turns of areas of equal priority, up to 6.14 or so: those that a CPU took at a time.
-const TURN_SLOTS: u64 = 64;
 /// More areas than there can be.
 const AREAS_MAX: usize = super::swap_entry::SWAP_TYPES as usize;
 
@@ -40,14 +37,12 @@ pub struct SwapAreasConfig {
     pub reserved: ReservedTypes,
     /// Page-table entries.
     pub pte: PteFormat,
-    /// The allocator.
-    pub rule: AllocRule,
 }
 
 impl SwapAreasConfig {
     /// One node, x86-64, all optional types in use.
-    pub fn new(cpus: usize, rule: AllocRule) -> Self {
-        Self { cpu_nodes: alloc::vec![0; cpus], reserved: ReservedTypes::ALL, pte: PteFormat::X86_64, rule }
+    pub fn new(cpus: usize) -> Self {
+        Self { cpu_nodes: alloc::vec![0; cpus], reserved: ReservedTypes::ALL, pte: PteFormat::X86_64 }
     }
 }
 
@@ -59,10 +54,8 @@ pub(super) struct Listed {
 #[derive(Clone, Default)]
 pub(super) struct Cpu {
     node: usize,
-    /// Of 6.18: one for each order. Before: one for each area and order.
-    pub positions: Vec<[Option<Position>; ORDERS]>,
-    /// Before 6.18: the area whose turn it is, and how many order-0 slots it has left of it.
-    turn: Option<(u8, u64)>,
+    /// One for each order.
+    pub positions: [Option<Position>; ORDERS],
 }
 
 /// The swap areas of a machine.
@@ -71,7 +64,6 @@ pub struct SwapAreas {
     pub(super) order: AreaOrder,
     pub(super) cpus: Vec<Cpu>,
     pub(super) totals: SwapTotals,
-    rule: AllocRule,
     pub(super) pte: PteFormat,
     fallbacks: u64,
 }
@@ -84,8 +76,7 @@ impl SwapAreas {
     pub fn new(config: SwapAreasConfig) -> Self {
         assert!(!config.cpu_nodes.is_empty(), "a machine has a CPU");
         let nodes = config.cpu_nodes.iter().max().map_or(1, |&last| last + 1);
-        let sets = if config.rule == AllocRule::V6_18 { 1 } else { AREAS_MAX };
-        let cpu = |&node: &usize| Cpu { node, positions: alloc::vec![[None; ORDERS]; sets], turn: None };
+        let cpu = |&node: &usize| Cpu { node, positions: [None; ORDERS] };
         let mut areas = Vec::new();
         areas.resize_with(config.reserved.areas_max().into(), || None);
         Self {
@@ -93,7 +84,6 @@ impl SwapAreas {
             order: AreaOrder::new(nodes),
             cpus: config.cpu_nodes.iter().map(cpu).collect(),
             totals: SwapTotals::default(),
-            rule: config.rule,
             pte: config.pte,
             fallbacks: 0,
         }
@@ -127,8 +117,7 @@ impl SwapAreas {
     }
 
     fn alloc_once<H: AllocHost>(&mut self, cpu: usize, order: u8, host: &mut H) -> Option<SwapEntry> {
-        let new_rule = self.rule == AllocRule::V6_18;
-        if new_rule && let Some(position) = self.cpus[cpu].positions[0][order as usize] {
+        if let Some(position) = self.cpus[cpu].positions[order as usize] {
             let scanned = self.search(position.area, order, host, |area, search| {
                 if area.write_ok { area.scan_from(position.slot, search) } else { Scanned { found: None, next: None } }
             });
@@ -136,12 +125,6 @@ impl SwapAreas {
             if let Some(slot) = scanned.found {
                 return Some(SwapEntry { area: position.area, slot });
             }
-        }
-        if !new_rule
-            && order == 0
-            && let Some(entry) = self.alloc_in_turn(cpu, host)
-        {
-            return Some(entry);
         }
         let node = self.cpus[cpu].node;
         let mut numbers = [0u8; AREAS_MAX];
@@ -154,7 +137,6 @@ impl SwapAreas {
             self.order.rotate(node, number);
             let scanned = self.alloc_in(number, cpu, order, host);
             if let Some(slot) = scanned.found {
-                self.cpus[cpu].turn = (order == 0).then_some((number, TURN_SLOTS - 1));
                 return Some(SwapEntry { area: number, slot });
             }
             // What the first area cannot serve whole is split rather than sent to a slower one.
@@ -165,27 +147,13 @@ impl SwapAreas {
         None
     }
 
-    /// One more slot of the area whose turn it is, before 6.18.
-    fn alloc_in_turn<H: AllocHost>(&mut self, cpu: usize, host: &mut H) -> Option<SwapEntry> {
-        let (number, left) = self.cpus[cpu].turn.filter(|&(_, left)| left > 0)?;
-        let in_service = self.areas[number as usize].as_ref().is_some_and(|listed| listed.area.listed);
-        let slot = in_service.then(|| self.alloc_in(number, cpu, 0, host).found).flatten();
-        self.cpus[cpu].turn = slot.map(|_| (number, left - 1));
-        slot.map(|slot| SwapEntry { area: number, slot })
-    }
-
     fn alloc_in<H: AllocHost>(&mut self, number: u8, cpu: usize, order: u8, host: &mut H) -> Scanned {
-        let new_rule = self.rule == AllocRule::V6_18;
         let area = self.area(number);
         if order > 0 && !area.device.block_device {
             return Scanned { found: None, next: None };
         }
-        // The CPU's own position of 6.18 has been tried already.
-        let position = match (area.device.solid_state, new_rule) {
-            (false, _) => area.position[order as usize],
-            (true, false) => self.cpus[cpu].positions[number as usize][order as usize],
-            (true, true) => None,
-        };
+        // On solid state it is the CPU that has a position, and that has been tried already.
+        let position = if area.device.solid_state { None } else { area.position[order as usize] };
         let scanned = self.search(number, order, host, |area, search| {
             let here = position.map(|position| area.scan_from(position.slot, search));
             here.filter(|scanned| scanned.found.is_some()).unwrap_or_else(|| area.scan_lists(search))
@@ -202,7 +170,7 @@ impl SwapAreas {
         look: impl FnOnce(&mut SwapArea, &mut Search<'_, H>) -> T,
     ) -> T {
         let area = &mut self.areas[number as usize].as_mut().expect("the area is in service").area;
-        look(area, &mut Search { number, order, rule: self.rule, totals: &mut self.totals, host })
+        look(area, &mut Search { number, order, totals: &mut self.totals, host })
     }
 
     fn keep_position(&mut self, cpu: usize, number: u8, order: u8, scanned: &Scanned) {
@@ -210,8 +178,7 @@ impl SwapAreas {
         if !self.area(number).device.solid_state {
             self.area_mut(number).position[order as usize] = position;
         } else {
-            let set = if self.rule == AllocRule::V6_18 { 0 } else { number as usize };
-            self.cpus[cpu].positions[set][order as usize] = position;
+            self.cpus[cpu].positions[order as usize] = position;
         }
     }
 
@@ -345,14 +312,6 @@ impl SwapAreas {
     /// Numbers of the areas.
     pub fn numbers(&self) -> impl Iterator<Item = u8> {
         (0..self.areas.len() as u8).filter(|&number| self.areas[number as usize].is_some())
-    }
-
-    /// The line of an area in /proc/swaps.
-    pub fn proc_swaps_line(&self, number: u8, name: &str) -> String {
-        let area = self.area(number);
-        let kind = if area.device.block_device { "partition" } else { "file" };
-        let (size, used) = (area.usable_slots() * 4, area.in_use() * 4);
-        alloc::format!("{name:<40}{kind}\t{size}\t{used}\t{}", area.priority)
     }
 
     /// Checks the books of every area and the totals.

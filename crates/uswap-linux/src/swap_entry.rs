@@ -91,26 +91,6 @@ impl PteFormat {
     }
 }
 
-/// A page-table entry of a page that is swapped out: the entry, and what the page table remembers of the page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SwapPte {
-    /// Where the page is.
-    pub entry: SwapEntry,
-    /// Nobody else had the page when it was unmapped.
-    pub exclusive: bool,
-    /// Written since soft-dirty bits were last cleared.
-    pub soft_dirty: bool,
-    /// Write-protected by a userfaultfd.
-    pub uffd_wp: bool,
-}
-
-impl SwapPte {
-    /// Whether both name the same slot, whatever else they remember (`pte_same` would say no).
-    pub fn same_entry(self, other: Self) -> bool {
-        self.entry == other.entry
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,15 +124,5 @@ mod tests {
     fn the_largest_area_is_what_survives_a_page_table() {
         assert_eq!(PteFormat::X86_64.slots_max(), 1 << 50);
         assert_eq!(PteFormat::with_offset_bits(8).slots_max(), 256);
-    }
-
-    #[test]
-    fn the_same_entry_with_other_flags_is_the_same_entry() {
-        let plain =
-            SwapPte { entry: SwapEntry { area: 1, slot: 9 }, exclusive: false, soft_dirty: false, uffd_wp: false };
-        let flagged = SwapPte { exclusive: true, soft_dirty: true, uffd_wp: true, ..plain };
-        assert!(plain.same_entry(flagged));
-        assert_ne!(plain, flagged);
-        assert!(!plain.same_entry(SwapPte { entry: SwapEntry { area: 1, slot: 8 }, ..plain }));
     }
 }

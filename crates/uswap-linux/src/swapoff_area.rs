@@ -109,7 +109,7 @@ impl SwapAreas {
         assert!(area.in_use() == 0, "area {number} still has {} slots in use", area.in_use());
         self.areas[number as usize] = None;
         for cpu in &mut self.cpus {
-            for position in cpu.positions.iter_mut().flatten() {
+            for position in &mut cpu.positions {
                 if position.is_some_and(|position| position.area == number) {
                     *position = None;
                 }

@@ -5,10 +5,10 @@ use core::fmt;
 use super::errno::Errno;
 use super::priority::FLAG_PREFER;
 use super::slot_alloc::AllocHost;
-use super::swap_area::{AreaTraits, DiscardPolicy, SwapArea};
 use super::swap_areas::{Listed, SwapAreas};
 use super::swap_extents::{Hole, SwapExtents};
 use super::swap_header::{self, Backing, BadHeader};
+use super::swap_info::{AreaTraits, DiscardPolicy, SwapArea};
 
 /// swapon(2)'s flag: discard, both at once and by cluster unless one of the two is asked for.
 pub const FLAG_DISCARD: u32 = 0x10000;

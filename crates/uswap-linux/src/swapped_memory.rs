@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use super::do_swap_page::{AreaFacts, Caller, Read, SwapIn, SwapInPath, SwappedIn};
 use super::errno::Errno;
 use super::shmem::{FileId, ShmemFiles, ShmemViolation};
 use super::slot_alloc::AllocHost;
 use super::swap_areas::{AreasViolation, NoSlot, SwapAreas};
 use super::swap_entry::SwapEntry;
-use super::swap_in::{AreaFacts, Caller, Read, SwapIn, SwapInPath, SwappedIn};
 use super::swap_map::Left;
 use super::swapin_readahead::{Mapping, VmaReadahead};
 use super::try_to_unuse::{Place, ReadaheadBooks, SlotTable, SwapoffBooks};
@@ -149,11 +149,6 @@ impl SwappedMemory {
     /// The areas, to put one into or out of service.
     pub fn areas_mut(&mut self) -> &mut SwapAreas {
         &mut self.areas
-    }
-
-    /// The areas alone.
-    pub fn into_areas(self) -> SwapAreas {
-        self.areas
     }
 
     /// The files, to add pages.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use uswap_core::{PageNumber, PageRange};
+use uswap_linux::do_swap_page::{AreaFacts, Caller, Read, SwapBooks, SwapInPath, SwappedIn};
 use uswap_linux::swap_entry::SwapEntry;
-use uswap_linux::swap_in::{AreaFacts, Caller, Read, SwapBooks, SwapInPath, SwappedIn};
 use uswap_linux::swapin_readahead::{
     ClusterReadahead, HitLedger, Mapping, Preset, Readahead, VmaReadahead, check_reads, check_window,
 };

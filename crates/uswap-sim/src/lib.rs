@@ -10,16 +10,16 @@
 
 pub mod chance;
 pub mod clock;
-mod content;
 pub mod costs;
 pub mod counting;
 pub mod device;
 pub mod engine_memory;
 pub mod exhaustive;
 pub mod input;
+mod page_content;
 pub mod paper;
 pub mod plot;
-pub mod readahead;
+pub mod readahead_kinds;
 pub mod soak;
 pub mod timing;
 pub mod trace;

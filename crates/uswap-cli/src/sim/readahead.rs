@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde_json::json;
-use uswap_sim::readahead::suite::{self, Pattern};
-use uswap_sim::readahead::{Kind, Score, run};
+use uswap_sim::readahead_kinds::suite::{self, Pattern};
+use uswap_sim::readahead_kinds::{Kind, Score, run};
 
 use super::input::{self, MaybeSource};
 use crate::failure::Failure;

@@ -7,7 +7,7 @@ use uswap_linux::memory_max::Limits;
 use uswap_linux::numa::Placement;
 use uswap_linux::swapin_readahead::Preset;
 use uswap_policy::by_name;
-use uswap_sim::device::faults::FaultRates;
+use uswap_sim::device::failures::FaultRates;
 use uswap_sim::timing::{self, Setup, Timed};
 
 use super::input;

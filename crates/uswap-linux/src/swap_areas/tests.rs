@@ -1,11 +1,11 @@
 use super::*;
 use crate::errno::Errno;
 use crate::priority::FLAG_PREFER;
-use crate::swap_area::{AreaTraits, DiscardPolicy};
 use crate::swap_cluster::ClusterList;
 use crate::swap_extents::{Hole, SwapExtents};
 use crate::swap_header::BadHeader;
 use crate::swap_header::{HEADER_BYTES, SwapHeader};
+use crate::swap_info::{AreaTraits, DiscardPolicy};
 use crate::swapoff_area::CannotSwapoff;
 use crate::swapon::*;
 use alloc::collections::BTreeSet;
@@ -47,13 +47,13 @@ fn request(target: SwapTarget<'_>, flags: u32) -> SwaponRequest<'_> {
     SwaponRequest { flags, privileged: true, target: Ok(target) }
 }
 
-fn areas_of(rule: AllocRule, cpus: usize) -> SwapAreas {
-    SwapAreas::new(SwapAreasConfig::new(cpus, rule))
+fn areas_of(cpus: usize) -> SwapAreas {
+    SwapAreas::new(SwapAreasConfig::new(cpus))
 }
 
 /// Areas of so many slots each, all of priority 1.
-fn equal_areas(rule: AllocRule, slots: &[u64]) -> SwapAreas {
-    let mut areas = areas_of(rule, 2);
+fn equal_areas(slots: &[u64]) -> SwapAreas {
+    let mut areas = areas_of(2);
     for (id, &slots) in slots.iter().enumerate() {
         let page = header(slots, &[]);
         areas.swapon(&request(target(id as u64, slots, &page), FLAG_PREFER | 1), &mut ()).unwrap();
@@ -62,7 +62,7 @@ fn equal_areas(rule: AllocRule, slots: &[u64]) -> SwapAreas {
 }
 
 fn one_area(slots: u64) -> SwapAreas {
-    equal_areas(AllocRule::V6_18, &[slots])
+    equal_areas(&[slots])
 }
 
 fn entry(area: u8, slot: u64) -> SwapEntry {
@@ -84,7 +84,7 @@ mod swapon {
 
     #[test]
     fn areas_get_their_sizes_and_priorities() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let page = header(1000, &[7, 8]);
         assert_eq!(areas.swapon(&request(target(1, 1000, &page), 0), &mut ()), Ok(0));
         assert_eq!(areas.swapon(&request(target(2, 1000, &page), 0), &mut ()), Ok(1));
@@ -92,14 +92,13 @@ mod swapon {
         let priorities: Vec<_> = areas.numbers().map(|number| areas.area(number).priority()).collect();
         assert_eq!(priorities, [-2, -3, 10]);
         assert_eq!(areas.meminfo(), (3 * 997, 3 * 997));
-        assert_eq!(areas.proc_swaps_line(2, "/dev/x"), alloc::format!("{:<40}partition\t3988\t0\t10", "/dev/x"));
         assert_eq!(areas.check(), Ok(()));
     }
 
     /// Each request has the faults of all those after it as well.
     #[test]
     fn ltp_swapon02_the_first_fault_in_the_kernels_order_is_the_one_that_is_told() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let good = header(600, &[]);
         areas.swapon(&request(target(1, 600, &good), 0), &mut ()).unwrap();
         let no_magic = [0; HEADER_BYTES];
@@ -174,7 +173,7 @@ mod swapon {
 
     #[test]
     fn ltp_swapon03_one_area_too_many_is_eperm() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let page = header(600, &[]);
         for id in 0..24 {
             areas.swapon(&request(target(id, 600, &page), 0), &mut ()).unwrap();
@@ -185,7 +184,7 @@ mod swapon {
 
     #[test]
     fn a_file_is_as_large_as_its_whole_pages_on_the_device() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let page = header(600, &[]);
         let extents = SwapExtents::whole_device(550);
         let file = SwapTarget {
@@ -201,7 +200,7 @@ mod swapon {
     fn discards_are_both_kinds_unless_one_is_asked_for() {
         let page = header(600, &[]);
         let policy = |flags, discards| {
-            let mut areas = areas_of(AllocRule::V6_18, 1);
+            let mut areas = areas_of(1);
             let mut host = Host::default();
             areas.swapon(&request(SwapTarget { discards, ..target(1, 600, &page) }, flags), &mut host).unwrap();
             let DiscardPolicy { once, pages } = areas.area(0).discard();
@@ -231,7 +230,7 @@ mod allocation {
 
     #[test]
     fn t1_4_equal_areas_take_turns_by_the_cluster() {
-        let mut areas = equal_areas(AllocRule::V6_18, &[2048, 2048]);
+        let mut areas = equal_areas(&[2048, 2048]);
         let mut expect = |area: u8, slots: Range<u64>| {
             for slot in slots {
                 assert_eq!(areas.alloc(0, 0, &mut ()), Ok(entry(area, slot)));
@@ -242,16 +241,6 @@ mod allocation {
         expect(0, 512..1024);
         expect(1, 512..1024);
         expect(0, 1024..1536);
-    }
-
-    #[test]
-    fn equal_areas_took_turns_every_64_slots_before() {
-        for rule in [AllocRule::V6_12, AllocRule::MapScan] {
-            let mut areas = equal_areas(rule, &[2048, 2048]);
-            let got: Vec<_> = (0..192).map(|_| areas.alloc(0, 0, &mut ()).unwrap().area).collect();
-            let expected = [[0; 64], [1; 64], [0; 64]].concat();
-            assert_eq!(got, expected, "{rule:?}");
-        }
     }
 
     #[test]
@@ -278,7 +267,7 @@ mod allocation {
 
     #[test]
     fn on_a_disk_all_cpus_write_at_one_place() {
-        let mut areas = areas_of(AllocRule::V6_18, 2);
+        let mut areas = areas_of(2);
         let page = header(2048, &[]);
         let disk = SwapTarget { device: AreaTraits { solid_state: false, ..SSD }, ..target(1, 2048, &page) };
         areas.swapon(&request(disk, 0), &mut ()).unwrap();
@@ -322,7 +311,7 @@ mod allocation {
 
     #[test]
     fn files_serve_single_slots_only_and_no_slower_area_is_tried_instead() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let page = header(1024, &[]);
         let extents = SwapExtents::whole_device(1024);
         let device = AreaTraits { block_device: false, ..SSD };
@@ -335,7 +324,7 @@ mod allocation {
 
     #[test]
     fn a_full_area_makes_room_for_the_next_and_comes_back_with_its_first_free_slot() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         for (id, flags) in [(1, FLAG_PREFER | 2), (2, FLAG_PREFER | 1)] {
             let page = header(512, &[]);
             areas.swapon(&request(target(id, 512, &page), flags), &mut ()).unwrap();
@@ -352,31 +341,12 @@ mod allocation {
     }
 
     #[test]
-    fn map_scan_goes_through_the_map_once_no_cluster_is_free() {
-        let mut areas = equal_areas(AllocRule::MapScan, &[1024]);
-        assert_eq!(alloc_slots(&mut areas, 0, 512), (512..1024).collect::<Vec<_>>());
-        for slot in [600, 700, 800] {
-            let _ = areas.put_cache(entry(0, slot));
-        }
-        assert_eq!(alloc_slots(&mut areas, 0, 511), (1..512).collect::<Vec<_>>());
-        assert_eq!(alloc_slots(&mut areas, 0, 1), [600]);
-        let _ = areas.put_cache(entry(0, 300));
-        assert_eq!(alloc_slots(&mut areas, 0, 3), [700, 800, 300], "forward, and round the end");
-        assert_eq!(areas.alloc(0, 0, &mut ()), Err(NoSlot::Full));
-    }
-
-    #[test]
-    fn free_clusters_come_before_those_with_holes_in_6_12_and_after_them_in_6_18() {
-        for (rule, first, expected) in [(AllocRule::V6_12, 512, 1536), (AllocRule::V6_18, 1, 100)] {
-            let mut areas = equal_areas(rule, &[2048]);
-            // Two whole clusters, and the CPU in none.
-            let used = alloc_slots(&mut areas, 0, if first == 1 { 1023 } else { 1024 });
-            assert_eq!(used[0], first);
-            let hole = used[99];
-            let _ = areas.put_cache(entry(0, hole));
-            let got = alloc_slots(&mut areas, 0, 1)[0];
-            assert_eq!(got, expected, "{rule:?}");
-        }
+    fn clusters_with_holes_come_before_free_ones() {
+        let mut areas = equal_areas(&[2048]);
+        // Two whole clusters, and the CPU in none.
+        let used = alloc_slots(&mut areas, 0, 1023);
+        let _ = areas.put_cache(entry(0, used[99]));
+        assert_eq!(alloc_slots(&mut areas, 0, 1), [100]);
     }
 }
 
@@ -487,7 +457,7 @@ mod discard {
     use super::*;
 
     fn discarding(slots: u64) -> SwapAreas {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let page = header(slots, &[]);
         let flags = FLAG_DISCARD | FLAG_DISCARD_PAGES;
         areas.swapon(&request(target(1, slots, &page), flags), &mut ()).unwrap();
@@ -593,7 +563,7 @@ mod swapoff {
 
     #[test]
     fn automatic_areas_below_move_up() {
-        let mut areas = areas_of(AllocRule::V6_18, 1);
+        let mut areas = areas_of(1);
         let page = header(600, &[]);
         for id in 0..3 {
             areas.swapon(&request(target(id, 600, &page), 0), &mut ()).unwrap();
@@ -689,11 +659,10 @@ proptest! {
     #[test]
     fn model_slots_have_one_owner_and_the_books_agree(
         steps in steps(),
-        rule in prop_oneof![Just(AllocRule::MapScan), Just(AllocRule::V6_12), Just(AllocRule::V6_18)],
         discard in any::<bool>(),
         filled in any::<bool>(),
     ) {
-        let mut areas = areas_of(rule, 2);
+        let mut areas = areas_of(2);
         let flags = if discard { FLAG_DISCARD } else { 0 };
         for (id, (pages, bad)) in [(700, alloc::vec![9, 600]), (1100, alloc::vec![])].into_iter().enumerate() {
             let page = header(pages, &bad);

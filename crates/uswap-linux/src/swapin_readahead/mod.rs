@@ -5,15 +5,15 @@
 //! the flag is a hit, and hits are what windows grow by.
 
 pub mod check;
-pub mod cluster;
 pub mod presets;
-pub mod vma;
+pub mod swap_cluster_readahead;
+pub mod swap_vma_readahead;
 pub mod window;
 
 pub use check::{HitLedger, Violation, check_reads, check_window};
-pub use cluster::{ClusterReadahead, SlotBlock, aligned_block};
 pub use presets::{Preset, UnknownPreset};
-pub use vma::{PageWindow, VmaReadahead};
+pub use swap_cluster_readahead::{ClusterReadahead, SlotBlock, aligned_block};
+pub use swap_vma_readahead::{PageWindow, VmaReadahead};
 
 use core::ops::Range;
 

@@ -1,15 +1,14 @@
 use super::*;
-use crate::slot_alloc::AllocRule;
-use crate::swap_area::AreaTraits;
 use crate::swap_areas::SwapAreasConfig;
 use crate::swap_header::{HEADER_BYTES, SwapHeader};
+use crate::swap_info::AreaTraits;
 use crate::swapin_readahead::{Preset, Readahead};
 use crate::swapon::{SwapTarget, SwaponRequest};
 use uswap_core::units::PageNumber;
 
 /// A machine of four CPUs with areas of so many slots, on solid-state devices.
 pub(crate) fn machine(areas: &[u64], synchronous_io: bool) -> SwappedMemory {
-    let mut all = SwapAreas::new(SwapAreasConfig::new(4, AllocRule::V6_18));
+    let mut all = SwapAreas::new(SwapAreasConfig::new(4));
     for (id, &pages) in areas.iter().enumerate() {
         let mut first_page = [0; HEADER_BYTES];
         SwapHeader::make(pages, &[], [0; 16], "").unwrap().write(&mut first_page);

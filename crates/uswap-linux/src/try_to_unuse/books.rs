@@ -2,10 +2,10 @@
 
 use core::ops::Range;
 
+use crate::do_swap_page::{AreaFacts, SwapBooks};
 use crate::errno::Errno;
 use crate::shmem::{FileId, ShmemFiles};
 use crate::swap_entry::SwapEntry;
-use crate::swap_in::{AreaFacts, SwapBooks};
 use crate::swapin_readahead::VmaReadahead;
 use uswap_core::units::{PageNumber, PageRange};
 

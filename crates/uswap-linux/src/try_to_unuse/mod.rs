@@ -23,10 +23,10 @@ use alloc::vec::Vec;
 
 use self::by_slot::SlotCursor;
 use self::walk::WalkCursor;
+use super::do_swap_page::{Caller, Read, SwapInPath, SwappedIn};
 use super::errno::Errno;
 use super::shmem::{FilePage, SearchSteps};
 use super::swap_entry::SwapEntry;
-use super::swap_in::{Caller, Read, SwapInPath, SwappedIn};
 use super::swapin_readahead::{Mapping, VmaReadahead, Window};
 
 /// One thing that swapoff does, in the order in which it does it. Slots are of the area that is going off, but for reads of

@@ -5,10 +5,10 @@ use alloc::collections::VecDeque;
 
 use super::books::{Place, SwapoffBooks};
 use super::{Cursor, Op, Swapoff, Target};
+use crate::do_swap_page::SwapInPath;
 use crate::errno::Errno;
 use crate::shmem::FileId;
 use crate::swap_entry::SwapEntry;
-use crate::swap_in::SwapInPath;
 use uswap_core::units::PageNumber;
 
 /// Where the walk is.

@@ -171,7 +171,6 @@ pub struct ZswapStats {
 struct Entry {
     swap: SwapEntry,
     lru: LruId,
-    pool: u16,
     handle: Handle,
     bytes: u16,
     referenced: bool,
@@ -183,8 +182,6 @@ struct Entry {
 struct Lru {
     /// Oldest first.
     entries: BTreeMap<u64, u32>,
-    /// Swap-ins from disk that have not protected an entry yet.
-    disk_swapins: u64,
 }
 
 /// Books of zswap that do not agree.
@@ -216,8 +213,7 @@ impl fmt::Display for ZswapViolation {
 #[derive(Clone)]
 pub struct Zswap {
     config: ZswapConfig,
-    /// One for each compressor that was ever selected; the last one takes stores, those before it drain.
-    pools: Vec<Zsmalloc>,
+    pool: Zsmalloc,
     trees: Trees,
     entries: Vec<Option<Entry>>,
     free_ids: Vec<u32>,
@@ -239,7 +235,7 @@ impl Zswap {
     pub fn new(config: ZswapConfig) -> Self {
         Self {
             config,
-            pools: alloc::vec![Zsmalloc::new(CHAIN_DEFAULT)],
+            pool: Zsmalloc::new(CHAIN_DEFAULT),
             trees: Trees::default(),
             entries: Vec::new(),
             free_ids: Vec::new(),
@@ -275,11 +271,6 @@ impl Zswap {
         self.ever_enabled |= enabled;
     }
 
-    /// Another compressor is selected: a new pool takes what comes.
-    pub fn select_compressor(&mut self) {
-        self.pools.push(Zsmalloc::new(CHAIN_DEFAULT));
-    }
-
     /// Sets what a cgroup allows.
     pub fn set_cgroup(&mut self, cgroup: u16, rules: CgroupRules) {
         self.cgroups.entry(cgroup).or_default().0 = rules;
@@ -305,19 +296,9 @@ impl Zswap {
         self.incompressible
     }
 
-    /// Pages of all pools (`pool_total_size`).
+    /// Pages of the pool (`pool_total_size`).
     pub fn pool_pages(&self) -> u64 {
-        self.pools.iter().map(|pool| pool.usage().pages).sum()
-    }
-
-    /// The pools, oldest first; the last one takes stores.
-    pub fn pools(&self) -> &[Zsmalloc] {
-        &self.pools
-    }
-
-    /// Gives back what the holes of the pools add up to, in pages.
-    pub fn compact(&mut self) -> u64 {
-        self.pools.iter_mut().map(Zsmalloc::compact).sum()
+        self.pool.usage().pages
     }
 
     /// Bytes that a cgroup is charged with (`memory.zswap.current`).
@@ -389,14 +370,13 @@ impl Zswap {
                 RAW_BYTES
             }
         };
-        let pool = self.pools.len() as u16 - 1;
-        let handle = self.pools[usize::from(pool)].alloc(bytes);
+        let handle = self.pool.alloc(bytes);
         let id = self.free_ids.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() as u32 - 1
         });
         self.clock += 1;
-        let entry = Entry { swap, lru, pool, handle, bytes, referenced: true, stamp: self.clock };
+        let entry = Entry { swap, lru, handle, bytes, referenced: true, stamp: self.clock };
         self.entries[id as usize] = Some(entry);
         self.lrus.entry(lru).or_default().entries.insert(entry.stamp, id);
         if let Some(stale) = self.trees.replace(swap, id) {
@@ -464,7 +444,7 @@ impl Zswap {
     fn drop_entry(&mut self, id: u32) {
         let entry = self.entries[id as usize].take().expect("the entry is live");
         self.free_ids.push(id);
-        self.pools[usize::from(entry.pool)].free(entry.handle);
+        self.pool.free(entry.handle);
         let lru = self.lrus.get_mut(&entry.lru).expect("an entry is in a list");
         lru.entries.remove(&entry.stamp);
         self.cgroups.get_mut(&entry.lru.cgroup).expect("an entry is charged").1 -= u64::from(entry.bytes);
@@ -472,7 +452,7 @@ impl Zswap {
         self.stored -= 1;
     }
 
-    /// Checks trees, lists, pools and totals against each other, and that no slot with an entry has a zero bit.
+    /// Checks trees, lists, pool and totals against each other, and that no slot with an entry has a zero bit.
     ///
     /// # Errors
     /// The first difference.
@@ -484,7 +464,7 @@ impl Zswap {
             let Some(entry) = entry else { continue };
             let id = id as u32;
             let listed = self.lrus.get(&entry.lru).and_then(|lru| lru.entries.get(&entry.stamp)) == Some(&id);
-            let pooled = self.pools[usize::from(entry.pool)].bytes(entry.handle) == entry.bytes;
+            let pooled = self.pool.bytes(entry.handle) == entry.bytes;
             if self.trees.get(entry.swap) != Some(id) || !listed || !pooled {
                 return Err(ZswapViolation::Entry(entry.swap));
             }
@@ -496,7 +476,7 @@ impl Zswap {
             stored += 1;
         }
         let listed: u64 = self.lrus.values().map(|lru| lru.entries.len() as u64).sum();
-        let pooled: u64 = self.pools.iter().map(|pool| pool.usage().stored_bytes).sum();
+        let pooled = self.pool.usage().stored_bytes;
         let charges =
             self.cgroups.iter().all(|(cgroup, &(_, bytes))| charged.get(cgroup).copied().unwrap_or(0) == bytes);
         for (agrees, what) in [

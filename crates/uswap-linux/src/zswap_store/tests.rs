@@ -267,49 +267,11 @@ fn an_entry_that_changed_while_it_was_written_back_is_not_written() {
 }
 
 #[test]
-fn the_shrinker_stops_at_a_page_in_use_and_disk_swapins_protect() {
-    let mut zswap = zswap(config(100_000));
-    for number in 1..=8 {
-        store(&mut zswap, number, 4096).unwrap();
-    }
-    for _ in 0..3 {
-        zswap.note_disk_swapin(LRU);
-    }
-    assert_eq!((zswap.shrinker_count(LRU), zswap.disk_swapins(LRU)), (5, 0));
-    assert_eq!(zswap.shrinker_count(LRU), 8, "each protects once");
-    let mut host = Host { cached: BTreeSet::from([slot(3)]), ..Host::default() };
-    assert_eq!(zswap.shrinker_scan(LRU, 8, &mut host), 0, "second chances");
-    assert_eq!(zswap.shrinker_scan(LRU, 8, &mut host), 2);
-    assert_eq!(host.written, [1, 2].map(slot));
-    check(&zswap);
-}
-
-#[test]
-fn a_new_compressor_has_a_pool_of_its_own_and_the_old_one_drains() {
-    let mut zswap = zswap(config(1000));
-    store(&mut zswap, 1, 4096).unwrap();
-    zswap.select_compressor();
-    store(&mut zswap, 2, 4096).unwrap();
-    let pages = |zswap: &Zswap| zswap.pools().iter().map(|pool| pool.usage().pages).collect::<Vec<_>>();
-    assert_eq!(pages(&zswap), [1, 1]);
-    store(&mut zswap, 1, 4096).unwrap();
-    assert_eq!(pages(&zswap), [0, 2], "a page that is stored again moves over");
-    assert_eq!(load(&mut zswap, 2), Ok(Loaded::Found { bytes: 4096, exclusive: true }));
-    check(&zswap);
-}
-
-#[test]
 #[should_panic(expected = "area 0 goes while zswap has a page of it")]
 fn an_area_with_an_entry_never_goes() {
     let mut zswap = zswap(config(1000));
     store(&mut zswap, 1, 100).unwrap();
     zswap.swapoff(0);
-}
-
-fn pool_of_one() -> Zsmalloc {
-    let mut pool = Zsmalloc::default();
-    pool.alloc(5);
-    pool
 }
 
 #[test]
@@ -337,7 +299,7 @@ fn the_checkers_find_books_that_differ() {
     let charge = ZswapViolation::Total("the charge of a cgroup");
     assert_eq!(damaged(&|zswap| zswap.cgroups.get_mut(&1).unwrap().1 = 0), charge);
     let pools = ZswapViolation::Total("the bytes of the pools");
-    assert_eq!(damaged(&|zswap| zswap.pools.push(pool_of_one())), pools);
+    assert_eq!(damaged(&|zswap| _ = zswap.pool.alloc(100)), pools);
 }
 
 #[derive(Clone, Debug)]
@@ -346,9 +308,7 @@ enum Step {
     Load { slot: u64, cached: bool },
     Invalidate(u64),
     Worker,
-    Scan { cgroup: u16, node: u16, entries: u64 },
     Hot(u64),
-    Compressor,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -360,10 +320,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 .prop_map(|(first, lengths, cgroup, node)| Step::Store { first, lengths, cgroup, node }),
             4 => (slot(), any::<bool>()).prop_map(|(slot, cached)| Step::Load { slot, cached }),
             4 => slot().prop_map(Step::Invalidate),
-            1 => Just(Step::Worker),
-            2 => (0u16..3, 0u16..2, 1u64..10).prop_map(|(cgroup, node, entries)| Step::Scan { cgroup, node, entries }),
+            3 => Just(Step::Worker),
             1 => slot().prop_map(Step::Hot),
-            1 => Just(Step::Compressor),
         ],
         1..40,
     )
@@ -428,14 +386,9 @@ proptest! {
                 Step::Worker => {
                     zswap.run_worker(&mut host);
                 }
-                Step::Scan { cgroup, node, entries } => {
-                    let written = zswap.shrinker_scan(LruId { cgroup, node }, entries, &mut host);
-                    prop_assert_eq!(written, host.written.len() as u64);
-                }
                 Step::Hot(number) => {
                     host.cached.insert(slot(number));
                 }
-                Step::Compressor => zswap.select_compressor(),
             }
             for written in &host.written {
                 prop_assert!(plain.remove(written).is_some() && !host.cached.contains(written));

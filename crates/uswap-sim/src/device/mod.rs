@@ -4,7 +4,7 @@
 //! begun before. Each then takes its latency. A device that is synchronous has one queue place for each submitter, since
 //! the submitter does the work.
 
-pub mod faults;
+pub mod failures;
 mod latency;
 mod profile;
 

@@ -5,8 +5,8 @@ use uswap_core::{BLOCK_PAGES, Core, CoreConfig, FaultPlan, FrameLeft, PageNumber
 use uswap_linux::anon_page::{AnonPage, Process, Surroundings, Touched};
 use uswap_linux::write_reuse::ReuseEra;
 
+use super::mail_threads::{Context, pair};
 use super::row::{Kind, Pair, Row};
-use super::threads::{Context, pair};
 use crate::chance::Chance;
 
 /// The rows.

@@ -13,8 +13,8 @@ use uswap_linux::zswap_store::{Compressed, InvalidateRule, LruId, StoreRequest, 
 use uswap_policy::{Access as Touched, by_name};
 
 use super::machine::machine;
+use super::mail_threads::{Context, pair};
 use super::row::{Kind, Row};
-use super::threads::{Context, pair};
 use crate::costs::CpuCosts;
 use crate::counting::PageNames;
 use crate::device::Profile;

@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 
-use uswap_linux::slot_alloc::AllocRule;
-use uswap_linux::swap_area::AreaTraits;
+use uswap_linux::do_swap_page::SwapInPath;
 use uswap_linux::swap_areas::{SwapAreas, SwapAreasConfig};
 use uswap_linux::swap_header::{HEADER_BYTES, SwapHeader};
-use uswap_linux::swap_in::SwapInPath;
+use uswap_linux::swap_info::AreaTraits;
 use uswap_linux::swapin_readahead::Readahead;
 use uswap_linux::swapon::{SwapTarget, SwaponRequest};
 use uswap_linux::swapped_memory::{AreaTable, SwappedMemory};
 use uswap_linux::try_to_unuse::{Op, Swapoff, SwapoffEra, TableDrain};
 
-use super::faults::{Faults, Hits};
+use super::bystanders::{Faults, Hits};
 use crate::chance::Chance;
 use crate::costs::CpuCosts;
 use crate::device::{Device, Direction, Profile, Request};
@@ -26,7 +25,7 @@ const PAGE_CLUSTER: u32 = 3;
 pub(crate) fn machine(slots: u64, profile: &Profile) -> SwappedMemory {
     let mut first_page = [0; HEADER_BYTES];
     SwapHeader::make(slots, &[], [0; 16], "sim").expect("the area is large enough").write(&mut first_page);
-    let mut areas = SwapAreas::new(SwapAreasConfig::new(1, AllocRule::V6_18));
+    let mut areas = SwapAreas::new(SwapAreasConfig::new(1));
     let device = AreaTraits {
         solid_state: !profile.rotational,
         synchronous_io: profile.synchronous,

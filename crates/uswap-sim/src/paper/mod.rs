@@ -1,21 +1,21 @@
 //! The published numbers of five threads about Linux swap, and the same from the simulator: every row is a workload that
 //! goes through core's rules of the era, with the prices and devices of [`calibration`].
 
+pub mod bystanders;
 pub mod calibration;
 mod copies;
-pub mod faults;
 mod kernel_build;
 pub mod layout;
 pub mod machine;
+mod mail_threads;
 mod page;
 mod row;
-mod threads;
 
 pub use calibration::Calibration;
 pub use page::{html, table};
 pub use row::{Kind, Pair, Row};
 
-use threads::Context;
+use mail_threads::Context;
 
 /// All rows.
 pub fn rows(seed: u64) -> Vec<Row> {
@@ -25,13 +25,13 @@ pub fn rows(seed: u64) -> Vec<Row> {
 /// All rows, from runs that are `shrink` times smaller where time grows with the number of pages: for tests.
 pub fn smaller(seed: u64, shrink: u64) -> Vec<Row> {
     let context = Context { calibration: Calibration::table(), seed, shrink };
-    let mut rows = threads::readahead_statistics(&context);
-    rows.extend(threads::swapoff_windows(&context));
-    rows.extend(threads::owner_searches(&context));
+    let mut rows = mail_threads::readahead_statistics(&context);
+    rows.extend(mail_threads::swapoff_windows(&context));
+    rows.extend(mail_threads::owner_searches(&context));
     rows.extend(copies::rows(&context));
-    rows.extend(threads::zswap_trees(&context));
+    rows.extend(mail_threads::zswap_trees(&context));
     rows.extend(kernel_build::rows(&context));
-    rows.extend(threads::zswap_variants(&context));
+    rows.extend(mail_threads::zswap_variants(&context));
     rows
 }
 
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn windows_of_the_first_row_are_as_many_as_published_before_and_after() {
         let context = Context { calibration: Calibration::table(), seed: 1, shrink: 1 };
-        for row in threads::readahead_statistics(&context).iter().filter(|row| row.number == 1) {
+        for row in mail_threads::readahead_statistics(&context).iter().filter(|row| row.number == 1) {
             let (simulated, published) = (row.simulated.unwrap(), row.published.unwrap());
             for (simulated, published) in [(simulated.before, published.before), (simulated.after, published.after)] {
                 assert!((0.9..1.1).contains(&(simulated / published)), "{simulated} of {published}: {row:?}");

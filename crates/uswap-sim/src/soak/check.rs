@@ -7,7 +7,7 @@ use super::group::Group;
 use super::mm::{Pte, pages_of};
 use super::process::Process;
 use super::violation::{Checked, Checker, ensure, violated};
-use crate::content::Content;
+use crate::page_content::Content;
 
 const EVERYTHING: PageRange = PageRange { start: PageNumber(0), pages: 1 << 40 };
 

@@ -8,8 +8,8 @@ use uswap_core::slots::CLUSTER_SLOTS;
 use super::coverage::{Coverage, Happening};
 use super::violation::{Checked, Checker, ensure};
 use crate::chance::Chance;
-use crate::content::Content;
-use crate::device::faults::{FaultRates, ReadFate, WriteFate};
+use crate::device::failures::{FaultRates, ReadFate, WriteFate};
+use crate::page_content::Content;
 
 /// One swap area.
 pub(super) struct Area {

@@ -10,7 +10,7 @@ use uswap_core::event_order::{Event, Mappings};
 use uswap_core::{FrameId, PageNumber, PageRange};
 
 use crate::chance::Chance;
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// The first page of the simulated address space. It lies below a leaf of the page table, so that most spaces cross into
 /// the next one.

@@ -15,7 +15,7 @@ use super::sabotage::Sabotage;
 use super::scenario::Scenario;
 use super::violation::{Checked, Checker, ensure, violated};
 use crate::chance::Chance;
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// A process.
 pub(super) struct Process {

@@ -4,7 +4,7 @@ use uswap_core::{PageNumber, PageRange};
 
 use super::mm::BASE;
 use super::violation::{Checked, Checker, ensure};
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

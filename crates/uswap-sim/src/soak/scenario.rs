@@ -1,7 +1,7 @@
 //! What a seed stands for: how large everything is, and what goes how often wrong.
 
 use crate::chance::Chance;
-use crate::device::faults::FaultRates;
+use crate::device::failures::FaultRates;
 
 /// One schedule's world.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use uswap_linux::numa::Node;
 use uswap_linux::swap_entry::SwapEntry;
 use uswap_policy::Replacement;
 
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// Pages that came along and were not touched may take one part of so many of memory.
 const AHEAD_SHARE: u64 = 8;

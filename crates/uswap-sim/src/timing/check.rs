@@ -5,7 +5,7 @@ use uswap_linux::swapped_memory::Pte;
 use uswap_linux::try_to_unuse::SwapoffBooks;
 
 use super::Run;
-use crate::content::Content;
+use crate::page_content::Content;
 pub(super) use crate::violation::violated;
 use crate::violation::{self, Rule, ensure};
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use uswap_linux::swap_entry::SwapEntry;
 
 use crate::chance::Chance;
-use crate::content::Content;
-use crate::device::faults::{FaultRates, ReadFate, WriteFate};
+use crate::device::failures::{FaultRates, ReadFate, WriteFate};
 use crate::device::{Device, Direction, Profile, Request};
+use crate::page_content::Content;
 
 /// A transfer that is delayed takes so many times as long.
 const DELAY: u64 = 50;

@@ -1,8 +1,8 @@
 //! NUMA nodes: each process runs on one and wants its pages there; a page elsewhere costs more with each touch.
 
 use uswap_core::PageNumber;
+use uswap_linux::do_swap_page::Read;
 use uswap_linux::numa::{Misplaced, Node, Place, Placement, Policy, Toucher};
-use uswap_linux::swap_in::Read;
 
 /// The nodes.
 pub(super) struct Nodes {

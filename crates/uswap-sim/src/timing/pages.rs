@@ -4,7 +4,7 @@ use uswap_linux::numa::Node;
 
 use super::check::{Checked, Checker, violated};
 use crate::chance::Chance;
-use crate::content::Content;
+use crate::page_content::Content;
 
 #[derive(Clone, Copy, Debug)]
 struct Page {

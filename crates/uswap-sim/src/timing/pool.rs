@@ -9,7 +9,7 @@ use uswap_linux::writeout::{Folio, PageIo, ReadFrom, Writeout, ZeroMap};
 use uswap_linux::zswap_store::{Compressed, LruId, StoreRequest, WritebackHost, Zswap, ZswapConfig};
 
 use super::disk::Write;
-use crate::content::Content;
+use crate::page_content::Content;
 
 pub(super) struct Pool {
     zeros: ZeroMap,

@@ -254,7 +254,7 @@ fn nothing_is_left_of_what_has_ended_can_fire() {
 fn the_compressed_pool_agrees_with_itself_can_fire() {
     let mut pool = Pool::new(64, 1000, 20);
     let entry = SwapEntry { area: 0, slot: 5 };
-    let content = (1..).map(crate::content::Content).find(|content| content.compresses()).unwrap();
+    let content = (1..).map(crate::page_content::Content).find(|content| content.compresses()).unwrap();
     pool.write(disk::Write { entry, content, is_charged: true }, 0);
     assert!(pool.zswap().check(|entry| pool.is_zero(entry)).is_ok());
     assert!(pool.zswap().check(|_| true).is_err());

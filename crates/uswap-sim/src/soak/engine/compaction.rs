@@ -4,7 +4,7 @@
 
 use uswap_core::{CompactionJob, CompactionSearch, Core};
 
-use crate::content::Content;
+use crate::page_content::Content;
 
 use super::super::coverage::Happening;
 use super::super::process::{Process, World};

@@ -17,7 +17,7 @@ use super::super::violation::{Checked, Checker, ensure, violated};
 use super::serve::Serve;
 use super::swapoff::Swapoff;
 use super::{Actor, PendingFault, Step, adopted_part, release_places};
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// Steps that a window may take; more mean that it never ends.
 const PATIENCE: u32 = 10_000;

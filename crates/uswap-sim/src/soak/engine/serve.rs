@@ -9,7 +9,7 @@ use super::super::process::{Process, World};
 use super::super::sabotage::Sabotage;
 use super::super::violation::{Checked, Checker, ensure, violated};
 use super::{PendingFault, Step, may_lose, release_places};
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// Reads of a page before it is given up.
 const ATTEMPTS: u32 = 4;

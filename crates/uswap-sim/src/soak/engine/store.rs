@@ -6,8 +6,8 @@ use super::super::coverage::Happening;
 use super::super::process::{Process, World};
 use super::super::violation::{Checked, Checker, ensure};
 use super::{Step, alloc_slots, free_slot, release_places};
-use crate::content::Content;
-use crate::device::faults::WriteFate;
+use crate::device::failures::WriteFate;
+use crate::page_content::Content;
 
 /// Most pages of one batch.
 const BATCH: u64 = 12;

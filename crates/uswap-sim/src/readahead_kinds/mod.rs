@@ -4,12 +4,12 @@
 //! Memory is smaller than that. Under the kernel's kinds and our streams what was not used for longest leaves, be it
 //! unused readahead or not; the engine's own way decides that by itself, too.
 
-mod engine;
 pub mod kinds;
 mod memory;
+mod our_way;
 pub mod suite;
 
-use crate::readahead::kinds::ReadaheadKind;
+use crate::readahead_kinds::kinds::ReadaheadKind;
 
 pub use suite::Pattern;
 
@@ -52,7 +52,7 @@ pub struct Score {
 pub fn run(kind: Kind, limit: usize, pattern: &Pattern) -> Score {
     match kind {
         Kind::Policy(kind) => memory::run(kind, limit, pattern),
-        Kind::Engine => engine::run(limit, pattern),
+        Kind::Engine => our_way::run(limit, pattern),
     }
 }
 

@@ -1,9 +1,9 @@
 //! A thread touches a page that is not in memory.
 
 use uswap_core::PageNumber;
+use uswap_linux::do_swap_page::{Read, SwapIn, SwappedIn};
 use uswap_linux::numa::Node;
 use uswap_linux::swap_entry::SwapEntry;
-use uswap_linux::swap_in::{Read, SwapIn, SwappedIn};
 use uswap_linux::swapped_memory::Pte;
 use uswap_linux::try_to_unuse::{Place, SwapoffBooks};
 
@@ -11,9 +11,9 @@ use super::cgroup::Ahead;
 use super::check::{Checked, Checker, violated};
 use super::disk::Got;
 use super::pool::Source;
-use super::swap_out::Room;
+use super::timed_swapout::Room;
 use super::{Run, Sabotage};
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// Reads of a page before it is given up.
 const ATTEMPTS: u32 = 4;

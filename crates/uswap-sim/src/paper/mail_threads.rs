@@ -5,8 +5,8 @@ use uswap_linux::swap_entry::SwapEntry;
 use uswap_linux::try_to_unuse::SwapoffEra;
 use uswap_linux::zswap_store::{Compressed, InvalidateRule, LruId, StoreRequest, TreeCosts, Zswap, ZswapConfig};
 
+use super::bystanders::Faults;
 use super::calibration::Calibration;
-use super::faults::Faults;
 use super::layout::{self, FileOrder, Layout};
 use super::machine::{self, Setup};
 use super::row::{NOISE, Pair, Row};

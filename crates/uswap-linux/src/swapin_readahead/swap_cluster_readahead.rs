@@ -42,11 +42,6 @@ impl ClusterReadahead {
         Self { page_cluster, hits: FIRST_HITS, previous_offset: 0, last_window: 0 }
     }
 
-    /// What the kernel sets `vm.page-cluster` to on a machine with `ram_bytes` of memory.
-    pub fn default_page_cluster(ram_bytes: u64) -> u32 {
-        if ram_bytes < 16 << 20 { 2 } else { 3 }
-    }
-
     /// A page that readahead had brought was wanted.
     pub fn hit(&mut self) {
         self.hits = self.hits.saturating_add(1);
@@ -114,11 +109,5 @@ mod tests {
         readahead.hit();
         let _ = readahead.miss(700, 1000);
         assert_eq!(readahead.previous_offset, 600);
-    }
-
-    #[test]
-    fn small_machines_read_less_ahead() {
-        assert_eq!(ClusterReadahead::default_page_cluster((16 << 20) - 1), 2);
-        assert_eq!(ClusterReadahead::default_page_cluster(16 << 20), 3);
     }
 }

@@ -9,7 +9,7 @@ use uswap_linux::writeout::Writeout;
 use super::Sabotage;
 use super::disk::Write;
 use super::{Run, Slot};
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// Pages that leave at a time (SWAP_CLUSTER_MAX).
 const BATCH: u64 = 32;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::readahead::kinds::{ReadAlong, ReadaheadKind, SwapReadahead};
+use crate::readahead_kinds::kinds::{ReadAlong, ReadaheadKind, SwapReadahead};
 use uswap_core::PageNumber;
 use uswap_policy::streams::Tag;
 

@@ -1,6 +1,6 @@
 //! The rules of readahead, looked at with each fault: windows, what is read, and what counts as a hit.
 
-use uswap_linux::swap_in::Read;
+use uswap_linux::do_swap_page::Read;
 use uswap_linux::swapin_readahead::{HitLedger, Violation, Window, check_reads, check_window};
 
 /// page_cluster, as Linux has it.

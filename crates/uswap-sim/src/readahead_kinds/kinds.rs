@@ -1,7 +1,7 @@
 //! Readahead of one kind or another, chosen by name: what the kernel does by slot or by address, our streams, or none.
 //!
 //! This is the policy alone, for whoever has pages to bring and wants to compare. The kernel's way in as a whole, with the swap
-//! cache, swapoff and the differences between versions, is [`uswap_linux::swap_in`].
+//! cache, swapoff and the differences between versions, is [`uswap_linux::do_swap_page`].
 
 use core::fmt;
 use core::ops::Range;

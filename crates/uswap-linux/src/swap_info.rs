@@ -52,24 +52,6 @@ impl SwapTotals {
     }
 }
 
-/// Swap use of a cgroup, in pages, and its limits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CgroupSwap {
-    /// `memory.swap.current`.
-    pub usage: u64,
-    /// `memory.swap.high`.
-    pub high: Option<u64>,
-    /// `memory.swap.max`.
-    pub max: Option<u64>,
-}
-
-/// Whether swap counts as full for a page of a cgroup, which is given with its ancestors (`mem_cgroup_swap_full`).
-pub fn cgroup_swap_full<'a>(totals: SwapTotals, cgroups: impl IntoIterator<Item = &'a CgroupSwap>) -> bool {
-    let near = |usage: u64, limit: Option<u64>| limit.is_some_and(|limit| usage * 2 >= limit);
-    totals.swap_full()
-        || cgroups.into_iter().any(|cgroup| near(cgroup.usage, cgroup.high) || near(cgroup.usage, cgroup.max))
-}
-
 /// Books that do not agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AreaViolation {
@@ -135,8 +117,6 @@ pub struct SwapArea {
     pub(super) listed: bool,
     /// Where allocations of each order go on when the position is the area's own, not a CPU's.
     pub(super) position: [Option<Position>; ORDERS],
-    /// Where a search through the map goes on, whatever cluster that is in.
-    pub(super) map_position: u64,
     /// Its last slot was handed out while swap is more than half full: full clusters are worth a look.
     pub(super) reclaim_wanted: bool,
     bad: u64,
@@ -157,7 +137,6 @@ impl SwapArea {
             write_ok: false,
             listed: false,
             position: [None; ORDERS],
-            map_position: 1,
             reclaim_wanted: false,
             bad: layout.bad.len() as u64,
             in_use: 0,
@@ -336,17 +315,6 @@ mod tests {
     fn t1_6b_swap_is_full_when_less_than_half_is_free() {
         assert!(SwapTotals { total: 1000, free: 499 }.swap_full());
         assert!(!SwapTotals { total: 1000, free: 500 }.swap_full());
-    }
-
-    #[test]
-    fn swap_is_full_for_a_cgroup_at_half_of_any_limit_above_it() {
-        let totals = SwapTotals { total: 1000, free: 900 };
-        let cgroup = CgroupSwap { usage: 49, high: None, max: Some(100) };
-        assert!(!cgroup_swap_full(totals, &[cgroup]));
-        assert!(cgroup_swap_full(totals, &[CgroupSwap { usage: 50, ..cgroup }]));
-        let parent = CgroupSwap { usage: 60, high: Some(120), max: None };
-        assert!(cgroup_swap_full(totals, &[cgroup, parent]));
-        assert!(cgroup_swap_full(SwapTotals { total: 1000, free: 100 }, &[]));
     }
 
     #[test]
