@@ -101,8 +101,10 @@ impl<H: Host> Engine<H> {
     /// A thread that reads ahead has begun.
     pub fn reader_begins(&self) -> Reader {
         self.ahead.present.store(true, Relaxed);
+        let loads = Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW);
+        // Last: from here on a fork may come, and must find nobody in the heap.
         self.thread_begins();
-        Reader { loads: Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW), heard: self.member.group.announcements() }
+        Reader { loads, heard: self.member.group.announcements() }
     }
 
     /// Reads what there is to be read, and waits for a call.

@@ -456,12 +456,14 @@ impl<H: Host> Engine<H> {
     pub(crate) fn enter(&self) -> Entry<'_> {
         loop {
             match self.phase.load() {
-                RUNNING => {
-                    let guard = self.running.pass();
-                    if self.phase.load() == RUNNING {
-                        return Entry::Running(guard);
-                    }
-                }
+                // Not waited for: who had seen `RUNNING` before a fork was begun would sleep until it is over, and with it the
+                // faults that the forking thread waits for.
+                RUNNING => match self.running.try_pass() {
+                    Some(guard) if self.phase.load() == RUNNING => return Entry::Running(guard),
+                    Some(_) => {}
+                    None if self.phase.load() == RUNNING => crate::handler::pause::<H>(),
+                    None => {}
+                },
                 FREEZING => {
                     let _ = self.phase.wait(FREEZING, None);
                 }

@@ -594,10 +594,12 @@ impl<H: Host> Monitor<H> {
     }
 
     /// In a forked child: goes on with what the parent's engine left. Elsewhere there is nothing to go on with.
-    pub fn inherit(&mut self, inherited: Option<Inherited<H>>) {
-        if let Some(inherited) = inherited {
+    pub fn inherit(&mut self, take: impl FnOnce() -> Option<Inherited<H>>) {
+        if H::notices().has_engine() {
             // What this process has counts from here on, and no more as what its parent was promised.
             self.usage();
+        }
+        if let Some(inherited) = take() {
             self.take_over(inherited);
         }
         self.post.fork.child.store_and_wake(CHILD_READY);

@@ -25,7 +25,8 @@ const GIVES_WAY: Duration = Duration::from_millis(20);
 /// of them would.
 const EAGER_FAULTS: u32 = 256;
 
-/// Whether, and for how long, changes wait.
+/// Whether, and for how long, changes wait. Late faults write to it: apart from what all read.
+#[repr(align(64))]
 pub struct GivingWay<H> {
     /// How many of the next faults ask at once.
     eager: AtomicU32,

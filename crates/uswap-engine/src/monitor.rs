@@ -235,7 +235,7 @@ impl<H: Host> Monitor<H> {
 
     /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
     pub(crate) fn promise(&mut self, pages: u64) {
-        self.promised = (pages > 0).then(Instant::now);
+        self.promised = (pages > 0).then(H::now);
         self.member().slot().promised_pages.store(pages, Relaxed);
     }
 
@@ -711,7 +711,7 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
     };
     match monitor {
         Ok(mut monitor) => {
-            monitor.inherit(Inherited::take());
+            monitor.inherit(Inherited::take);
             thread::prefer();
             monitor.run()
         }

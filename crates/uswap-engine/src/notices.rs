@@ -60,7 +60,8 @@ impl<H: Host> Notices<H> {
 
     /// The engine, if there is one. In a forked child it is the parent's until the child has its own.
     pub fn engine(&self) -> Option<&'static Engine<H>> {
-        // SAFETY: null, or an engine, which lives as long as the process; it is there before the pointer is.
+        // SAFETY: null, or an engine, which lives as long as the process; it is there before the pointer is. That of a parent is
+        // taken apart in the child by `Inherited::take`, and nobody keeps a reference to it beyond that.
         unsafe { self.engine.load(Acquire).as_ref() }
     }
 

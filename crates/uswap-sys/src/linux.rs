@@ -54,8 +54,11 @@ impl System for Linux {
     }
 
     fn sleep(duration: Duration) {
-        if let Ok(time) = rustix::thread::Timespec::try_from(duration) {
-            let _ = rustix::thread::nanosleep(&time);
+        let mut left = rustix::thread::Timespec::try_from(duration).ok();
+        while let Some(time) = left.take() {
+            if let rustix::thread::NanosleepRelativeResult::Interrupted(rest) = rustix::thread::nanosleep(&time) {
+                left = Some(rest);
+            }
         }
     }
 
@@ -149,7 +152,8 @@ impl System for Linux {
     }
 
     fn process_id() -> u32 {
-        std::process::id()
+        // Not libc's, which the program may have replaced.
+        rustix::process::getpid().as_raw_nonzero().get() as u32
     }
 
     fn thread_has_ended(thread: u32) -> bool {

@@ -193,6 +193,11 @@ impl<S: System> Gate<S> {
         Passed(S::acquire(|| self.0.try_read().ok(), || self.0.read().expect(SOUND)))
     }
 
+    /// Goes inside with others, if nobody shuts it or is about to.
+    pub fn try_pass(&self) -> Option<Passed<'_>> {
+        self.0.try_read().ok().map(Passed)
+    }
+
     /// Goes inside alone.
     pub fn shut(&self) -> Shut<'_> {
         Shut(S::acquire(|| self.0.try_write().ok(), || self.0.write().expect(SOUND)))
