@@ -31,6 +31,7 @@ pub mod swap_cache;
 pub mod swap_table;
 pub mod swapoff;
 pub mod swapout;
+pub mod tuning;
 pub mod units;
 pub mod workingset;
 pub mod zswap;

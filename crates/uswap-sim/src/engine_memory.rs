@@ -7,6 +7,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use uswap_core::fault::MOVE_PAGES_MIN;
 use uswap_core::reclaim::IsolationOutcome;
+use uswap_core::tuning;
 use uswap_core::{
     AreaId, BLOCK_PAGES, Core, CoreConfig, FaultPlan, FrameId, FrameLeft, LEAF_PAGES, Landing, LoadPlan, PageNumber,
     PageRange, Policies, ReadaheadPolicy, ReclaimPolicy, Released, StoreJob, StoreResult, Stored,
@@ -14,11 +15,6 @@ use uswap_core::{
 
 /// Pages that are stored together.
 const BATCH: usize = 32;
-/// Of the limit, the part that rests in the swap cache.
-const CACHED_SHARE: u64 = 20;
-/// Of the limit, the part that may be ahead of a stream at a time, and the most.
-const AHEAD_SHARE: u64 = 64;
-const AHEAD_MAX: u64 = 256;
 /// Slots of a cluster.
 const CLUSTER_SLOTS: u64 = 512;
 const AREA: AreaId = AreaId(0);
@@ -86,7 +82,7 @@ impl EngineMemory {
         assert!(limit > 0, "a memory of no pages cannot hold the page that is used");
         let frame_blocks = ((limit / 3).max(1024) / BLOCK_PAGES as u64) as u32;
         let (window_max, ahead_max, readahead) = match along {
-            Along::As(readahead) => (BLOCK_PAGES as u32, (limit / AHEAD_SHARE).min(AHEAD_MAX) as u32, readahead),
+            Along::As(readahead) => (BLOCK_PAGES as u32, tuning::ahead_pages(limit), readahead),
             Along::Nothing => (1, 0, ReadaheadPolicy::Off),
         };
         let policies = Policies { reclaim, readahead };
@@ -198,7 +194,8 @@ impl EngineMemory {
 
     /// Pages leave until no more than `most` are in memory.
     fn make_room(&mut self, most: u64) {
-        let reserve = (self.limit / 128).clamp(32, 1024).min(self.limit / 16);
+        let reserve = tuning::free_frames(self.limit).min(self.limit / 16);
+        let resting = tuning::swap_cache_pages(self.limit, self.owners.len() as u64);
         while self.used() > most {
             let isolation = self.core.isolate();
             if let Some(isolation) = isolation {
@@ -213,7 +210,7 @@ impl EngineMemory {
             }
             let urgent = isolation.is_none() || most == 0;
             let cached = u64::from(self.core.swap_cache().cached_frames());
-            if cached > if urgent { 0 } else { self.limit / CACHED_SHARE } {
+            if cached > if urgent { 0 } else { resting } {
                 self.store_some();
             }
             let kept = if urgent { 0 } else { reserve };
