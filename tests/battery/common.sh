@@ -4,14 +4,21 @@
 #   NAME.sh work      the run itself, also as a tree under uswap; prints what must be the same every time
 #
 # The head of a script says `group:`, `about:` and `packages:` (Debian), and `refused:` with the reason, for a program that
-# `uswap run` must not take; that one is `./program`. SCALE=small is the size for CI.
+# `uswap run` must not take; that one is `./program`. SCALE=small is the size for CI, SCALE=50
+# half of the full one.
 set -euo pipefail
 export LC_ALL=C.UTF-8 TZ=UTC HOME=${HOME:-/root}
 SCALE=${SCALE:-full}
 PATH=$PATH:/usr/sbin
 
-# The first word at full scale, the second in small.
-sized() { if [[ $SCALE == small ]]; then echo "$2"; else echo "$1"; fi; }
+# The first word at full scale, the second in small; for a number that many hundredths of the first.
+sized() {
+    case $SCALE in
+    small) echo "$2" ;;
+    [0-9]*) echo "$((${1%%[A-Z]*} * SCALE / 100))${1##*[0-9]}" ;;
+    *) echo "$1" ;;
+    esac
+}
 
 # Says what does not hold, and ends with a failure.
 wrong() { echo "${0##*/}: $*" >&2; exit 1; }

@@ -7,6 +7,7 @@
 //!     cargo xtask battery ...    real programs under uswap, and the table docs/battery.md
 //!     cargo xtask churn [--seeds N] [--seconds S] [--first-seed N] [--swap none,zram,file]
 //!                                threads that churn memory, beside the kernel's own swap and without: 50 seeds of 8 masks
+//!     cargo xtask policies ...    real programs under each policy, and the table docs/policies.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
 //!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
@@ -20,13 +21,14 @@ mod exhaustive;
 mod failures;
 mod fuzz;
 mod overhead;
+mod policies;
 mod run;
 mod summary;
 mod waits;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["battery", words @ ..] => battery::run(words),
         ["churn", options @ ..] => churn::run(options),
         ["exhaustive"] => exhaustive::run(),
+        ["policies", words @ ..] => policies::run(words),
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };

@@ -187,7 +187,7 @@ fn budgets_beyond_the_machine() {
 fn many_bad_command_lines() {
     let size = "a size is a number and K, M, G or T";
     let swap = "a swap area is file:PATH[,size=SIZE][,prio=NUMBER][,overwrite]";
-    let lines: [(&[&str], &str); 54] = [
+    let lines: [(&[&str], &str); 56] = [
         (&["run", "-m", "-5M", "true"], size),
         (&["run", "-m", "", "true"], size),
         (&["run", "-m", "M", "true"], size),
@@ -206,6 +206,11 @@ fn many_bad_command_lines() {
         (&["run", "--compressor", "zip", "true"], "(it is lz4, zstd or none)"),
         (&["run", "--compressor", "LZ4", "true"], "(it is lz4, zstd or none)"),
         (&["run", "--compressor", "", "true"], "--compressor"),
+        (
+            &["run", "--reclaim", "lru", "true"],
+            "--reclaim 'lru' is unknown (it is lists, refault, s3fifo, lirs, second-chance or random)",
+        ),
+        (&["run", "--readahead", "on", "true"], "(it is stream, cluster, vma or off)"),
         (&["run", "--zpool-percent", "91", "true"], "91 is not in 0..=90"),
         (&["run", "--zpool-percent", "-1", "true"], "-1"),
         (&["run", "--zpool-percent", "x", "true"], "not a whole number"),

@@ -174,7 +174,7 @@ mod tests {
 
     /// Pages from 0 on that are in the pool, and blocks of free frames.
     fn swapped(pages: u64, ahead_max: u32) -> Core {
-        let config = CoreConfig { frame_blocks: 8, area_slots: alloc::vec::Vec::new(), window_max: 16, ahead_max };
+        let config = CoreConfig { frame_blocks: 8, window_max: 16, ahead_max, ..CoreConfig::default() };
         let mut core = Core::new(config);
         core.adopt(PageRange { start: PageNumber(0), pages });
         for index in 0..pages {

@@ -80,13 +80,24 @@ mod tests {
     use crate::entry::{AreaId, Location};
     use crate::fault::{FaultPlan, FrameLeft, LoadPlan};
     use crate::page_table::PageState;
+    use crate::policies::{Policies, ReadaheadPolicy};
     use crate::swapout::StoreResult;
     use crate::units::PageRange;
 
     /// Pages 16 to 31 on slots side by side, and a block of free frames.
     fn swapped() -> Core {
-        let mut core =
-            Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16, ahead_max: 0 });
+        swapped_with(ReadaheadPolicy::Stream)
+    }
+
+    fn swapped_with(readahead: ReadaheadPolicy) -> Core {
+        let policies = Policies { readahead, ..Policies::default() };
+        let mut core = Core::new(CoreConfig {
+            frame_blocks: 4,
+            area_slots: alloc::vec![1024],
+            window_max: 16,
+            policies,
+            ..CoreConfig::default()
+        });
         core.adopt(PageRange { start: PageNumber(0), pages: 64 });
         core.slots_mut(AreaId(0)).grant(0);
         for index in 0..16 {
@@ -165,6 +176,35 @@ mod tests {
         let mut core = swapped();
         let _block = core.cache.take_block(u16::MAX).unwrap();
         assert_eq!(pages_of(&load(&mut core, 21)), (21, 1));
+    }
+
+    /// The window of a fault at page 21 whose neighbours are on slots elsewhere.
+    fn window_of_scattered(readahead: ReadaheadPolicy) -> (u64, usize) {
+        let mut core = swapped_with(readahead);
+        for page in (16..32).filter(|&page| page != 21) {
+            let entry = core.table.insert(Location::Slot { area: AreaId(0), slot: 500 - page }, 0);
+            core.pages.set(PageNumber(page), PageState::Swapped { entry });
+        }
+        pages_of(&load(&mut core, 21))
+    }
+
+    #[test]
+    fn by_address_neighbours_come_along_wherever_they_lie_and_with_none_no_page_does() {
+        assert_eq!(window_of_scattered(ReadaheadPolicy::Vma), (18, 8));
+        assert_eq!(window_of_scattered(ReadaheadPolicy::Cluster), (21, 1));
+        assert_eq!(window_of_scattered(ReadaheadPolicy::Off), (21, 1));
+        assert_eq!(pages_of(&load(&mut swapped_with(ReadaheadPolicy::Cluster), 21)), (16, 8));
+        assert_eq!(pages_of(&load(&mut swapped_with(ReadaheadPolicy::Off), 21)), (21, 1));
+    }
+
+    #[test]
+    fn only_streams_make_a_window_grow_with_its_faults() {
+        for (readahead, pages) in [(ReadaheadPolicy::Stream, 2), (ReadaheadPolicy::Off, 1)] {
+            let mut core = swapped_with(readahead);
+            let _taken = core.cache.take_block(u16::MAX);
+            assert_eq!(pages_of(&load(&mut core, 20)), (20, 1));
+            assert_eq!(pages_of(&load(&mut core, 21)).1, pages, "{readahead:?}");
+        }
     }
 
     #[test]

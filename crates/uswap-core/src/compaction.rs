@@ -90,7 +90,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn core() -> Core {
-        Core::new(CoreConfig { frame_blocks: 4, area_slots: vec![64], window_max: 16, ahead_max: 0 })
+        Core::new(CoreConfig {
+            frame_blocks: 4,
+            area_slots: vec![64],
+            window_max: 16,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        })
     }
 
     fn object(core: &mut Core, handle: u32) -> EntryId {

@@ -1,12 +1,15 @@
 //! The books of one process, together.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::by_address::ByAddress;
 use crate::cluster::Cluster;
 use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageTable};
+use crate::policies::{Policies, ReadaheadPolicy};
 use crate::readahead::Readahead;
-use crate::reclaim::Reclaim;
+use crate::reclaim::order::Order;
 use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
 use crate::swap_table::{LetGo, SwapTable};
@@ -14,7 +17,7 @@ use crate::workingset::{Refaults, Workingset};
 use crate::zswap::Zswap;
 
 /// What a [`Core`] is made with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct CoreConfig {
     /// Blocks of 16 frames in the frame area.
     pub frame_blocks: u32,
@@ -24,6 +27,8 @@ pub struct CoreConfig {
     pub window_max: u32,
     /// Most pages that are read ahead of a stream at a time; 0 for none.
     pub ahead_max: u32,
+    /// Which block leaves, and what comes along.
+    pub policies: Policies,
 }
 
 /// A place that nothing here uses any more; the engine releases it.
@@ -46,12 +51,15 @@ pub struct Core {
     pub(crate) pages: PageTable,
     pub(crate) table: SwapTable,
     pub(crate) cache: SwapCache,
-    pub(crate) reclaim: Reclaim,
+    /// Blocks, in the order in which they leave.
+    pub(crate) order: Order,
     pub(crate) zswap: Zswap,
     /// How long pages were out.
     pub(crate) workingset: Workingset,
     pub(crate) readahead: Readahead,
     pub(crate) cluster: Cluster,
+    /// In place of what `cluster` says, where readahead goes by address.
+    pub(crate) by_address: Option<Box<ByAddress>>,
     pub(crate) slots: Vec<Slots>,
     pub(crate) config: CoreConfig,
     pub(crate) last_op: OpId,
@@ -68,15 +76,23 @@ pub struct Core {
 impl Core {
     /// Empty books.
     pub fn new(config: CoreConfig) -> Self {
+        let readahead = config.policies.readahead;
+        let (window_max, ahead_max) = match readahead {
+            ReadaheadPolicy::Stream => (config.window_max, config.ahead_max),
+            ReadaheadPolicy::Cluster | ReadaheadPolicy::Vma | ReadaheadPolicy::Off => (1, 0),
+        };
+        let cluster_max = if readahead == ReadaheadPolicy::Off { 1 } else { config.window_max };
+        let by_address = (readahead == ReadaheadPolicy::Vma).then(|| Box::new(ByAddress::new(config.window_max)));
         Self {
             pages: PageTable::new(),
             table: SwapTable::new(),
             cache: SwapCache::new(config.frame_blocks),
-            reclaim: Reclaim::new(),
+            order: Order::new(config.policies.reclaim),
             zswap: Zswap::new(),
             workingset: Workingset::default(),
-            readahead: Readahead::new(config.window_max, config.ahead_max),
-            cluster: Cluster::new(config.window_max),
+            readahead: Readahead::new(window_max, ahead_max),
+            cluster: Cluster::new(cluster_max),
+            by_address,
             slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
             last_op: OpId(0),
             loads_in_flight: 0,
@@ -93,7 +109,7 @@ impl Core {
     /// them, add. `false`: there is no memory for that, and nothing may be swapped out.
     pub fn make_room(&mut self) -> bool {
         let lists = self.released.try_reserve(ROOM).is_ok() && self.zombies.try_reserve(ROOM).is_ok();
-        lists && self.table.make_room(ROOM) && self.zswap.make_room(ROOM) && self.reclaim.make_room(ROOM)
+        lists && self.table.make_room(ROOM) && self.zswap.make_room(ROOM) && self.order.make_room(ROOM)
     }
 
     pub(crate) fn next_op(&mut self) -> OpId {

@@ -6,6 +6,7 @@
 use crate::core::Core;
 use crate::event_order::Event;
 use crate::page_table::PageState;
+use crate::reclaim::order::Came;
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
 
@@ -104,7 +105,7 @@ impl Core {
             };
             self.pages.set(new, state);
             if matches!(state, PageState::Resident { .. }) {
-                self.note_resident(new, false);
+                self.note_resident(new, Came::Unasked);
             }
         }
     }
@@ -146,8 +147,13 @@ mod tests {
     #[test]
     fn what_has_content_is_not_let_go_before_its_event() {
         let range = |start, pages| PageRange { start: PageNumber(start), pages };
-        let mut core =
-            Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec::Vec::new(), window_max: 16, ahead_max: 0 });
+        let mut core = Core::new(CoreConfig {
+            frame_blocks: 4,
+            area_slots: alloc::vec::Vec::new(),
+            window_max: 16,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        });
         core.adopt(range(160, 32));
         core.found_present(range(170, 2));
         core.let_go_untouched(range(160, 30));

@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageState};
 use crate::readahead::Window;
+use crate::reclaim::order::Came;
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
@@ -322,14 +323,16 @@ impl Core {
         self.table.set_wanted_soon(entry, soon);
     }
 
-    /// The pages to read together with `page`, which is on an area: its neighbours whose copies lie beside its own.
+    /// The pages to read together with `page`, which is on an area: its neighbours whose copies are there too; unless readahead
+    /// goes by address, beside its own.
     fn around(&mut self, page: PageNumber) -> PageRange {
         let alone = PageRange { start: page, pages: 1 };
         let Some((area, slot)) = self.own_slot(page) else { return alone };
-        let (first, pages) = self.cluster.window(page);
+        let (first, pages) = self.neighbours(page);
         let beside = |core: &Self, other: PageNumber| {
+            let Some((its_area, its_slot)) = core.own_slot(other) else { return false };
             let expected = (slot + other.0).checked_sub(page.0);
-            core.own_slot(other).is_some_and(|(its_area, its_slot)| its_area == area && Some(its_slot) == expected)
+            core.by_address.is_some() || its_area == area && Some(its_slot) == expected
         };
         let mut range = alone;
         while range.start > first && beside(self, PageNumber(range.start.0 - 1)) {
@@ -339,6 +342,17 @@ impl Core {
             range.pages += 1;
         }
         range
+    }
+
+    /// The window around `page`: its first page, and how many.
+    fn neighbours(&mut self, page: PageNumber) -> (PageNumber, u32) {
+        match &mut self.by_address {
+            Some(by_address) => {
+                let mapping = self.pages.adopted_around(page).expect("a page on an area is adopted");
+                by_address.window(page, mapping)
+            }
+            None => self.cluster.window(page),
+        }
     }
 
     /// Where `page` is on an area, if that is the only place and this process's own.
@@ -357,6 +371,11 @@ impl Core {
         let came_along = core::mem::take(&mut self.cache.frame_mut(frame).came_along);
         if came_along {
             self.cluster.wanted();
+        }
+        if let (Some(by_address), Some(page)) = (&mut self.by_address, self.cache.frame(frame).owner)
+            && let Some(mapping) = self.pages.adopted_around(page)
+        {
+            by_address.found(page, mapping, came_along);
         }
         came_along
     }
@@ -409,7 +428,7 @@ impl Core {
             }
             if index < installed {
                 self.pages.set(page, PageState::Resident { clean: None });
-                self.note_resident(page, false);
+                self.note_resident(page, Came::Unasked);
             } else {
                 self.pages.set(page, PageState::Untouched);
             }
@@ -427,10 +446,12 @@ impl Core {
                 self.leave_frame(frame, left);
                 self.pages.set(page, PageState::Resident { clean: record.clean });
                 // The first is the one that faulted.
-                self.note_resident(page, index == 0);
-                if index == 0 && !came_along {
-                    self.note_active(page);
-                }
+                let came = match (index, came_along) {
+                    (0, false) => Came::FromCache,
+                    (0, true) => Came::Along,
+                    _ => Came::Unasked,
+                };
+                self.note_resident(page, came);
             } else {
                 self.cache.cached_again(frame);
             }
@@ -464,7 +485,7 @@ impl Core {
             }
         }
         self.pages.set(load.page, PageState::Resident { clean });
-        self.note_resident(load.page, wanted);
+        self.note_resident(load.page, if wanted { Came::FromStore } else { Came::Unasked });
     }
 
     /// `load` did not get in, or nobody waits for it any more; if somebody does, it is swapped out as before.
@@ -499,7 +520,7 @@ impl Core {
                 self.let_go(entry);
             }
             self.pages.set(load.page, PageState::Resident { clean: None });
-            self.note_resident(load.page, false);
+            self.note_resident(load.page, Came::Unasked);
         }
     }
 
@@ -526,7 +547,7 @@ impl Core {
     pub fn not_lost(&mut self, page: PageNumber) {
         if self.pages.get(page) == Some(PageState::Poisoned) {
             self.pages.set(page, PageState::Resident { clean: None });
-            self.note_resident(page, false);
+            self.note_resident(page, Came::Unasked);
         }
     }
 

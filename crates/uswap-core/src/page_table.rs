@@ -92,10 +92,12 @@ impl PageState {
 /// What reclaim remembers of a block of 16 pages.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct BlockInfo {
-    /// In a list of reclaim.
+    /// In a queue of reclaim.
     pub queued: bool,
-    /// A page of it came back from the swap cache: it belongs in the active list.
+    /// Pages of it were wanted back soon after they had left, as the policy judges: it belongs into the second queue.
     pub active: bool,
+    /// When it left last, in blocks that had left; 0: never.
+    pub left_at: u32,
     /// Pages that a thread asked back for since reclaim last looked: their second chance.
     pub referenced: u16,
     /// Its resident pages are being moved out in one go, gaps included: nothing may be brought into it meanwhile.
@@ -242,6 +244,11 @@ impl PageTable {
     /// The parts of `range` that are not adopted.
     pub fn not_adopted(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
         self.adopted.outside(range)
+    }
+
+    /// The run of adopted pages that `page` is in.
+    pub(crate) fn adopted_around(&self, page: PageNumber) -> Option<PageRange> {
+        self.adopted.around(page)
     }
 
     /// Number of adopted pages with content, or on their way: all but untouched ones.

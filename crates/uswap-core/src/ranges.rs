@@ -48,6 +48,12 @@ impl RangeSet {
         self.ranges.range(..=page.0).next_back().is_some_and(|(_, &end)| page.0 < end)
     }
 
+    /// The pages side by side that are in the set, `page` among them.
+    pub fn around(&self, page: PageNumber) -> Option<PageRange> {
+        let (&start, &end) = self.ranges.range(..=page.0).next_back().filter(|&(_, &end)| page.0 < end)?;
+        Some(PageRange { start: PageNumber(start), pages: end - start })
+    }
+
     /// The first pages at or after `from` that are in the set and side by side.
     pub fn next(&self, from: PageNumber) -> Option<PageRange> {
         let around = self.ranges.range(..=from.0).next_back().filter(|&(_, &end)| from.0 < end);

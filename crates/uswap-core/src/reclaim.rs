@@ -1,11 +1,10 @@
 //! Reclaim: which pages leave the program.
 //!
-//! Pages are taken in blocks of 16 neighbours, oldest block first; a page that was asked back for since its block was queued
-//! gets a second chance. There are two lists of blocks, as the kernel has them: what comes in is inactive, and active only
-//! when it was wanted again soon after it had been taken; so what is read once does not push out what is read often. Taken
-//! pages rest in the swap cache before they are stored, where a touch still finds them.
+//! Pages are taken in blocks of 16 neighbours, in the order that the policy of the run tells (`order`); a page that was asked
+//! back for since its block was queued gets a second chance. Taken pages rest in the swap cache before they are stored, where
+//! a touch still finds them.
 
-use alloc::collections::VecDeque;
+pub(crate) mod order;
 
 use crate::core::Core;
 use crate::entry::EntryId;
@@ -13,27 +12,7 @@ use crate::fault::Vanished;
 use crate::page_table::PageState;
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse, Onlooked};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
-
-/// The blocks that may have resident pages, oldest first.
-#[derive(Clone)]
-pub struct Reclaim {
-    inactive: VecDeque<PageNumber>,
-    active: VecDeque<PageNumber>,
-}
-
-impl Reclaim {
-    pub(crate) fn new() -> Self {
-        Self { inactive: VecDeque::new(), active: VecDeque::new() }
-    }
-
-    pub(crate) fn make_room(&mut self, blocks: usize) -> bool {
-        self.inactive.try_reserve(blocks).is_ok() && self.active.try_reserve(blocks).is_ok()
-    }
-
-    fn blocks(&self) -> usize {
-        self.inactive.len() + self.active.len()
-    }
-}
+use order::Came;
 
 /// Pages to move out: those of `mask` in the block at `first`, each into the frame of the same index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,47 +53,17 @@ pub struct Isolated {
 }
 
 impl Core {
-    /// A page of `page`'s block has become resident: reclaim will look at the block. `wanted`: a thread asked for the page,
-    /// so it must not leave just because its block is old.
-    pub(crate) fn note_resident(&mut self, page: PageNumber, wanted: bool) {
+    /// A page of `page`'s block has become resident: reclaim will look at the block. One that a thread asked for must not
+    /// leave just because its block is old.
+    pub(crate) fn note_resident(&mut self, page: PageNumber, came: Came) {
         let first = page.block_start();
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
+        self.order.came(block, came);
         if block.queued {
-            block.referenced |= u16::from(wanted) << page.index_in_block();
+            block.referenced |= u16::from(came != Came::Unasked) << page.index_in_block();
         } else {
-            block.queued = true;
-            block.referenced = 0;
-            self.reclaim.inactive.push_back(first);
+            self.order.enqueue(first, block);
         }
-    }
-
-    /// `page` is back from the swap cache.
-    pub(crate) fn note_active(&mut self, page: PageNumber) {
-        if let Some(block) = self.pages.block_mut(page) {
-            block.active = true;
-        }
-    }
-
-    /// The oldest block of the inactive list. Blocks that have become active meanwhile change the list, and while the
-    /// inactive list is the shorter one, the oldest active blocks do (`inactive_is_low`, for less than 1 GiB).
-    fn oldest_inactive(&mut self) -> Option<PageNumber> {
-        for _ in 0..self.reclaim.blocks() + 1 {
-            if self.reclaim.active.len() > self.reclaim.inactive.len() {
-                let first = self.reclaim.active.pop_front().expect("longer than another list");
-                if let Some(block) = self.pages.block_mut(first) {
-                    block.active = false;
-                    self.reclaim.inactive.push_back(first);
-                }
-            }
-            let first = self.reclaim.inactive.pop_front()?;
-            match self.pages.block_mut(first) {
-                Some(block) if block.active => self.reclaim.active.push_back(first),
-                Some(block) if block.isolating => self.reclaim.inactive.push_back(first),
-                Some(_) => return Some(first),
-                None => {}
-            }
-        }
-        None
     }
 
     /// Pages of `range` that a scan found populated: those that the books did not know become resident.
@@ -127,19 +76,19 @@ impl Core {
             match self.pages.get(page) {
                 Some(PageState::Untouched) => {
                     self.pages.set(page, PageState::Resident { clean: None });
-                    self.note_resident(page, false);
+                    self.note_resident(page, Came::Unasked);
                 }
                 // The parent's handler brought it in while its books were frozen for the fork that made this process.
                 Some(PageState::Swapped { entry }) => {
                     self.swapped_pages -= 1;
                     self.let_go(entry);
                     self.pages.set(page, PageState::Resident { clean: None });
-                    self.note_resident(page, false);
+                    self.note_resident(page, Came::Unasked);
                 }
                 Some(PageState::SwappedZero) => {
                     self.swapped_pages -= 1;
                     self.pages.set(page, PageState::Resident { clean: None });
-                    self.note_resident(page, false);
+                    self.note_resident(page, Came::Unasked);
                 }
                 _ => continue,
             }
@@ -165,8 +114,8 @@ impl Core {
     pub fn isolate(&mut self) -> Option<Isolation> {
         let frames = self.cache.take_empty_block()?;
         // Each queued block is looked at twice at most: once to take its second chance away.
-        for _ in 0..self.reclaim.blocks() * 2 {
-            let Some(first) = self.oldest_inactive() else { break };
+        for _ in 0..self.order.blocks() * 2 {
+            let Some(first) = self.order.next(&mut self.pages) else { break };
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = false;
             let referenced = core::mem::take(&mut block.referenced);
@@ -192,11 +141,13 @@ impl Core {
                     mask |= 1 << index;
                 }
             }
+            let block = self.pages.block_mut(first).expect("looked up above");
             if stay {
-                self.note_resident(first, false);
+                self.order.stays(block);
+                self.order.enqueue(first, block);
             }
             if mask != 0 {
-                let block = self.pages.block_mut(first).expect("looked up above");
+                self.order.leaves(block);
                 block.isolating = true;
                 block.wanted = 0;
                 let is_lazy = block.discarded;
@@ -236,7 +187,7 @@ impl Core {
             if outcome.missing >> index & 1 == 1 {
                 lost |= u16::from(self.vanished(page) == Vanished::Lost) << index;
             } else {
-                self.note_resident(page, false);
+                self.note_resident(page, Came::Unasked);
             }
         }
         for index in (0..BLOCK_PAGES).filter(|index| unknown >> index & 1 == 1) {
@@ -256,11 +207,7 @@ impl Core {
         let mut first = range.start.block_start();
         while first < range.end() {
             if let Some(block) = self.pages.block_mut(first) {
-                // It may be in a list twice; where it has nothing to take, it is passed over.
-                block.queued = true;
-                block.active = false;
-                block.referenced = 0;
-                self.reclaim.inactive.push_front(first);
+                self.order.put_first(first, block);
             }
             first = first.plus(BLOCK_PAGES as u64);
         }
@@ -308,7 +255,13 @@ mod tests {
     const BLOCK: PageRange = PageRange { start: PageNumber(160), pages: BLOCK_PAGES as u64 };
 
     fn core() -> Core {
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16, ahead_max: 0 });
+        let mut core = Core::new(CoreConfig {
+            frame_blocks: 4,
+            area_slots: Vec::new(),
+            window_max: 16,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        });
         core.adopt(PageRange { start: PageNumber(0), pages: 512 });
         core
     }

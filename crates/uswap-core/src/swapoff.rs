@@ -217,8 +217,13 @@ mod tests {
     const OTHER: AreaId = AreaId(1);
 
     fn core(pages: u64) -> Core {
-        let config =
-            CoreConfig { frame_blocks: 4, area_slots: alloc::vec![200_000, 200_000], window_max: 16, ahead_max: 0 };
+        let config = CoreConfig {
+            frame_blocks: 4,
+            area_slots: alloc::vec![200_000, 200_000],
+            window_max: 16,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        };
         let mut core = Core::new(config);
         core.adopt(PageRange { start: PageNumber(0), pages });
         for area in [AREA, OTHER] {

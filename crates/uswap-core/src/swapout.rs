@@ -139,8 +139,13 @@ mod tests {
 
     /// `PAGE` is on an area, and `objects` others are in the pool.
     fn swapped(objects: u64) -> Core {
-        let mut core =
-            Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![64], window_max: 16, ahead_max: 0 });
+        let mut core = Core::new(CoreConfig {
+            frame_blocks: 4,
+            area_slots: alloc::vec![64],
+            window_max: 16,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        });
         core.adopt(PageRange { start: PageNumber(0), pages: 64 });
         core.slots_mut(AreaId(0)).grant(0);
         let slot = core.slots_mut(AreaId(0)).alloc().unwrap();

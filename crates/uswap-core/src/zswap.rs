@@ -164,7 +164,13 @@ mod tests {
 
     #[test]
     fn the_age_order_does_not_grow_when_nothing_is_written_back() {
-        let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16, ahead_max: 0 });
+        let mut core = Core::new(CoreConfig {
+            frame_blocks: 4,
+            area_slots: Vec::new(),
+            window_max: 16,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        });
         for _ in 0..10_000 {
             // One page comes and goes: each time the same entry, and the same place.
             let entry = core.table.insert(Location::Pool { handle: 7, len: 100 }, 0);
@@ -239,7 +245,7 @@ mod tests {
         /// Against a list of objects, oldest first.
         #[test]
         fn model_the_oldest_object_that_nobody_needs_is_written_back(steps in proptest::collection::vec(step(), 1..150)) {
-            let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16, ahead_max: 0 });
+            let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: alloc::vec![1024], window_max: 16, ahead_max: 0, ..CoreConfig::default() });
             core.slots[0].grant(0);
             core.slots[0].grant(1);
             let mut plain: Vec<Object> = Vec::new();

@@ -311,6 +311,7 @@ impl<H: Host> Parts<H> {
                     area_slots,
                     window_max: BLOCK_PAGES as u32,
                     ahead_max: ahead::chunk_max(config.memory_limit_bytes / PAGE_SIZE as u64),
+                    policies: config.policies,
                 };
                 (Core::new(config), Vec::new())
             }

@@ -26,6 +26,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::ledger::Holder;
+use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
 use uswap_system::{Scope, System};
 
 pub use crate::store::faulty::FaultPlan;
@@ -48,7 +49,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 /// Grows with every change of the layout: a process of another uswap must not join.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Owner of clusters that are nobody's and not free.
 const WITHHELD: u32 = u32::MAX;
 const WORDS: usize = PROCESSES_MAX / 64;
@@ -102,6 +103,8 @@ pub struct GroupConfig {
     pub accept_threshold_percent: u32,
     /// How pages are compressed.
     pub compressor: Compressor,
+    /// Which block leaves, and what comes along with a page.
+    pub policies: Policies,
     /// 0 quiet, 1 warnings, 2 and more: what happens.
     pub verbosity: u8,
     /// The swap areas.
@@ -652,6 +655,8 @@ struct RawConfig {
     zpool_percent: u32,
     accept_threshold_percent: u32,
     compressor: u32,
+    reclaim: u32,
+    readahead: u32,
     verbosity: u32,
     areas: [RawArea; AREAS_MAX],
     fault_injection: FaultPlan,
@@ -664,6 +669,8 @@ impl RawConfig {
             zpool_percent: config.zpool_percent,
             accept_threshold_percent: config.accept_threshold_percent,
             compressor: config.compressor as u32,
+            reclaim: config.policies.reclaim as u32,
+            readahead: config.policies.readahead as u32,
             verbosity: u32::from(config.verbosity),
             areas: config.areas.map(|a| RawArea {
                 slots: a.slots,
@@ -694,6 +701,10 @@ impl RawConfig {
             zpool_percent: self.zpool_percent,
             accept_threshold_percent: self.accept_threshold_percent,
             compressor: Compressor::from_raw(self.compressor)?,
+            policies: Policies {
+                reclaim: ReclaimPolicy::from_number(self.reclaim)?,
+                readahead: ReadaheadPolicy::from_number(self.readahead)?,
+            },
             verbosity: self.verbosity as u8,
             areas,
             fault_injection: self.fault_injection,
@@ -803,7 +814,8 @@ impl Group {
         if header.version != VERSION || header.header_bytes as usize != size_of::<Header>() {
             return Err(refuse("the group of another version of uswap"));
         }
-        let config = header.config.decode().ok_or_else(|| refuse("a uswap group with an unknown compressor"))?;
+        let config =
+            header.config.decode().ok_or_else(|| refuse("a uswap group with an unknown compressor or policy"))?;
         let layout = Layout::of(&config);
         if header.file_bytes != file_bytes || layout.bytes != bytes {
             return Err(refuse("a uswap group of the wrong size"));

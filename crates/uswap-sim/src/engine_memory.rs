@@ -7,18 +7,14 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use uswap_core::fault::MOVE_PAGES_MIN;
 use uswap_core::reclaim::IsolationOutcome;
+use uswap_core::tuning;
 use uswap_core::{
     AreaId, BLOCK_PAGES, Core, CoreConfig, FaultPlan, FrameId, FrameLeft, LEAF_PAGES, Landing, LoadPlan, PageNumber,
-    PageRange, Released, StoreJob, StoreResult, Stored,
+    PageRange, Policies, ReadaheadPolicy, ReclaimPolicy, Released, StoreJob, StoreResult, Stored,
 };
 
 /// Pages that are stored together.
 const BATCH: usize = 32;
-/// Of the limit, the part that rests in the swap cache.
-const CACHED_SHARE: u64 = 20;
-/// Of the limit, the part that may be ahead of a stream at a time, and the most.
-const AHEAD_SHARE: u64 = 64;
-const AHEAD_MAX: u64 = 256;
 /// Slots of a cluster.
 const CLUSTER_SLOTS: u64 = 512;
 const AREA: AreaId = AreaId(0);
@@ -26,8 +22,8 @@ const AREA: AreaId = AreaId(0);
 /// Whether pages come in that nobody has asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Along {
-    /// As in the engine.
-    Streams,
+    /// As in the engine, with this policy.
+    As(ReadaheadPolicy),
     /// No page does: what is left is which pages leave.
     Nothing,
 }
@@ -82,17 +78,18 @@ impl EngineMemory {
     ///
     /// # Panics
     /// When `limit` is 0.
-    pub fn new(limit: u64, pages: u64, along: Along) -> Self {
+    pub fn new(limit: u64, pages: u64, reclaim: ReclaimPolicy, along: Along) -> Self {
         assert!(limit > 0, "a memory of no pages cannot hold the page that is used");
         let frame_blocks = ((limit / 3).max(1024) / BLOCK_PAGES as u64) as u32;
-        let (window_max, ahead_max) = match along {
-            Along::Streams => (BLOCK_PAGES as u32, (limit / AHEAD_SHARE).min(AHEAD_MAX) as u32),
-            Along::Nothing => (1, 0),
+        let (window_max, ahead_max, readahead) = match along {
+            Along::As(readahead) => (BLOCK_PAGES as u32, tuning::ahead_pages(limit), readahead),
+            Along::Nothing => (1, 0, ReadaheadPolicy::Off),
         };
+        let policies = Policies { reclaim, readahead };
         // A page may have its old copy while the new one is written; and windows of zeros bring pages that nobody named.
         let area_slots = vec![(4 * pages).next_multiple_of(CLUSTER_SLOTS) + (64 * CLUSTER_SLOTS)];
         Self {
-            core: Core::new(CoreConfig { frame_blocks, area_slots, window_max, ahead_max }),
+            core: Core::new(CoreConfig { frame_blocks, area_slots, window_max, ahead_max, policies }),
             limit,
             resident: 0,
             owners: vec![PageNumber(0); frame_blocks as usize * BLOCK_PAGES],
@@ -197,7 +194,8 @@ impl EngineMemory {
 
     /// Pages leave until no more than `most` are in memory.
     fn make_room(&mut self, most: u64) {
-        let reserve = (self.limit / 128).clamp(32, 1024).min(self.limit / 16);
+        let reserve = tuning::free_frames(self.limit).min(self.limit / 16);
+        let resting = tuning::swap_cache_pages(self.limit, self.owners.len() as u64);
         while self.used() > most {
             let isolation = self.core.isolate();
             if let Some(isolation) = isolation {
@@ -212,7 +210,7 @@ impl EngineMemory {
             }
             let urgent = isolation.is_none() || most == 0;
             let cached = u64::from(self.core.swap_cache().cached_frames());
-            if cached > if urgent { 0 } else { self.limit / CACHED_SHARE } {
+            if cached > if urgent { 0 } else { resting } {
                 self.store_some();
             }
             let kept = if urgent { 0 } else { reserve };
@@ -294,11 +292,19 @@ mod tests {
     use super::*;
     use crate::chance::Chance;
 
+    const STREAMS: Along = Along::As(ReadaheadPolicy::Stream);
+
+    /// Each reclaim policy, and each readahead.
+    fn choices() -> impl Iterator<Item = (ReclaimPolicy, Along)> {
+        let along = ReadaheadPolicy::ALL.map(|readahead| (ReclaimPolicy::default(), Along::As(readahead)));
+        ReclaimPolicy::ALL.map(|reclaim| (reclaim, Along::Nothing)).into_iter().chain(along)
+    }
+
     #[test]
     fn memory_is_never_more_than_its_limit_and_every_page_comes_back() {
-        for along in [Along::Streams, Along::Nothing] {
+        for (reclaim, along) in choices() {
             for limit in [1, 5, 64, 700, 3000] {
-                let mut memory = EngineMemory::new(limit, 5000, along);
+                let mut memory = EngineMemory::new(limit, 5000, reclaim, along);
                 let mut chance = Chance::new(limit);
                 let mut page = 0;
                 for _ in 0..30_000 {
@@ -308,14 +314,15 @@ mod tests {
                 }
                 let counts = memory.counts();
                 assert!(counts.read > 0 && counts.written > 0, "{counts:?}");
-                assert!(along == Along::Streams || counts.used + counts.wasted == 0, "{counts:?}");
+                let is_alone = matches!(along, Along::Nothing | Along::As(ReadaheadPolicy::Off));
+                assert!(!is_alone || counts.used + counts.wasted == 0, "{counts:?}");
             }
         }
     }
 
     #[test]
     fn what_fits_is_missed_once() {
-        let mut memory = EngineMemory::new(1000, 900, Along::Nothing);
+        let mut memory = EngineMemory::new(1000, 900, ReclaimPolicy::default(), Along::Nothing);
         let misses =
             (0..3).map(|_| (0..900).filter(|&page| memory.access(PageNumber(page), true) == Met::Miss).count());
         assert_eq!(misses.collect::<Vec<_>>(), [900, 0, 0]);
@@ -324,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_still_good_is_not_written_again() {
-        let mut memory = EngineMemory::new(600, 2000, Along::Streams);
+        let mut memory = EngineMemory::new(600, 2000, ReclaimPolicy::default(), STREAMS);
         for round in 0..4 {
             for page in 0..2000 {
                 let _ = memory.access(PageNumber(page), round == 0);
@@ -336,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_stream_misses_markers_and_little_else() {
-        let mut memory = EngineMemory::new(4096, 16_384, Along::Streams);
+        let mut memory = EngineMemory::new(4096, 16_384, ReclaimPolicy::default(), STREAMS);
         for page in 0..16_384 {
             let _ = memory.access(PageNumber(page), true);
         }

@@ -9,7 +9,7 @@ mod attempt;
 mod cgroup;
 mod kernel_swap;
 mod part;
-mod program;
+pub mod program;
 mod progress;
 mod records;
 mod table;

@@ -20,6 +20,8 @@ pub struct Program {
     pub refusal: Option<String>,
     /// The script.
     pub script: PathBuf,
+    /// Its size, as `SCALE` tells it; what the environment says, if it is not given.
+    pub scale: Option<&'static str>,
 }
 
 impl Program {
@@ -40,6 +42,7 @@ impl Program {
             packages: required("packages:")?.split_ascii_whitespace().map(str::to_owned).collect(),
             refusal: value("refused:"),
             script: script.to_owned(),
+            scale: None,
             name,
         })
     }
@@ -93,6 +96,9 @@ impl Program {
     pub fn command(&self, verb: &str) -> Command {
         let mut command = Command::new("/bin/bash");
         command.arg(&self.script).arg(verb);
+        if let Some(scale) = self.scale {
+            command.env("SCALE", scale);
+        }
         command
     }
 }

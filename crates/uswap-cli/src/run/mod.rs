@@ -149,6 +149,7 @@ impl Request<'_> {
             zpool_percent: self.options.zpool_percent,
             accept_threshold_percent: ACCEPT_THRESHOLD_PERCENT,
             compressor: self.options.compressor.into(),
+            policies: self.options.policies(),
             verbosity: self.options.verbosity(),
             fault_injection: self.fault_injection,
             ..GroupConfig::default()

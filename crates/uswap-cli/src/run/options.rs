@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
 use uswap_engine::group::Compressor;
 
 use super::watchdog::OnStall;
@@ -42,6 +43,61 @@ impl From<CompressorName> for Compressor {
     }
 }
 
+/// Which pages leave
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReclaimName {
+    /// Two lists, as the kernel's: what is wanted again at once is active
+    Lists,
+    /// The same; what comes back soon by its refault distance is active, too
+    Refault,
+    /// S3-FIFO: what does not come back soon passes through a tenth of the memory
+    #[value(name = "s3fifo")]
+    S3Fifo,
+    /// LIRS: nearly all memory is for what has come back soon
+    Lirs,
+    /// One queue; pages that were asked for get a second chance
+    SecondChance,
+    /// Any
+    Random,
+}
+
+impl From<ReclaimName> for ReclaimPolicy {
+    fn from(name: ReclaimName) -> ReclaimPolicy {
+        match name {
+            ReclaimName::Lists => ReclaimPolicy::Lists,
+            ReclaimName::Refault => ReclaimPolicy::Refault,
+            ReclaimName::S3Fifo => ReclaimPolicy::S3Fifo,
+            ReclaimName::Lirs => ReclaimPolicy::Lirs,
+            ReclaimName::SecondChance => ReclaimPolicy::SecondChance,
+            ReclaimName::Random => ReclaimPolicy::Random,
+        }
+    }
+}
+
+/// What is read along with a page
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReadaheadName {
+    /// What follows in a stream; else the neighbours in the swap area
+    Stream,
+    /// The neighbours in the swap area
+    Cluster,
+    /// The neighbours by address, as the kernel's
+    Vma,
+    /// Nothing
+    Off,
+}
+
+impl From<ReadaheadName> for ReadaheadPolicy {
+    fn from(name: ReadaheadName) -> ReadaheadPolicy {
+        match name {
+            ReadaheadName::Stream => ReadaheadPolicy::Stream,
+            ReadaheadName::Cluster => ReadaheadPolicy::Cluster,
+            ReadaheadName::Vma => ReadaheadPolicy::Vma,
+            ReadaheadName::Off => ReadaheadPolicy::Off,
+        }
+    }
+}
+
 /// Runs a program, and all that it starts, inside a memory budget.
 ///
 /// What does not fit is compressed in RAM; what does not fit there goes to a swap file. The exit status is the
@@ -67,6 +123,14 @@ pub struct RunOptions {
     /// How pages are compressed
     #[arg(long, value_name = "NAME", default_value = "lz4")]
     pub compressor: CompressorName,
+
+    /// Which pages leave when the memory is full
+    #[arg(long, value_name = "POLICY", default_value = "lists")]
+    pub reclaim: ReclaimName,
+
+    /// What is read along with a page
+    #[arg(long, value_name = "POLICY", default_value = "stream")]
+    pub readahead: ReadaheadName,
 
     /// Writes what happened to a file, as JSON
     #[arg(long, value_name = "FILE.json")]
@@ -107,6 +171,11 @@ pub fn checked_budget(bytes: u64) -> Result<u64, Failure> {
 }
 
 impl RunOptions {
+    /// What leaves, and what comes along.
+    pub fn policies(&self) -> Policies {
+        Policies { reclaim: self.reclaim.into(), readahead: self.readahead.into() }
+    }
+
     /// 0 quiet, 1 as usual, 2 everything.
     pub fn verbosity(&self) -> u8 {
         match (self.quiet, self.verbose) {

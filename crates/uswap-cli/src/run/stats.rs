@@ -176,6 +176,8 @@ fn totals(group: &Group, peaks: &Peaks, areas: &[OpenArea]) -> Map<String, Value
         })
         .collect();
     let object = json!({
+        "reclaim": group.config().policies.reclaim.name(),
+        "readahead": group.config().policies.readahead.name(),
         "memory_limit_bytes": group.limit_bytes(),
         "peak_resident_bytes": group.peak_resident_bytes(),
         "managed_bytes": peaks.managed_bytes,
@@ -273,6 +275,8 @@ mod tests {
         stats.extend(seen_from_outside(&group, &Outside::new()));
         let keys: Vec<&str> = stats.keys().map(String::as_str).collect();
         let mut expected = [
+            "reclaim",
+            "readahead",
             "memory_limit_bytes",
             "peak_resident_bytes",
             "managed_bytes",
@@ -295,5 +299,6 @@ mod tests {
         assert_eq!(stats["fault_latency_us"]["zswap"]["max"], 2.0);
         assert!(stats["fault_latency_us"]["area"]["p50"].is_null());
         assert_eq!(stats["vmstat"]["pswpin"], 0);
+        assert_eq!((&stats["reclaim"], &stats["readahead"]), (&json!("lists"), &json!("stream")));
     }
 }

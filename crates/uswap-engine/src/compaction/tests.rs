@@ -57,8 +57,13 @@ struct Rig {
 impl Rig {
     /// A program with all its pages in memory.
     fn new() -> Rig {
-        let mut core =
-            Core::new(CoreConfig { frame_blocks: FRAME_BLOCKS, area_slots: Vec::new(), window_max: 1, ahead_max: 0 });
+        let mut core = Core::new(CoreConfig {
+            frame_blocks: FRAME_BLOCKS,
+            area_slots: Vec::new(),
+            window_max: 1,
+            ahead_max: 0,
+            ..CoreConfig::default()
+        });
         let all = PageRange { start: PageNumber(0), pages: PAGES };
         core.adopt(all);
         core.found_present(all);

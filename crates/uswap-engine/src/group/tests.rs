@@ -8,6 +8,7 @@ fn config() -> GroupConfig {
         zpool_percent: 35,
         accept_threshold_percent: 90,
         compressor: Compressor::Zstd,
+        policies: Policies { reclaim: ReclaimPolicy::S3Fifo, readahead: ReadaheadPolicy::Vma },
         verbosity: 1,
         ..GroupConfig::default()
     };

@@ -1,14 +1,24 @@
 //! All policies on all sizes of memory, with Belady's optimum as the bound.
 
-use uswap_core::PageNumber;
+use uswap_core::{PageNumber, ReclaimPolicy};
 use uswap_policy::{NAMES, belady_misses, by_name};
 
 use super::misses;
 use crate::engine_memory::{Along, EngineMemory, Met};
 
-/// What the engine's own choice is called: blocks of neighbours, with the swap cache as the only evidence of use. No page
-/// comes along here.
-pub const ENGINE: &str = "engine";
+/// What the engine's own choice is called, by each of its policies: blocks of neighbours, with faults as the only evidence of
+/// use. No page comes along here.
+pub fn engine_name(reclaim: ReclaimPolicy) -> &'static str {
+    match reclaim {
+        ReclaimPolicy::Lists => "engine lists",
+        ReclaimPolicy::Refault => "engine refault",
+        ReclaimPolicy::S3Fifo => "engine s3fifo",
+        ReclaimPolicy::Lirs => "engine lirs",
+        ReclaimPolicy::SecondChance => "engine second-chance",
+        ReclaimPolicy::Random => "engine random",
+    }
+}
+
 /// What the bound is called.
 pub const BOUND: &str = "belady";
 
@@ -45,15 +55,17 @@ pub fn compare(trace: &[u32], places: &[PageNumber], sizes: &[u64]) -> Vec<Curve
                 .collect(),
         })
         .collect();
-    let points = sizes.iter().map(|&size| (size, ratio(engine_misses(trace, places, size)))).collect();
-    curves.push(Curve { policy: ENGINE, points });
+    for reclaim in ReclaimPolicy::ALL {
+        let points = sizes.iter().map(|&size| (size, ratio(engine_misses(trace, places, size, reclaim)))).collect();
+        curves.push(Curve { policy: engine_name(reclaim), points });
+    }
     let points = sizes.iter().map(|&size| (size, ratio(belady_misses(trace, size as usize)))).collect();
     curves.push(Curve { policy: BOUND, points });
     curves
 }
 
-fn engine_misses(trace: &[u32], places: &[PageNumber], size: u64) -> u64 {
-    let mut memory = EngineMemory::new(size, places.len() as u64, Along::Nothing);
+fn engine_misses(trace: &[u32], places: &[PageNumber], size: u64, reclaim: ReclaimPolicy) -> u64 {
+    let mut memory = EngineMemory::new(size, places.len() as u64, reclaim, Along::Nothing);
     let missed = |&&page: &&u32| memory.access(places[page as usize], false) == Met::Miss;
     trace.iter().filter(missed).count() as u64
 }

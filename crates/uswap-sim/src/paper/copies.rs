@@ -72,7 +72,13 @@ fn redis(context: &Context, era: ReuseEra) -> (f64, f64) {
 /// Writes that were more than a write, of pages that ours has read back, in parts of these pages: a block of them leaves for
 /// the pool, is read, and is written.
 fn our_copies() -> f64 {
-    let mut core = Core::new(CoreConfig { frame_blocks: 4, area_slots: Vec::new(), window_max: 16, ahead_max: 0 });
+    let mut core = Core::new(CoreConfig {
+        frame_blocks: 4,
+        area_slots: Vec::new(),
+        window_max: 16,
+        ahead_max: 0,
+        ..CoreConfig::default()
+    });
     let block = PageRange { start: PageNumber(0), pages: BLOCK_PAGES as u64 };
     core.adopt(block);
     core.found_present(block);

@@ -1,12 +1,13 @@
 //! The engine's own way.
 
-use uswap_core::PageNumber;
+use uswap_core::{PageNumber, ReadaheadPolicy, ReclaimPolicy};
 
 use super::{Pattern, Score};
 use crate::engine_memory::{Along, EngineMemory, Met};
 
 pub(super) fn run(limit: usize, pattern: &Pattern) -> Score {
-    let mut memory = EngineMemory::new(limit as u64, pattern.end(), Along::Streams);
+    let mut memory =
+        EngineMemory::new(limit as u64, pattern.end(), ReclaimPolicy::default(), Along::As(ReadaheadPolicy::Stream));
     // All that is on swap has been used, in order, and has left.
     for page in pattern.on_swap() {
         let _ = memory.access(PageNumber(page), true);

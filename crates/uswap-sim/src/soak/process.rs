@@ -67,6 +67,7 @@ impl Process {
             area_slots: scenario.area_slots.clone(),
             window_max: scenario.window_max,
             ahead_max: scenario.ahead_max,
+            policies: scenario.policies,
         };
         group.pools.push(super::group::Pool::default());
         Process {

@@ -2,6 +2,7 @@
 
 use crate::chance::Chance;
 use crate::device::failures::FaultRates;
+use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
 
 /// One schedule's world.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Scenario {
     pub window_max: u32,
     /// Most pages read ahead of a stream.
     pub ahead_max: u32,
+    /// Which block leaves, and what comes along.
+    pub policies: Policies,
     /// Steps of the scheduler before the program ends.
     pub steps: u64,
     /// What goes wrong in I/O.
@@ -65,8 +68,9 @@ impl Scenario {
         };
         let areas = chance.below(4).min(2);
         let span = 64 + 16 * chance.below(10);
-        let scenario = Scenario {
+        let mut scenario = Scenario {
             span,
+            policies: Policies::default(),
             threads: 1 + chance.index(4),
             handlers: 1 + chance.index(3),
             frame_blocks: 2 + chance.below(14) as u32,
@@ -87,10 +91,20 @@ impl Scenario {
             trashes: chance.below(6),
             swapoffs: (span / 16).is_multiple_of(3),
         };
+        scenario.policies = scenario.policies();
         match chance.below(16) {
             0 | 1 => scenario.with_random_faults(),
             2 | 3 => scenario.with_many_calls(),
             _ => scenario,
+        }
+    }
+
+    /// Every other world has the default policies; the others' follow from what was drawn, so that no world differs for them.
+    fn policies(&self) -> Policies {
+        let of = |count: usize, from: u64| if from.is_multiple_of(2) { 0 } else { from as usize / 2 % count };
+        Policies {
+            reclaim: ReclaimPolicy::ALL[of(ReclaimPolicy::ALL.len(), self.pressure)],
+            readahead: ReadaheadPolicy::ALL[of(ReadaheadPolicy::ALL.len(), self.hot_pages)],
         }
     }
 

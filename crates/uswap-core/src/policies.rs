@@ -1,0 +1,105 @@
+//! The policies that a run chooses: which block leaves, and what comes along with a page.
+
+/// What is chosen.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Policies {
+    /// Which block leaves.
+    pub reclaim: ReclaimPolicy,
+    /// What comes along with a page that is asked for.
+    pub readahead: ReadaheadPolicy,
+}
+
+/// Which block of pages leaves next ([`crate::reclaim`]).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum ReclaimPolicy {
+    /// The kernel's two lists: what is found in the swap cache is active.
+    #[default]
+    Lists = 0,
+    /// The same, and what comes back from where it is stored is active, too, when it was out for no longer than the active
+    /// list is long (the kernel's refault distance).
+    Refault = 1,
+    /// S3-FIFO: what comes back soon stays; what does not passes through a tenth of memory.
+    S3Fifo = 2,
+    /// LIRS, as far as faults can tell: all memory but a hundredth is for what has come back soon.
+    Lirs = 3,
+    /// One queue, and a second chance for the pages that were asked for.
+    SecondChance = 4,
+    /// Any block.
+    Random = 5,
+}
+
+/// What comes along with a page that is asked for ([`crate::readahead`]).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum ReadaheadPolicy {
+    /// Streams of faults are found and read ahead; with a page of no stream come its neighbours on the area.
+    #[default]
+    Stream = 0,
+    /// The neighbours on the area, whatever the faults before.
+    Cluster = 1,
+    /// The neighbours by address, as the kernel's readahead by mapping.
+    Vma = 2,
+    /// Nothing.
+    Off = 3,
+}
+
+impl ReclaimPolicy {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Lists, Self::Refault, Self::S3Fifo, Self::Lirs, Self::SecondChance, Self::Random];
+
+    /// What it is chosen by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lists => "lists",
+            Self::Refault => "refault",
+            Self::S3Fifo => "s3fifo",
+            Self::Lirs => "lirs",
+            Self::SecondChance => "second-chance",
+            Self::Random => "random",
+        }
+    }
+
+    /// The policy of that number; `None` when there is none.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|&policy| policy as u32 == number)
+    }
+}
+
+impl ReadaheadPolicy {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Stream, Self::Cluster, Self::Vma, Self::Off];
+
+    /// What it is chosen by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Cluster => "cluster",
+            Self::Vma => "vma",
+            Self::Off => "off",
+        }
+    }
+
+    /// The policy of that number; `None` when there is none.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|&policy| policy as u32 == number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_has_a_number_and_a_name_of_its_own() {
+        for policy in ReclaimPolicy::ALL {
+            assert_eq!(ReclaimPolicy::from_number(policy as u32), Some(policy));
+            assert_eq!(ReclaimPolicy::ALL.iter().filter(|other| other.name() == policy.name()).count(), 1);
+        }
+        for policy in ReadaheadPolicy::ALL {
+            assert_eq!(ReadaheadPolicy::from_number(policy as u32), Some(policy));
+            assert_eq!(ReadaheadPolicy::ALL.iter().filter(|other| other.name() == policy.name()).count(), 1);
+        }
+        assert_eq!((ReclaimPolicy::from_number(99), ReadaheadPolicy::from_number(99)), (None, None));
+    }
+}

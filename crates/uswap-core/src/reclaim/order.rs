@@ -1,0 +1,358 @@
+//! The order in which blocks leave, by one of several policies.
+//!
+//! Nobody tells of a use of a page that is in memory. What is seen is a fault: on a page in the swap cache, whose block had
+//! just left and was in use; on a page that is stored, whose block had left too early, if that was not long ago; and on a
+//! page beside others that are in memory, which then gets a second chance of its own. By this a policy decides which blocks
+//! it *protects*. Each keeps two queues of blocks, oldest first:
+//!
+//! | policy | the second queue is for blocks that | who leaves |
+//! | --- | --- | --- |
+//! | lists | were found in the swap cache | the oldest of the first; while the second is the longer one, its oldest go over |
+//! | refault | the same, or came back after fewer blocks had left than the second queue has | the same |
+//! | s3fifo | the same, after fewer than memory has; or had a page that was asked for again meanwhile | the oldest of the first, if that has a tenth, else of the second |
+//! | lirs | as s3fifo; and the first 99 of 100 that come | the oldest of the first; beyond 99 to 1 the oldest of the second go over |
+//! | second-chance | nobody | the oldest |
+//! | random | nobody | any |
+//!
+//! Papers and kernel files: mm/vmscan.c and mm/workingset.c (lists, refault); Yang and others, SOSP 2023 (s3fifo); Jiang and
+//! Zhang, SIGMETRICS 2002 (lirs).
+
+use alloc::collections::VecDeque;
+
+use crate::page_table::{BlockInfo, PageTable};
+use crate::policies::ReclaimPolicy;
+use crate::units::PageNumber;
+
+/// S3-FIFO: of all blocks, the part that has not come back.
+const SMALL_SHARE: usize = 10;
+/// LIRS: protected blocks for each other one.
+const WARM_TO_TRIAL: usize = 99;
+
+/// How a page has come into memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Came {
+    /// No thread has asked for it, or it has not been swapped out before.
+    Unasked,
+    /// It had come along with another page, and a thread asks for it.
+    Along,
+    /// It had just left, and a thread has found it in the swap cache.
+    FromCache,
+    /// A thread has asked for it where it is stored.
+    FromStore,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    First,
+    Second,
+}
+
+/// The blocks that may have resident pages, oldest first.
+#[derive(Clone)]
+pub(crate) struct Order {
+    policy: ReclaimPolicy,
+    /// Inactive, small, on trial; or all.
+    first: VecDeque<PageNumber>,
+    /// Active, main, warm.
+    second: VecDeque<PageNumber>,
+    /// Blocks at the front of the first queue that leave before all others.
+    soon: usize,
+    /// Blocks that have left, and one.
+    clock: u32,
+}
+
+impl Order {
+    pub fn new(policy: ReclaimPolicy) -> Self {
+        Self { policy, first: VecDeque::new(), second: VecDeque::new(), soon: 0, clock: 1 }
+    }
+
+    /// Room for so many more blocks, and for all to change queues.
+    pub fn make_room(&mut self, blocks: usize) -> bool {
+        let (first, second) = (self.first.len(), self.second.len());
+        self.first.try_reserve(second + blocks).is_ok() && self.second.try_reserve(first + blocks).is_ok()
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.first.len() + self.second.len()
+    }
+
+    /// `block`, whose first page is `first`, has pages in memory.
+    pub fn enqueue(&mut self, first: PageNumber, block: &mut BlockInfo) {
+        block.queued = true;
+        block.referenced = 0;
+        let is_protected = match self.policy {
+            // Sorted out when their turn comes.
+            ReclaimPolicy::Lists => false,
+            ReclaimPolicy::Refault | ReclaimPolicy::S3Fifo => block.active,
+            ReclaimPolicy::Lirs => block.active || self.second.len() < self.first.len() * WARM_TO_TRIAL,
+            ReclaimPolicy::SecondChance | ReclaimPolicy::Random => false,
+        };
+        if is_protected { self.second.push_back(first) } else { self.first.push_back(first) }
+    }
+
+    /// A page of `block` has come into memory.
+    pub fn came(&self, block: &mut BlockInfo, came: Came) {
+        let is_within = |blocks| block.left_at != 0 && self.clock.wrapping_sub(block.left_at) as usize <= blocks;
+        block.active |= match (self.policy, came) {
+            (_, Came::Unasked | Came::Along) => false,
+            (ReclaimPolicy::SecondChance | ReclaimPolicy::Random, _) => false,
+            (_, Came::FromCache) => true,
+            (ReclaimPolicy::Lists, Came::FromStore) => false,
+            (ReclaimPolicy::Refault, Came::FromStore) => is_within(self.second.len()),
+            (ReclaimPolicy::S3Fifo | ReclaimPolicy::Lirs, Came::FromStore) => is_within(self.blocks()),
+        };
+    }
+
+    /// `block` leaves, but for pages that were asked for again: it is to be queued again.
+    pub fn stays(&self, block: &mut BlockInfo) {
+        block.active = matches!(self.policy, ReclaimPolicy::S3Fifo | ReclaimPolicy::Lirs);
+    }
+
+    /// Pages of `block` leave.
+    pub fn leaves(&mut self, block: &mut BlockInfo) {
+        block.left_at = self.clock;
+        // 0 is for blocks that have never left.
+        self.clock = self.clock.checked_add(1).unwrap_or(1);
+    }
+
+    /// `block` is looked at next.
+    pub fn put_first(&mut self, first: PageNumber, block: &mut BlockInfo) {
+        // It may be in a queue twice; where it has nothing to take, it is passed over.
+        block.queued = true;
+        block.active = false;
+        block.referenced = 0;
+        self.first.push_front(first);
+        self.soon += 1;
+    }
+
+    /// Takes the block whose turn it is out of its queue; not one whose pages are just being moved.
+    pub fn next(&mut self, pages: &mut PageTable) -> Option<PageNumber> {
+        if self.policy == ReclaimPolicy::Random && self.soon == 0 && !self.first.is_empty() {
+            let any = self.any_of(self.first.len());
+            self.first.swap(0, any);
+        }
+        for _ in 0..self.blocks() + 1 {
+            self.unprotect(pages);
+            let Some((first, side)) = self.pop() else { break };
+            match pages.block_mut(first) {
+                Some(block) if block.active && side == Side::First => self.second.push_back(first),
+                Some(block) if block.isolating => match side {
+                    Side::First => self.first.push_back(first),
+                    Side::Second => self.second.push_back(first),
+                },
+                Some(block) => {
+                    block.active = false;
+                    return Some(first);
+                }
+                None => {}
+            }
+        }
+        self.protected(pages)
+    }
+
+    /// All blocks of the first queue are being moved: one of the second has to leave.
+    fn protected(&mut self, pages: &mut PageTable) -> Option<PageNumber> {
+        for _ in 0..self.second.len() {
+            let first = self.second.pop_front()?;
+            match pages.block_mut(first) {
+                Some(block) if block.isolating => self.second.push_back(first),
+                Some(block) => {
+                    block.active = false;
+                    return Some(first);
+                }
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// While too many blocks are protected, the oldest of them is so no more (for lists the kernel's `inactive_is_low`, for
+    /// less than 1 GiB).
+    fn unprotect(&mut self, pages: &mut PageTable) {
+        let most = match self.policy {
+            ReclaimPolicy::Lirs => self.first.len() * WARM_TO_TRIAL,
+            ReclaimPolicy::S3Fifo => return,
+            _ => self.first.len(),
+        };
+        if self.second.len() > most
+            && let Some(first) = self.second.pop_front()
+            && let Some(block) = pages.block_mut(first)
+        {
+            block.active = false;
+            self.first.push_back(first);
+        }
+    }
+
+    fn pop(&mut self) -> Option<(PageNumber, Side)> {
+        let small_is_low = self.first.len() * SMALL_SHARE < self.blocks();
+        if self.policy == ReclaimPolicy::S3Fifo
+            && self.soon == 0
+            && small_is_low
+            && let Some(first) = self.second.pop_front()
+        {
+            return Some((first, Side::Second));
+        }
+        self.soon = self.soon.saturating_sub(1);
+        Some((self.first.pop_front()?, Side::First))
+    }
+
+    /// A number below `count` that follows from how many blocks have left: a step of Knuth's multiplicative hash.
+    fn any_of(&self, count: usize) -> usize {
+        let hash = (self.clock ^ (count as u32).rotate_left(16)).wrapping_mul(2_654_435_769);
+        ((u64::from(hash) * count as u64) >> 32) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_table::PageState;
+    use crate::units::{BLOCK_PAGES, PageRange};
+    use alloc::vec::Vec;
+
+    /// Blocks of one resident page each, and the order in which they leave.
+    struct Blocks {
+        pages: PageTable,
+        order: Order,
+    }
+
+    fn page(block: u64) -> PageNumber {
+        PageNumber(block * BLOCK_PAGES as u64)
+    }
+
+    impl Blocks {
+        fn new(policy: ReclaimPolicy, blocks: u64) -> Self {
+            let mut new = Self { pages: PageTable::new(), order: Order::new(policy) };
+            new.pages.adopt(PageRange { start: PageNumber(0), pages: 1 << 20 });
+            (0..blocks).for_each(|block| new.comes(block));
+            new
+        }
+
+        fn comes(&mut self, block: u64) {
+            self.pages.set(page(block), PageState::Resident { clean: None });
+            self.order.enqueue(page(block), self.pages.block_mut(page(block)).unwrap());
+        }
+
+        fn comes_back(&mut self, block: u64, came: Came) {
+            self.order.came(self.pages.block_mut(page(block)).unwrap(), came);
+            self.comes(block);
+        }
+
+        fn leave(&mut self, count: usize) -> Vec<u64> {
+            let mut left = Vec::new();
+            while left.len() < count {
+                let Some(first) = self.order.next(&mut self.pages) else { break };
+                let block = self.pages.block_mut(first).unwrap();
+                block.queued = false;
+                self.order.leaves(block);
+                left.push(first.0 / BLOCK_PAGES as u64);
+            }
+            left
+        }
+    }
+
+    #[test]
+    fn each_policy_lets_all_blocks_go_and_none_twice() {
+        for policy in ReclaimPolicy::ALL {
+            let mut blocks = Blocks::new(policy, 300);
+            let mut left = blocks.leave(100);
+            left.iter().take(30).for_each(|&block| blocks.comes_back(block, Came::FromCache));
+            let back: Vec<u64> = left.drain(..30).collect();
+            left.extend(blocks.leave(1000));
+            left.sort_unstable();
+            assert_eq!(left, (0..300).collect::<Vec<_>>(), "{policy:?}: {back:?} came back");
+            assert_eq!(blocks.order.blocks(), 0);
+        }
+    }
+
+    #[test]
+    fn what_was_found_in_the_swap_cache_outlives_what_was_not() {
+        for policy in [ReclaimPolicy::Lists, ReclaimPolicy::Refault, ReclaimPolicy::S3Fifo, ReclaimPolicy::Lirs] {
+            let mut blocks = Blocks::new(policy, 100);
+            let wanted = blocks.leave(10);
+            wanted.iter().for_each(|&block| blocks.comes_back(block, Came::FromCache));
+            (200..230).for_each(|block| blocks.comes(block));
+            let leave = blocks.leave(if policy == ReclaimPolicy::Lirs { 25 } else { 90 });
+            assert!(wanted.iter().all(|block| !leave.contains(block)), "{policy:?}: {leave:?}");
+        }
+        let mut queue = Blocks::new(ReclaimPolicy::SecondChance, 100);
+        assert_eq!(queue.leave(1), [0]);
+        queue.comes_back(0, Came::FromCache);
+        assert_eq!(queue.leave(100).last(), Some(&0));
+    }
+
+    /// Whether a block that is wanted back from where it is stored, after `after` others have left, is protected.
+    fn is_protected(policy: ReclaimPolicy, after: usize) -> bool {
+        let mut blocks = Blocks::new(policy, 200);
+        // Half of memory is active.
+        for block in blocks.leave(100) {
+            blocks.comes_back(block, Came::FromCache);
+        }
+        let first = blocks.leave(1)[0];
+        for new in 0..after as u64 {
+            let _ = blocks.leave(1);
+            blocks.comes(1000 + new);
+        }
+        blocks.comes_back(first, Came::FromStore);
+        blocks.pages.block_mut(page(first)).unwrap().active
+    }
+
+    #[test]
+    fn a_block_that_was_stored_is_protected_if_it_comes_back_soon_enough() {
+        for after in [10, 300] {
+            assert!(!is_protected(ReclaimPolicy::Lists, after));
+            assert!(!is_protected(ReclaimPolicy::SecondChance, after));
+            assert_eq!(is_protected(ReclaimPolicy::Refault, after), after == 10);
+            assert_eq!(is_protected(ReclaimPolicy::S3Fifo, after), after == 10);
+            assert_eq!(is_protected(ReclaimPolicy::Lirs, after), after == 10);
+        }
+    }
+
+    #[test]
+    fn what_is_used_once_passes_through_a_tenth() {
+        let mut blocks = Blocks::new(ReclaimPolicy::S3Fifo, 100);
+        for block in blocks.leave(50) {
+            blocks.comes_back(block, Came::FromCache);
+        }
+        for scanned in 1000..2000 {
+            blocks.comes(scanned);
+            let left = blocks.leave(1)[0];
+            assert!(left >= 50, "block {left} had come back");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_put_first_leaves_first() {
+        for policy in ReclaimPolicy::ALL {
+            let mut blocks = Blocks::new(policy, 300);
+            for block in blocks.leave(150) {
+                blocks.comes_back(block, Came::FromCache);
+            }
+            blocks.order.put_first(page(200), blocks.pages.block_mut(page(200)).unwrap());
+            assert_eq!(blocks.leave(1), [200], "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_being_moved_is_passed_over() {
+        for policy in ReclaimPolicy::ALL {
+            let mut blocks = Blocks::new(policy, 3);
+            (0..3).for_each(|block| blocks.pages.block_mut(page(block)).unwrap().isolating = true);
+            assert_eq!(blocks.leave(1), [], "{policy:?}");
+            blocks.pages.block_mut(page(1)).unwrap().isolating = false;
+            assert_eq!(blocks.leave(1), [1], "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn any_block_may_be_the_next_of_the_random_policy() {
+        let mut blocks = Blocks::new(ReclaimPolicy::Random, 64);
+        let mut seen = [false; 64];
+        for _ in 0..2000 {
+            let block = blocks.leave(1)[0];
+            seen[block as usize] = true;
+            blocks.comes_back(block, Came::FromStore);
+        }
+        assert!(seen.iter().all(|&seen| seen));
+    }
+}

@@ -1,0 +1,162 @@
+//! How large, how many, how long: the engine's choices that are numbers, each with its unit and its reason.
+//!
+//! What follows from an observation is a function here; what is the same always is a constant. Choices with a state have a
+//! file of their own: budget and watermarks ([`crate::budget`]), the pool's share ([`crate::pool_share`]), compaction, streams
+//! ([`crate::readahead`]), the cluster window.
+
+use core::time::Duration;
+
+use crate::units::BLOCK_PAGES;
+
+/// Pages that a round of reclaim moves out, stores and gives back: 128 KiB, so that whoever waits for the gate or the core waits
+/// for little, and neighbours still leave in few calls.
+pub const ROUND_PAGES: usize = 2 * BLOCK_PAGES;
+
+// When the monitor looks.
+
+/// Pages that a fast program fills in a millisecond: 4 GiB/s, to be there in time even when the machine is busy.
+const PAGES_PER_MS: u64 = 1024;
+/// Milliseconds: a process that grows by leaps, or another of its group, is seen after that.
+const SLEEP_MAX_MS: u64 = 100;
+/// Milliseconds after a reclaim that found nothing: what is there to find needs longer than a look.
+const FRUITLESS_SLEEP_MS: u64 = 5;
+/// How long reclaim goes for the watermark of its start: others may give up memory meanwhile.
+pub const GOAL_STAYS: Duration = Duration::from_millis(50);
+/// How often all adopted memory is looked at anew, when nothing else is left to reclaim: that takes long.
+pub const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
+/// Pieces of adopted memory that are looked up each time the monitor wakes.
+pub const LOOK_UP_STEPS: u32 = 8;
+/// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.
+pub const ONLY_BROKEN_MAX: u32 = 8;
+
+/// How long the monitor sleeps: no longer than a program may take to fill `headroom` pages, which `processes` share.
+pub fn monitor_sleep(headroom: u64, processes: u64, fruitless: bool) -> Duration {
+    let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
+    Duration::from_millis((headroom / PAGES_PER_MS / processes.max(1)).clamp(least, SLEEP_MAX_MS))
+}
+
+// What rests in frames.
+
+/// The part of a budget that rests in the swap cache. It shows which pages are in use, but each hit is a fault that the program
+/// would not have taken: measured with 5, 20, 40 and 100.
+const CACHED_SHARE: u64 = 20;
+/// The part of a budget whose frames are kept free for faults, and in pages the least and the most: a batch of a handler finds
+/// its frames, and no more than 4 MiB lie idle.
+const FREE_SHARE: u64 = 128;
+const FREE_MIN: u64 = 32;
+const FREE_MAX: u64 = 1024;
+/// Free frames beyond those that are worth a system call.
+const TRASH_STEP: u64 = 64;
+/// Pages beyond those that rest in the swap cache which the monitor moves out for the writer: four rounds.
+const STOCK: u64 = 4 * ROUND_PAGES as u64;
+
+/// Pages that rest in the swap cache, of a budget of `limit` pages and of `frames` frames in all.
+pub fn swap_cache_pages(limit: u64, frames: u64) -> u64 {
+    (limit / CACHED_SHARE).min(frames / 4 * 3)
+}
+
+/// Free frames that are kept.
+pub fn free_frames(limit: u64) -> u64 {
+    (limit / FREE_SHARE).clamp(FREE_MIN, FREE_MAX)
+}
+
+/// Whether frames are given back to the kernel, of which `kept` are to be free and `free` are.
+pub fn gives_frames_back(free: u64, kept: u64, urgent: bool) -> bool {
+    urgent || free > kept + TRASH_STEP
+}
+
+/// Whether a thread that cannot write has moved out enough for the one that can: more would only be missed. `cached` pages are
+/// in the swap cache, where `kept` are to rest.
+pub fn writer_has_enough(cached: u64, kept: u64) -> bool {
+    cached > kept + STOCK
+}
+
+// How far ahead.
+
+/// Of a budget, the part that may be ahead of one stream at a time, and the most that pays, in pages: 1 MiB.
+const AHEAD_SHARE: u64 = 64;
+const AHEAD_MAX: u64 = 256;
+/// Threads that read ahead: one reads while the other moves in what it has read.
+pub const AHEAD_THREADS: u32 = 2;
+
+/// Pages of the largest chunk that is read ahead, for a budget of so many.
+pub fn ahead_pages(limit: u64) -> u32 {
+    (limit / AHEAD_SHARE).min(AHEAD_MAX) as u32
+}
+
+// Who waits for the writer, and how long.
+
+/// How long reclaim rests while only the writer has something to do: what a program fills meanwhile at 1 GiB/s is little.
+const AWAIT_WRITER: Duration = Duration::from_micros(200);
+/// The same past the limit, while the program grows: it never waits for room as long as each piece that it maps is full before
+/// it is adopted (a heap that grows by 128 KiB at a time).
+const AWAIT_WRITER_IN_GROWTH: Duration = Duration::from_micros(10);
+/// How long a fault waits at most while the writer gets on: a slow disk must not let programs grow that never see a fault (a
+/// heap grows by memory that is not adopted yet), and whoever waits holds up others.
+pub const WRITER_AWAITED: Duration = Duration::from_millis(250);
+/// How often it looks meanwhile.
+pub const WRITER_LOOK: Duration = Duration::from_micros(200);
+/// A write that takes longer is not waited for: the device may hang.
+pub const SLOW_WRITE: Duration = Duration::from_millis(100);
+/// How long a pool that could not be made smaller is left alone: the areas are full, or what is in it must stay.
+pub const POOL_LEFT_ALONE: Duration = Duration::from_millis(20);
+
+/// How long the monitor rests for the writer. `took`: how long its round took, if the program grows past the limit meanwhile;
+/// half of a processor is enough for that.
+pub fn rest_for_writer(took: Option<Duration>) -> Duration {
+    took.map_or(AWAIT_WRITER, |took| took.clamp(AWAIT_WRITER_IN_GROWTH, AWAIT_WRITER))
+}
+
+// What a handler does for the budget.
+
+/// Rounds of reclaim of a handler after each fault that it has served: others that it has read wait meanwhile.
+pub const ROUNDS_AFTER_FAULT: u32 = 4;
+/// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
+pub const STALL_WAITS: u32 = 100;
+/// Rounds without a store after one in which most pages found no place in memory, of a thread that does not write.
+pub const ROUNDS_LEFT: u32 = 16;
+/// Blocks that the kernel has swapped out which one search for pages to move out passes over.
+pub const SWAPPED_BLOCKS_MAX: u32 = 64;
+/// Milliseconds for which faults do not wait for memory after nothing could be stored.
+pub const HOPELESS_MS: u64 = 50;
+
+// What is weighed.
+
+/// Nanoseconds of a fault beside its handler's work: two threads change places twice, and another page leaves in its stead.
+pub const FAULT_OVERHEAD_NS: u64 = 30_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monitor_sleeps_less_the_nearer_the_limit_is() {
+        let ms = |headroom, processes, fruitless| monitor_sleep(headroom, processes, fruitless).as_millis();
+        assert_eq!([ms(0, 1, false), ms(0, 1, true)], [1, 5]);
+        assert_eq!([ms(20 * 1024, 1, false), ms(20 * 1024, 4, false), ms(20 * 1024, 0, true)], [20, 5, 20]);
+        assert_eq!(ms(u64::MAX, 1, false), 100);
+    }
+
+    #[test]
+    fn a_twentieth_rests_in_the_swap_cache_if_there_are_frames_for_it() {
+        assert_eq!([swap_cache_pages(20_000, 8000), swap_cache_pages(20_000, 400)], [1000, 300]);
+    }
+
+    #[test]
+    fn free_frames_are_kept_within_bounds() {
+        assert_eq!([16 << 8, 1 << 16, 1 << 24].map(free_frames), [32, 512, 1024]);
+        assert!(!gives_frames_back(32 + TRASH_STEP, 32, false) && gives_frames_back(33 + TRASH_STEP, 32, false));
+        assert!(gives_frames_back(0, 32, true));
+    }
+
+    #[test]
+    fn a_stream_is_ahead_by_a_64th_of_the_budget() {
+        assert_eq!([0, 4096, 1 << 20].map(ahead_pages), [0, 64, 256]);
+    }
+
+    #[test]
+    fn the_monitor_rests_as_long_as_its_round_took_while_the_program_grows() {
+        let us = |took: Option<u64>| rest_for_writer(took.map(Duration::from_micros)).as_micros();
+        assert_eq!([us(None), us(Some(1)), us(Some(50)), us(Some(5000))], [200, 10, 50, 200]);
+    }
+}
