@@ -4,6 +4,9 @@
 //!     cargo xtask e2e [FILTER]   the end-to-end tests alone
 //!     cargo xtask soak [N]       the end-to-end tests at full length: each program N times (default 10), 200 kills
 //!     cargo xtask fuzz SECONDS    model tests and soak seeds that nobody has tried, for so long
+//!     cargo xtask fuzz bytes SECONDS [TARGET]
+//!                                the fuzz targets of fuzz/ under libFuzzer, each for so long
+//!     cargo xtask fuzz canaries  whether libFuzzer finds the defect that is planted in each of them
 //!     cargo xtask battery ...    real programs under uswap, and the table docs/battery.md
 //!     cargo xtask churn [--seeds N] [--seconds S] [--first-seed N] [--swap none,zram,file]
 //!                                threads that churn memory, beside the kernel's own swap and without: 50 seeds of 8 masks
@@ -14,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod battery;
+mod byte_fuzz;
 mod churn;
 mod ci;
 mod docs;
@@ -28,7 +32,7 @@ mod waits;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S]";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +44,11 @@ fn main() -> ExitCode {
         ["e2e", filter] => ci::end_to_end(Some(filter)),
         ["soak"] => ci::soak("10"),
         ["soak", runs] if runs.parse::<u32>().is_ok() => ci::soak(runs),
+        ["fuzz", "canaries"] => byte_fuzz::canaries(),
+        ["fuzz", "bytes", seconds, target @ ..] if target.len() < 2 => match seconds.parse() {
+            Ok(seconds) => byte_fuzz::run(seconds, target.first().copied()),
+            Err(_) => Err(format!("fuzz bytes {seconds}: say for how many seconds each, as a whole number")),
+        },
         ["fuzz", seconds] => match seconds.parse() {
             Ok(seconds) => fuzz::run(seconds),
             Err(_) => Err(format!("fuzz {seconds}: say for how many seconds, as a whole number")),
