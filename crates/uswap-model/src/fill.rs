@@ -1,0 +1,130 @@
+//! What fills missing pages of registered memory: UFFDIO_COPY, UFFDIO_ZEROPAGE, UFFDIO_POISON.
+//!
+//! Whether anything is counted is looked at once, at the start; from there on the lock of the mappings is held for reading, so that
+//! nothing is unmapped or moved, but other threads touch pages and fill them.
+
+use std::ops::Range;
+
+use uswap_system::PAGE_SIZE;
+use uswap_system::faults::{Progress, Stop, Wake};
+
+use crate::content::Content;
+use crate::host_memory;
+use crate::mm::{Mm, pages_of};
+use crate::process::ProcessId;
+use crate::pte::{Page, Pte};
+use crate::userfault::UserfaultId;
+use crate::violation::Checker;
+use crate::world::World;
+
+/// Parts of 16 pages of one call between which others may go on.
+const BETWEEN_PAGES: u64 = 2;
+
+impl World {
+    /// Allocates pages with a copy of what is at `source`.
+    pub(crate) fn copy(&self, id: UserfaultId, target: usize, source: usize, len: usize, wake: Wake) -> Progress {
+        self.fill(id, target, len, wake, |mm, page, index| {
+            // A marker is overwritten.
+            if mm.pte(page).page().is_some() {
+                return Err(Stop::AlreadyThere);
+            }
+            if self.happens(self.config.no_memory, 1000) {
+                return Err(Stop::NoMemory);
+            }
+            let content = host_memory::read(source + index * PAGE_SIZE);
+            self.refuse_garbage(content, page);
+            mm.set(page, Pte::Present(Page::new(content)));
+            Ok(())
+        })
+    }
+
+    /// Maps the zero page.
+    pub(crate) fn zeropage(&self, id: UserfaultId, start: usize, len: usize, wake: Wake) -> Progress {
+        self.fill(id, start, len, wake, |mm, page, _| {
+            if mm.pte(page) != Pte::Missing {
+                return Err(Stop::AlreadyThere);
+            }
+            mm.set(page, Pte::Present(Page::zero()));
+            Ok(())
+        })
+    }
+
+    /// Makes every later access a SIGBUS.
+    pub(crate) fn poison(&self, id: UserfaultId, start: usize, len: usize) -> Progress {
+        self.fill(id, start, len, Wake::Wake, |mm, page, _| {
+            if mm.pte(page) != Pte::Missing {
+                return Err(Stop::AlreadyThere);
+            }
+            mm.set(page, Pte::Poison);
+            Ok(())
+        })
+    }
+
+    /// No page is ever filled with bytes that no program has written.
+    pub(crate) fn refuse_garbage(&self, content: Content, page: usize) {
+        if content.is_garbage() {
+            self.violate(Checker::RightContent, format!("page {page:#x} is filled with what nobody wrote"));
+        }
+    }
+
+    fn fill(
+        &self,
+        id: UserfaultId,
+        start: usize,
+        len: usize,
+        wake: Wake,
+        mut one: impl FnMut(&mut Mm, usize, usize) -> Result<(), Stop>,
+    ) -> Progress {
+        self.point();
+        let refused = |stop| Progress { bytes: 0, stop: Some(stop) };
+        let Some(pages) = pages_of(start, len) else { return refused(Stop::Invalid) };
+        let process = match self.may_fill(id, &pages) {
+            Ok(process) => process,
+            Err(stop) => return refused(stop),
+        };
+        self.hold_mappings(process);
+        let (done, stop) = self.each_page(pages.len(), |index| {
+            one(&mut self.kernel_mut().process_mut(process).mm, pages.start + index, index)
+        });
+        self.let_go_of_mappings(process);
+        if wake == Wake::Wake {
+            self.wake_range(id, &(pages.start..pages.start + done));
+        }
+        Progress { bytes: done * PAGE_SIZE, stop }
+    }
+
+    /// One page after the other, between which others may go on; how many were done, and why not all.
+    pub(crate) fn each_page(
+        &self,
+        count: usize,
+        mut one: impl FnMut(usize) -> Result<(), Stop>,
+    ) -> (usize, Option<Stop>) {
+        for index in 0..count {
+            if index > 0 && self.happens(BETWEEN_PAGES, 16) {
+                self.point();
+            }
+            if let Err(stop) = one(index) {
+                return (index, Some(stop));
+            }
+        }
+        (count, None)
+    }
+
+    fn may_fill(&self, id: UserfaultId, pages: &Range<usize>) -> Result<ProcessId, Stop> {
+        let kernel = self.kernel();
+        let userfault = &kernel.userfaults[id.0];
+        let process = kernel.process(userfault.process);
+        if !process.is_alive {
+            return Err(Stop::ProcessGone);
+        }
+        if userfault.changing > 0 {
+            return Err(Stop::TryLater);
+        }
+        let vma = process.mm.vma_at(pages.start).ok_or(Stop::Missing)?;
+        let is_registered = vma.attributes.userfault.is_some_and(|(registered, _)| registered == id);
+        if !is_registered || pages.end > vma.end {
+            return Err(Stop::Missing);
+        }
+        Ok(process.id)
+    }
+}

@@ -1,0 +1,110 @@
+//! The memory of a process: mappings and page table of the program, and what the kernel has of the engine's own memory that it
+//! was told of.
+//!
+//! The program's addresses are small and simulated. The engine's are real ones of this process of the machine.
+
+use std::ops::Range;
+
+use uswap_system::PAGE_SIZE;
+
+use crate::host_memory::HostRange;
+use crate::pte::Pte;
+use crate::vma::{Attributes, Vma, Vmas};
+
+/// Pages from here on are real memory.
+pub(crate) const HOST_FROM: usize = 1 << 20;
+
+/// Whether a page is real memory.
+pub(crate) fn is_host(page: usize) -> bool {
+    page >= HOST_FROM
+}
+
+/// The pages of a range of bytes; nothing if it is not whole pages.
+pub(crate) fn pages_of(start: usize, len: usize) -> Option<Range<usize>> {
+    let is_whole = start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len > 0;
+    is_whole.then(|| start / PAGE_SIZE..(start + len) / PAGE_SIZE)
+}
+
+/// The memory of a process.
+pub struct Mm {
+    base: usize,
+    ptes: Vec<Pte>,
+    /// The program's mappings.
+    pub vmas: Vmas,
+    /// What the engine has registered.
+    pub hosts: Vec<HostRange>,
+    /// Calls that hold the lock of the mappings for reading, across steps.
+    pub readers: u32,
+}
+
+impl Mm {
+    pub(crate) fn new(base: usize, span: usize) -> Mm {
+        Mm { base, ptes: vec![Pte::Missing; span], vmas: Vmas::default(), hosts: Vec::new(), readers: 0 }
+    }
+
+    /// The pages that a program can have.
+    pub fn span(&self) -> Range<usize> {
+        self.base..self.base + self.ptes.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        let span = self.span();
+        *self = Mm::new(span.start, span.len());
+    }
+
+    /// The host memory that has `page`.
+    pub fn host(&self, page: usize) -> Option<&HostRange> {
+        self.hosts.iter().find(|host| host.pages().contains(&page))
+    }
+
+    /// The entry of a page.
+    pub fn pte(&self, page: usize) -> Pte {
+        if is_host(page) {
+            return self.host(page).map_or(Pte::Missing, |host| host.pte(page));
+        }
+        page.checked_sub(self.base).and_then(|index| self.ptes.get(index)).copied().unwrap_or(Pte::Missing)
+    }
+
+    /// Sets the entry of a page that is mapped.
+    pub fn set(&mut self, page: usize, pte: Pte) {
+        if is_host(page) {
+            let host = self.hosts.iter_mut().find(|host| host.pages().contains(&page));
+            return host.expect("host memory that is set is known").set(page, pte);
+        }
+        self.ptes[page - self.base] = pte;
+    }
+
+    /// The mapping of a page.
+    pub fn vma_at(&self, page: usize) -> Option<Vma> {
+        if is_host(page) {
+            return self.host(page).map(|host| host.vma_at(page));
+        }
+        self.vmas.at(page).copied()
+    }
+
+    /// The program's pages of a range have no content any more, and the range is not mapped. Returns what was.
+    pub(crate) fn unmap(&mut self, range: Range<usize>) -> Vec<Vma> {
+        let gone = self.vmas.remove(range);
+        for page in gone.iter().flat_map(|vma| vma.start..vma.end) {
+            self.set(page, Pte::Missing);
+        }
+        gone
+    }
+
+    pub(crate) fn map(&mut self, range: Range<usize>, attributes: Attributes) {
+        self.vmas.insert(range, attributes);
+    }
+
+    /// Resident pages that count.
+    pub fn resident(&self) -> u64 {
+        let own = self.ptes.iter().filter(|pte| pte.is_resident()).count();
+        (own + self.hosts.iter().map(HostRange::resident).sum::<usize>()) as u64
+    }
+
+    /// Pages that the kernel has swapped out by itself.
+    pub fn swapped(&self) -> u64 {
+        let is_swapped = |pte: &&Pte| matches!(pte, Pte::Swapped(_));
+        let hosts = self.hosts.iter().flat_map(HostRange::ptes).filter(is_swapped).count();
+        (self.ptes.iter().filter(is_swapped).count() + hosts) as u64
+    }
+}

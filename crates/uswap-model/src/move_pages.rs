@@ -1,0 +1,123 @@
+//! UFFDIO_MOVE: pages change places, between the program and the engine's frames.
+//!
+//! Beside the kernel's own swap its count can be one too low: the page after the counted ones has moved all the same, and the next
+//! call, which goes on there, finds its target taken.
+
+use std::ops::Range;
+
+use uswap_system::PAGE_SIZE;
+use uswap_system::faults::{Holes, Progress, Stop, Wake};
+
+use crate::host_memory;
+use crate::mm::{Mm, is_host, pages_of};
+use crate::process::ProcessId;
+use crate::pte::Pte;
+use crate::userfault::UserfaultId;
+use crate::world::World;
+
+impl World {
+    pub(crate) fn move_pages(
+        &self,
+        id: UserfaultId,
+        target: usize,
+        source: usize,
+        len: usize,
+        holes: Holes,
+        wake: Wake,
+    ) -> Progress {
+        self.point();
+        let refused = |stop| Progress { bytes: 0, stop: Some(stop) };
+        let (Some(to), Some(from)) = (pages_of(target, len), pages_of(source, len)) else {
+            return refused(Stop::Invalid);
+        };
+        let process = match self.may_move(id, &to, &from) {
+            Ok(process) => process,
+            Err(stop) => return refused(stop),
+        };
+        self.hold_mappings(process);
+        let mut is_uncounted = false;
+        let (mut done, mut stop) = self.each_page(to.len(), |index| {
+            if is_uncounted {
+                return Err(Stop::AlreadyThere);
+            }
+            self.move_page(process, to.start + index, from.start + index, holes)?;
+            is_uncounted = self.happens(self.config.miscounts, 1000);
+            Ok(())
+        });
+        if is_uncounted {
+            (done, stop) = (done - 1, Some(Stop::AlreadyThere));
+        }
+        self.let_go_of_mappings(process);
+        if wake == Wake::Wake {
+            self.wake_range(id, &(to.start..to.start + done));
+        }
+        Progress { bytes: done * PAGE_SIZE, stop }
+    }
+
+    fn may_move(&self, id: UserfaultId, to: &Range<usize>, from: &Range<usize>) -> Result<ProcessId, Stop> {
+        let kernel = self.kernel();
+        let userfault = &kernel.userfaults[id.0];
+        let process = kernel.process(userfault.process);
+        if !process.is_alive {
+            return Err(Stop::ProcessGone);
+        }
+        if userfault.changing > 0 {
+            return Err(Stop::TryLater);
+        }
+        let source = process.mm.vma_at(from.start).ok_or(Stop::Missing)?;
+        let target = process.mm.vma_at(to.start).ok_or(Stop::Missing)?;
+        let is_registered = target.attributes.userfault.is_some_and(|(registered, _)| registered == id);
+        let fits = from.end <= source.end
+            && to.end <= target.end
+            && source.attributes.is_like(&target.attributes)
+            && source.attributes.write;
+        if !fits || !is_registered {
+            return Err(Stop::Invalid);
+        }
+        Ok(process.id)
+    }
+
+    fn move_page(&self, process: ProcessId, to: usize, from: usize, holes: Holes) -> Result<(), Stop> {
+        let mut kernel = self.kernel_mut();
+        let mm = &mut kernel.process_mut(process).mm;
+        if mm.pte(to) != Pte::Missing {
+            return Err(Stop::AlreadyThere);
+        }
+        let pte = mm.pte(from);
+        let page = match pte {
+            Pte::Missing if holes == Holes::Allow => return Ok(()),
+            Pte::Missing => return Err(Stop::Missing),
+            Pte::Poison => return Err(Stop::Fault),
+            Pte::Present(page) | Pte::Swapped(page) => page,
+        };
+        if page.is_pinned || !(page.is_exclusive || page.is_zero_page) || self.happens(self.config.busy, 1000) {
+            return Err(Stop::Busy);
+        }
+        self.carry(mm, to, from, pte);
+        Ok(())
+    }
+
+    /// The entry goes, and the bytes with it.
+    fn carry(&self, mm: &mut Mm, to: usize, from: usize, pte: Pte) {
+        let moved = match (is_host(to), is_host(from)) {
+            (true, false) => {
+                host_memory::write(to, pte.page().expect("a page is moved").content);
+                pte
+            }
+            (false, true) => {
+                let content = host_memory::read(from * PAGE_SIZE);
+                self.refuse_garbage(content, to);
+                host_memory::spoil(from);
+                pte.with(|page| page.content = content)
+            }
+            // To the trash, where nobody reads.
+            (true, true) => {
+                host_memory::spoil(from);
+                pte
+            }
+            (false, false) => pte,
+        };
+        mm.set(from, Pte::Missing);
+        mm.set(to, moved);
+    }
+}

@@ -1,0 +1,139 @@
+//! What threads of a simulated program do: accesses and system calls, all of the thread that runs.
+//!
+//! A right program has no thread that unmaps, moves or discards memory that an unfinished call of another thread is about; each
+//! call says what it is about, and [`is_claimed`] tells.
+
+use std::ops::Range;
+
+use crate::content::Content;
+use crate::mremap::{Place, Refused};
+use crate::process::{Claim, ProcessId};
+use crate::touch::{Access, Signal};
+use crate::vma::Attributes;
+use crate::world::{World, current};
+
+/// Reads a page; the oracle compares.
+///
+/// # Errors
+/// The signal that the access gets.
+pub fn read(page: usize) -> Result<Content, Signal> {
+    current().touch(page, Access::Read)
+}
+
+/// Writes a page, whole, and returns what was there.
+///
+/// # Errors
+/// The signal that the access gets.
+pub fn write(page: usize, content: Content) -> Result<Content, Signal> {
+    current().touch(page, Access::Write(content))
+}
+
+/// Whether an unfinished call is about memory of `range`.
+pub fn is_claimed(range: &Range<usize>) -> bool {
+    let world = current();
+    let is_claimed = world.kernel().process(world.this_process()).is_claimed(range);
+    is_claimed
+}
+
+/// A call that is about `ranges` until it returns, and about `leaving` until that has left.
+fn about<T>(world: &World, ranges: &[Range<usize>], leaving: &Range<usize>, call: impl FnOnce() -> T) -> T {
+    let (process, thread) = (world.this_process(), world.this_thread());
+    let claim = |range: &Range<usize>, until_changed| Claim { thread, range: range.clone(), until_changed };
+    let claims = ranges.iter().map(|range| claim(range, false)).chain([claim(leaving, true)]);
+    world.kernel_mut().process_mut(process).claims.extend(claims);
+    let result = call();
+    world.kernel_mut().process_mut(process).claims.retain(|claim| claim.thread != thread);
+    result
+}
+
+/// No memory.
+const NOTHING: Range<usize> = 0..0;
+
+/// mmap(MAP_FIXED).
+pub fn mmap(range: Range<usize>) {
+    mmap_as(range, Attributes::PLAIN);
+}
+
+/// mmap(MAP_FIXED) of memory that may be executed, for one.
+pub fn mmap_as(range: Range<usize>, attributes: Attributes) {
+    let world = current();
+    about(&world, std::slice::from_ref(&range), &NOTHING, || world.map(range.clone(), attributes));
+}
+
+/// munmap.
+pub fn munmap(range: Range<usize>) {
+    let world = current();
+    about(&world, &[], &range, || world.unmap(range.clone()));
+}
+
+/// mremap; where the memory is afterwards.
+///
+/// # Errors
+/// As of the call.
+pub fn mremap(old: Range<usize>, new_pages: usize, place: Place, stays: bool) -> Result<usize, Refused> {
+    let world = current();
+    let mut ranges = Vec::new();
+    match place {
+        Place::Fixed(to) | Place::Anywhere(to) => ranges.push(to..to + new_pages),
+        Place::Here => {}
+    }
+    if stays {
+        ranges.push(old.clone());
+    }
+    about(&world, &ranges, &old, || world.remap(old.clone(), new_pages, place, stays))
+}
+
+/// madvise(MADV_DONTNEED), or MADV_FREE with `lazily`.
+pub fn discard(range: Range<usize>, lazily: bool) {
+    let world = current();
+    about(&world, std::slice::from_ref(&range), &NOTHING, || {
+        let _ = world.discard(range.clone(), lazily);
+    });
+}
+
+/// madvise(MADV_DONTFORK), or MADV_DOFORK.
+pub fn keep_from_forks(range: Range<usize>, kept: bool) {
+    let _ = current().keep_from_forks(range, kept);
+}
+
+/// mprotect.
+pub fn mprotect(range: Range<usize>, read: bool, write: bool, exec: bool) {
+    current().protect(range, read, write, exec);
+}
+
+/// mlock.
+///
+/// # Errors
+/// The signal that touching the memory gets.
+pub fn mlock(range: Range<usize>) -> Result<(), Signal> {
+    current().lock_memory(range)
+}
+
+/// munlock.
+pub fn munlock(range: Range<usize>) {
+    current().unlock_memory(range);
+}
+
+/// Pins a page for a device, or lets go of it.
+pub fn pin(page: usize, is_pinned: bool) {
+    let world = current();
+    world.point();
+    let mut kernel = world.kernel_mut();
+    let mm = &mut kernel.process_mut(world.this_process()).mm;
+    let pte = mm.pte(page).with(|found| found.is_pinned = is_pinned && found.is_exclusive && !found.is_zero_page);
+    if pte.page().is_some() {
+        mm.set(page, pte);
+    }
+}
+
+/// fork: the child, which has no thread yet.
+pub fn fork() -> ProcessId {
+    current().fork()
+}
+
+/// exit_group.
+pub fn exit() -> ! {
+    let world = current();
+    world.kill(world.this_process());
+    world.stop_for_ever()
+}

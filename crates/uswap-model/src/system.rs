@@ -1,0 +1,178 @@
+//! [`Model`]: Linux, as the engine asks for it.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use uswap_system::{Advice, Scope, System, Waited};
+
+use crate::faults::ModelFaults;
+use crate::host_memory;
+use crate::looks::{ModelFootprint, ModelMappings, ModelResidency};
+use crate::mm::{is_host, pages_of};
+use crate::process::ProcessId;
+use crate::pte::Pte;
+use crate::supervisor::ModelSupervisor;
+use crate::world::{End, current};
+
+/// The model: its state is the [`World`](crate::World) that runs on this thread of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Model;
+
+impl System for Model {
+    type Faults = ModelFaults;
+    type Residency = ModelResidency;
+    type Mappings = ModelMappings;
+    type Footprint = ModelFootprint;
+    type Supervisor = ModelSupervisor;
+
+    const HAS_IO_URING: bool = false;
+
+    fn now() -> Instant {
+        current().clock.now()
+    }
+
+    fn sleep(duration: Duration) {
+        current().sleep(duration);
+    }
+
+    fn acquire<G>(attempt: impl FnMut() -> Option<G>, _sleep: impl FnOnce() -> G) -> G {
+        current().acquire(attempt)
+    }
+
+    fn wait(word: &AtomicU32, _scope: Scope, expected: u32, timeout: Option<Duration>) -> Waited {
+        current().futex_wait(word, expected, timeout)
+    }
+
+    fn wake(word: &AtomicU32, _scope: Scope, count: u32) {
+        current().futex_wake(word, count);
+    }
+
+    fn call<R>(call: impl FnOnce() -> R) -> R {
+        let world = current();
+        world.point();
+        let result = call();
+        if world.happens(1, 4) {
+            // A disk takes its time.
+            let us = 1 + world.below(300);
+            world.sleep(Duration::from_micros(us));
+        }
+        result
+    }
+
+    fn advise(start: usize, len: usize, advice: Advice) -> io::Result<()> {
+        let world = current();
+        let pages = pages_of(start, len).ok_or(io::ErrorKind::InvalidInput)?;
+        if is_host(pages.start) {
+            advise_host(pages, advice);
+            return Ok(());
+        }
+        let advised = match advice {
+            Advice::DontNeed => world.discard(pages, false),
+            Advice::DontFork => world.keep_from_forks(pages, true),
+            Advice::DoFork => world.keep_from_forks(pages, false),
+            Advice::NoHugepage => Ok(()),
+            Advice::PopulateWrite => world.populate_write(pages),
+        };
+        advised.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+    }
+
+    fn let_execute(start: usize, len: usize, may_execute: bool) -> bool {
+        let world = current();
+        world.lock_mappings();
+        let Some(pages) = pages_of(start, len) else { return false };
+        let mut kernel = world.kernel_mut();
+        let hosts = &mut kernel.process_mut(world.this_process()).mm.hosts;
+        let host = hosts.iter_mut().find(|host| host.pages().contains(&pages.start));
+        host.map(|host| host.let_execute(pages, may_execute)).is_some()
+    }
+
+    fn unlock_all() {
+        let world = current();
+        world.lock_mappings();
+        for host in &mut world.kernel_mut().process_mut(world.this_process()).mm.hosts {
+            host.lock(false);
+        }
+    }
+
+    fn make_exclusive(page: usize) {
+        let world = current();
+        world.point();
+        let mut kernel = world.kernel_mut();
+        let mm = &mut kernel.process_mut(world.this_process()).mm;
+        let page = page / uswap_system::PAGE_SIZE;
+        let pte = mm.pte(page).with(|found| {
+            (found.is_exclusive, found.is_lazy, found.is_zero_page) = (true, false, false);
+        });
+        if let Some(found) = pte.page() {
+            mm.set(page, Pte::Present(found));
+        }
+    }
+
+    fn reserve_is_whole() -> bool {
+        true
+    }
+
+    fn refill_reserve() -> bool {
+        true
+    }
+
+    fn keep_addresses() {}
+
+    fn may_fail(grow: impl FnOnce() -> bool) -> bool {
+        grow()
+    }
+
+    fn addresses_left() -> Option<u64> {
+        None
+    }
+
+    fn process_id() -> u32 {
+        current().this_process().pid()
+    }
+
+    fn thread_has_ended(thread: u32) -> bool {
+        current().has_ended(thread)
+    }
+
+    fn parent_is(process: u32) -> bool {
+        let world = current();
+        let kernel = world.kernel();
+        let parent = kernel.process(world.this_process()).parent;
+        parent.is_some_and(|ProcessId(index)| {
+            kernel.processes[index].id.pid() == process && kernel.processes[index].is_alive
+        })
+    }
+
+    fn end(why: fmt::Arguments<'_>) -> ! {
+        let world = current();
+        world.end(End::Ended { process: world.this_process(), why: why.to_string() });
+        world.stop_for_ever()
+    }
+
+    fn kill_self() -> ! {
+        let world = current();
+        world.end(End::Killed(world.this_process()));
+        world.stop_for_ever()
+    }
+}
+
+/// Of the engine's own memory only what was registered is known; buffers keep their bytes, which nobody reads again.
+fn advise_host(pages: std::ops::Range<usize>, advice: Advice) {
+    let world = current();
+    world.point();
+    if advice != Advice::DontNeed {
+        return;
+    }
+    let mut kernel = world.kernel_mut();
+    let mm = &mut kernel.process_mut(world.this_process()).mm;
+    for page in pages {
+        if mm.host(page).is_some() {
+            if mm.pte(page) != Pte::Missing {
+                host_memory::clear(page);
+            }
+            mm.set(page, Pte::Missing);
+        }
+    }
+}

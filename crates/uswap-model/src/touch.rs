@@ -1,0 +1,107 @@
+//! An access to a page, as the processor and the kernel's fault handling do it.
+
+use crate::content::Content;
+use crate::pte::{Page, Pte};
+use crate::userfault::{Mode, UserfaultId};
+use crate::violation::Checker;
+use crate::world::{Kernel, World};
+
+/// What an access does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Reads the page.
+    Read,
+    /// Writes it, whole.
+    Write(Content),
+    /// A write that changes no byte.
+    WriteNothing,
+}
+
+impl Access {
+    fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// The signal that an access gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// Nothing is mapped there, or not for this.
+    Segv,
+    /// The page is poisoned.
+    Bus,
+}
+
+/// What the kernel makes of a try.
+enum Tried {
+    Done(Content),
+    Again,
+    Waits(UserfaultId),
+}
+
+impl World {
+    /// The running thread touches a page of its process; what it has read, or written over. The oracle is told.
+    pub(crate) fn touch(&self, page: usize, access: Access) -> Result<Content, Signal> {
+        loop {
+            self.point();
+            let tried = self.try_access(page, access)?;
+            match tried {
+                Tried::Done(content) => return Ok(content),
+                Tried::Again => {}
+                Tried::Waits(userfault) => self.wait_for_page(userfault, page, access.writes()),
+            }
+        }
+    }
+
+    fn try_access(&self, page: usize, access: Access) -> Result<Tried, Signal> {
+        let mut kernel = self.kernel_mut();
+        let process = kernel.process_mut(self.this_process());
+        let attributes = process.mm.vmas.at(page).ok_or(Signal::Segv)?.attributes;
+        if !attributes.read || access.writes() && !attributes.write {
+            return Err(Signal::Segv);
+        }
+        match process.mm.pte(page) {
+            Pte::Poison => Err(Signal::Bus),
+            Pte::Present(found) => {
+                let after = match access {
+                    Access::Read => found,
+                    Access::Write(content) => Page { is_pinned: found.is_pinned, ..Page::new(content) },
+                    Access::WriteNothing => Page { is_pinned: found.is_pinned, ..Page::new(found.content) },
+                };
+                process.mm.set(page, Pte::Present(after));
+                self.compare(&mut kernel, page, found, access);
+                Ok(Tried::Done(found.content))
+            }
+            Pte::Swapped(found) => {
+                // One that was still being written out counts as shared until it is written to.
+                let is_exclusive = found.is_exclusive && !self.happens(1, 8);
+                process.mm.set(page, Pte::Present(Page { is_exclusive, ..found }));
+                Ok(Tried::Again)
+            }
+            Pte::Missing => match attributes.userfault {
+                Some((userfault, Mode::Missing)) => Ok(Tried::Waits(userfault)),
+                _ => {
+                    let fresh = if access.writes() { Page::new(Content::ZERO) } else { Page::zero() };
+                    process.mm.set(page, Pte::Present(fresh));
+                    Ok(Tried::Again)
+                }
+            },
+        }
+    }
+
+    /// What is found is what the oracle says.
+    fn compare(&self, kernel: &mut Kernel, page: usize, found: Page, access: Access) {
+        let process = kernel.process_mut(self.this_process());
+        if !process.oracle.read(page, found.content, found.is_lazy) {
+            let expected = process.oracle.expected(page);
+            let detail = format!(
+                "page {page:#x} of {:?} reads as {:?} instead of one of {expected:?}",
+                process.id, found.content
+            );
+            self.violate(Checker::RightContent, detail);
+        }
+        if let Access::Write(content) = access {
+            process.oracle.wrote(page, content);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a seed stands for: how the world is, and what goes how often wrong in it.
+
+use crate::chance::Chance;
+use crate::switching::Switching;
+
+/// One world.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// First page of the program's address space. Near the end of a leaf of the page table, so that most spaces cross into the
+    /// next one.
+    pub base: usize,
+    /// Pages of it.
+    pub span: usize,
+    /// Who goes on at each step.
+    pub switching: Switching,
+    /// Nanoseconds that a step takes at most.
+    pub step_ns: u64,
+    /// Parts of 100,000 steps after which a thread stands still for a while.
+    pub stops: u64,
+    /// Parts of 100,000 steps with which somebody who sleeps wakes for no reason.
+    pub spurious: u64,
+    /// Parts of 1000 pages that the kernel has no memory for.
+    pub no_memory: u64,
+    /// Parts of 1000 pages that it does not move although they are exclusive.
+    pub busy: u64,
+    /// Parts of 1000 pages moved that the kernel does not count.
+    pub miscounts: u64,
+    /// Parts of 100,000 steps with which the kernel swaps a page out by itself.
+    pub kernel_swap: u64,
+    /// Parts of 100,000 steps with which a page that was given up lazily goes.
+    pub lazy_drops: u64,
+    /// PROCMAP_QUERY is known.
+    pub has_map_query: bool,
+    /// pagemap can be read; otherwise mincore(2) is all there is.
+    pub has_pagemap: bool,
+    /// Steps before the program must have come to its end.
+    pub steps_max: u64,
+}
+
+impl WorldConfig {
+    /// A world in which nothing goes wrong, and threads change at random.
+    pub fn plain() -> WorldConfig {
+        WorldConfig {
+            base: 448,
+            span: 256,
+            switching: Switching::Random { parts: 64 },
+            step_ns: 500,
+            stops: 0,
+            spurious: 0,
+            no_memory: 0,
+            busy: 0,
+            miscounts: 0,
+            kernel_swap: 0,
+            lazy_drops: 20,
+            has_map_query: true,
+            has_pagemap: true,
+            steps_max: 20_000_000,
+        }
+    }
+
+    /// The world of `chance`.
+    pub fn draw(chance: &mut Chance) -> WorldConfig {
+        let mut rare = |one_in: u64, most: u64| if chance.happens(1, one_in) { 1 + chance.below(most) } else { 0 };
+        let (stops, spurious, no_memory, busy) = (rare(2, 100), rare(2, 100), rare(4, 30), rare(4, 15));
+        let kernel_swap = rare(4, 300);
+        let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 200));
+        WorldConfig {
+            span: 64 + 32 * chance.index(10),
+            switching: Switching::draw(chance),
+            step_ns: [20, 200, 1000, 5000][chance.index(4)],
+            stops,
+            spurious,
+            no_memory,
+            busy,
+            miscounts,
+            kernel_swap,
+            lazy_drops,
+            has_map_query: chance.happens(3, 4),
+            has_pagemap: chance.happens(15, 16),
+            ..WorldConfig::plain()
+        }
+    }
+}
