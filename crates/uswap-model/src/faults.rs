@@ -119,8 +119,7 @@ impl Faults for ModelFaults {
     fn is_changing(&self) -> bool {
         let world = current();
         world.point();
-        let is_changing = world.kernel().userfaults[self.id.0].changing > 0;
-        is_changing
+        world.kernel().userfaults[self.id.0].changing > 0
     }
 
     fn is_registered(&self, start: usize, len: usize) -> Option<bool> {

@@ -33,7 +33,7 @@ impl World {
             }
             let content = host_memory::read(source + index * PAGE_SIZE);
             self.refuse_garbage(content, page);
-            mm.set(page, Pte::Present(Page::new(content)));
+            mm.allocate(page, Pte::Present(Page::new(content)));
             Ok(())
         })
     }

@@ -86,9 +86,7 @@ fn within(mm: &Mm, range: Range<usize>) -> Range<usize> {
 
 /// Mappings of a process.
 #[derive(Debug)]
-pub struct ModelMappings {
-    is_known: bool,
-}
+pub struct ModelMappings(());
 
 /// A mapping as shown, in bytes.
 fn shown(vma: crate::vma::Vma) -> Vma<'static> {
@@ -117,14 +115,14 @@ fn all() -> Vec<crate::vma::Vma> {
 
 impl Mappings for ModelMappings {
     fn open() -> io::Result<Self> {
-        Ok(ModelMappings { is_known: current().config.has_map_query })
+        match current().config.has_map_query {
+            true => Ok(ModelMappings(())),
+            false => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        }
     }
 
     fn at(&mut self, address: usize) -> Option<Vma<'_>> {
         let page = address / PAGE_SIZE;
-        if !self.is_known {
-            return None;
-        }
         let world = current();
         world.point();
         let kernel = world.kernel();
@@ -141,9 +139,6 @@ impl Mappings for ModelMappings {
     }
 
     fn at_or_after(&mut self, address: usize) -> Option<Vma<'_>> {
-        if !self.is_known {
-            return None;
-        }
         current().point();
         all().into_iter().find(|vma| vma.end * PAGE_SIZE > address).map(shown)
     }

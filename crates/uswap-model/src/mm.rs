@@ -35,11 +35,12 @@ pub struct Mm {
     pub hosts: Vec<HostRange>,
     /// Calls that hold the lock of the mappings for reading, across steps.
     pub readers: u32,
+    last_anon: u32,
 }
 
 impl Mm {
     pub(crate) fn new(base: usize, span: usize) -> Mm {
-        Mm { base, ptes: vec![Pte::Missing; span], vmas: Vmas::default(), hosts: Vec::new(), readers: 0 }
+        Mm { base, ptes: vec![Pte::Missing; span], vmas: Vmas::default(), hosts: Vec::new(), readers: 0, last_anon: 0 }
     }
 
     /// The pages that a program can have.
@@ -72,6 +73,15 @@ impl Mm {
             return host.expect("host memory that is set is known").set(page, pte);
         }
         self.ptes[page - self.base] = pte;
+    }
+
+    /// A page of this process's own comes into being at a page.
+    pub fn allocate(&mut self, page: usize, pte: Pte) {
+        if !is_host(page) {
+            self.last_anon += 1;
+            self.vmas.touched(page, self.last_anon);
+        }
+        self.set(page, pte);
     }
 
     /// The mapping of a page.

@@ -118,6 +118,6 @@ impl World {
             (false, false) => pte,
         };
         mm.set(from, Pte::Missing);
-        mm.set(to, moved);
+        mm.allocate(to, moved);
     }
 }

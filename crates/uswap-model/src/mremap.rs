@@ -46,15 +46,16 @@ impl World {
         self.lock_mappings();
         let mut kernel = self.kernel_mut();
         let process = self.this_process();
-        let (at, reports) = change(&mut kernel, process, old, new_pages, place, stays)?;
+        let mut reports = Vec::new();
+        let moved = change(&mut kernel, process, old, new_pages, place, stays, &mut reports);
         World::count(&mut kernel, &reports);
         drop(kernel);
         self.report(reports);
-        Ok(at)
+        moved
     }
 }
 
-/// What mremap does under the lock; where the memory is afterwards, and what is to be reported.
+/// What mremap does under the lock; where the memory is afterwards. What is to be reported is added to `reports`, also if it fails.
 fn change(
     kernel: &mut Kernel,
     process: ProcessId,
@@ -62,7 +63,8 @@ fn change(
     new_pages: usize,
     place: Place,
     stays: bool,
-) -> Result<(usize, Vec<Report>), Refused> {
+    reports: &mut Vec<Report>,
+) -> Result<usize, Refused> {
     let span = kernel.process(process).mm.span();
     let vma = *kernel.process(process).mm.vmas.at(old.start).ok_or(Refused::NotOne)?;
     if let Place::Fixed(to) = place {
@@ -71,16 +73,16 @@ fn change(
         if overlaps || new.start < span.start || new.end > span.end || stays && new_pages != old.len() {
             return Err(Refused::Invalid);
         }
-        return move_fixed(kernel, process, old, new, stays);
+        return move_fixed(kernel, process, old, new, stays, reports);
     }
     if stays {
         let Place::Anywhere(to) = place else { return Err(Refused::Invalid) };
-        return move_to_hole(kernel, process, old, to..to + new_pages, true);
+        return move_to_hole(kernel, process, old, to..to + new_pages, true, reports);
     }
     if new_pages <= old.len() {
         let tail = old.start + new_pages..old.end;
-        let report = if tail.is_empty() { None } else { munmap::unmap(kernel, process, tail) };
-        return Ok((old.start, report.into_iter().collect()));
+        reports.extend(if tail.is_empty() { None } else { munmap::unmap(kernel, process, tail) });
+        return Ok(old.start);
     }
     if vma.end < old.end {
         return Err(Refused::NotOne);
@@ -90,10 +92,10 @@ fn change(
         let process = kernel.process_mut(process);
         process.oracle.fresh(more.clone());
         process.mm.map(more, vma.attributes);
-        return Ok((old.start, Vec::new()));
+        return Ok(old.start);
     }
     match place {
-        Place::Anywhere(to) => move_to_hole(kernel, process, old, to..to + new_pages, false),
+        Place::Anywhere(to) => move_to_hole(kernel, process, old, to..to + new_pages, false, reports),
         _ => Err(Refused::NoRoom),
     }
 }
@@ -104,7 +106,8 @@ fn move_to_hole(
     old: Range<usize>,
     new: Range<usize>,
     stays: bool,
-) -> Result<(usize, Vec<Report>), Refused> {
+    reports: &mut Vec<Report>,
+) -> Result<usize, Refused> {
     let mm = &kernel.process(process).mm;
     if new.start < mm.span().start || new.end > mm.span().end || !mm.vmas.is_free(new.clone()) {
         return Err(Refused::NoRoom);
@@ -114,42 +117,46 @@ fn move_to_hole(
         return Err(Refused::NotOne);
     }
     let start = new.start;
-    Ok((start, carry(kernel, process, vma, old, new, stays)))
+    reports.extend(carry(kernel, process, vma, old, new, stays));
+    Ok(start)
 }
 
-/// What is at the new place goes, the tail of what becomes shorter goes, and then the rest moves.
+/// What is at the new place goes, the tail of what becomes shorter goes, and then the rest moves. Since Linux 6.17 several mappings
+/// may move, one after the other, up to the first that is registered.
 fn move_fixed(
     kernel: &mut Kernel,
     process: ProcessId,
     mut old: Range<usize>,
     new: Range<usize>,
     stays: bool,
-) -> Result<(usize, Vec<Report>), Refused> {
-    let mut early: Vec<Report> = munmap::unmap(kernel, process, new.clone()).into_iter().collect();
-    let mut late = Vec::new();
-    if new.len() < old.len() {
-        let tail = old.start + new.len()..old.end;
+    reports: &mut Vec<Report>,
+) -> Result<usize, Refused> {
+    let pieces: Vec<Vma> = kernel.process(process).mm.vmas.over(old.clone()).copied().collect();
+    if pieces[0].end >= old.end {
+        reports.extend(munmap::unmap(kernel, process, new.clone()));
+        let tail = old.start + new.len().min(old.len())..old.end;
         old.end = tail.start;
-        late.extend(munmap::unmap(kernel, process, tail));
+        let cut = if tail.is_empty() { None } else { munmap::unmap(kernel, process, tail) };
+        let mut moved = carry(kernel, process, pieces[0], old, new.clone(), stays).into_iter();
+        // What the tail has to report comes after the move, and before what the old place has.
+        reports.extend(moved.next());
+        reports.extend(cut);
+        reports.extend(moved);
+        return Ok(new.start);
     }
-    let vma = kernel.process(process).mm.vmas.at(old.start).copied().filter(|vma| vma.end >= old.end);
-    let start = new.start;
-    match vma {
-        Some(vma) => {
-            let mut moved = carry(kernel, process, vma, old, new, stays);
-            early.append(&mut moved);
-            // What the tail has to report comes with the old place, after the move.
-            if !late.is_empty() {
-                let last = early.pop().filter(|report| matches!(report.message, Message::Unmap { .. }) && !stays);
-                early.append(&mut late);
-                early.extend(last);
-            }
-            Ok((start, early))
+    if new.len() != old.len() {
+        return Err(Refused::NotOne);
+    }
+    for vma in pieces {
+        if vma.attributes.userfault.is_some() {
+            return Err(Refused::NotOne);
         }
-        // What was at the new place has gone all the same; random programs do not ask for that.
-        None if early.is_empty() && late.is_empty() => Err(Refused::NotOne),
-        None => unreachable!("programs of the model move parts of one mapping"),
+        let part = vma.within(&old);
+        let place = new.start + part.start - old.start..new.start + part.end - old.start;
+        reports.extend(munmap::unmap(kernel, process, place.clone()));
+        reports.extend(carry(kernel, process, vma, part, place, stays));
     }
+    Ok(new.start)
 }
 
 /// Moves pages and mapping; what is to be reported.
@@ -163,11 +170,11 @@ fn carry(
 ) -> Vec<Report> {
     let process = kernel.process_mut(process);
     let mm = &mut process.mm;
-    let was_touched = (vma.start..vma.end).any(|page| mm.pte(page) != Pte::Missing);
     let entries: Vec<Pte> = old.clone().map(|page| mm.pte(page)).collect();
     let mut attributes = vma.attributes;
-    // Nothing of it was ever touched: it begins anew where it is.
-    attributes.origin = if was_touched { attributes.origin + old.start as isize - new.start as isize } else { 0 };
+    // Nothing of it was ever written to: it begins anew where it is.
+    attributes.origin =
+        if attributes.anon.is_some() { attributes.origin + old.start as isize - new.start as isize } else { 0 };
     if stays {
         old.clone().for_each(|page| mm.set(page, Pte::Missing));
         if attributes.locked {

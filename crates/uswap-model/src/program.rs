@@ -31,8 +31,7 @@ pub fn write(page: usize, content: Content) -> Result<Content, Signal> {
 /// Whether an unfinished call is about memory of `range`.
 pub fn is_claimed(range: &Range<usize>) -> bool {
     let world = current();
-    let is_claimed = world.kernel().process(world.this_process()).is_claimed(range);
-    is_claimed
+    world.kernel().process(world.this_process()).is_claimed(range)
 }
 
 /// A call that is about `ranges` until it returns, and about `leaving` until that has left.
@@ -83,12 +82,10 @@ pub fn mremap(old: Range<usize>, new_pages: usize, place: Place, stays: bool) ->
     about(&world, &ranges, &old, || world.remap(old.clone(), new_pages, place, stays))
 }
 
-/// madvise(MADV_DONTNEED), or MADV_FREE with `lazily`.
-pub fn discard(range: Range<usize>, lazily: bool) {
+/// madvise(MADV_DONTNEED), or MADV_FREE with `lazily`. Whether all of the range was mapped.
+pub fn discard(range: Range<usize>, lazily: bool) -> bool {
     let world = current();
-    about(&world, std::slice::from_ref(&range), &NOTHING, || {
-        let _ = world.discard(range.clone(), lazily);
-    });
+    about(&world, std::slice::from_ref(&range), &NOTHING, || world.discard(range.clone(), lazily).is_ok())
 }
 
 /// madvise(MADV_DONTFORK), or MADV_DOFORK.

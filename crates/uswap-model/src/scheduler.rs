@@ -42,6 +42,8 @@ pub(crate) struct Thread {
     /// Why its last wait ended.
     pub woke: Woke,
     priority: u64,
+    /// Virtual nanoseconds in which it ran.
+    pub cpu_ns: u64,
     /// It stands still before this step.
     stopped_until: u64,
 }
@@ -189,6 +191,7 @@ impl World {
             state: State::Ready,
             woke: Woke::Woken,
             priority,
+            cpu_ns: 0,
             stopped_until: 0,
         });
         scheduler.coroutines.borrow_mut().push(Some(Coroutine::new(body)));
@@ -228,7 +231,9 @@ impl World {
         let scheduler = &self.scheduler;
         scheduler.steps.set(scheduler.steps.get() + 1);
         scheduler.run.set(scheduler.run.get() + 1);
-        self.clock.advance(self.below(self.config.step_ns));
+        let ns = self.below(self.config.step_ns);
+        self.clock.advance(ns);
+        scheduler.threads()[self.this_thread().0].cpu_ns += ns;
         if self.clock.now_ns() >= scheduler.next_deadline.get() {
             self.end_waits_in_time();
         }

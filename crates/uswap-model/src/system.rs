@@ -5,14 +5,14 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use uswap_system::{Advice, Scope, System, Waited};
+use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
 use crate::faults::ModelFaults;
 use crate::host_memory;
 use crate::looks::{ModelFootprint, ModelMappings, ModelResidency};
 use crate::mm::{is_host, pages_of};
 use crate::process::ProcessId;
-use crate::pte::Pte;
+use crate::pte::{Page, Pte};
 use crate::supervisor::ModelSupervisor;
 use crate::world::{End, current};
 
@@ -31,6 +31,12 @@ impl System for Model {
 
     fn now() -> Instant {
         current().clock.now()
+    }
+
+    fn cpu_time() -> Duration {
+        let world = current();
+        let thread = world.this_thread();
+        Duration::from_nanos(world.scheduler.threads()[thread.0].cpu_ns)
     }
 
     fn sleep(duration: Duration) {
@@ -101,13 +107,29 @@ impl System for Model {
         world.point();
         let mut kernel = world.kernel_mut();
         let mm = &mut kernel.process_mut(world.this_process()).mm;
-        let page = page / uswap_system::PAGE_SIZE;
+        let page = page / PAGE_SIZE;
         let pte = mm.pte(page).with(|found| {
             (found.is_exclusive, found.is_lazy, found.is_zero_page) = (true, false, false);
         });
         if let Some(found) = pte.page() {
             mm.set(page, Pte::Present(found));
         }
+    }
+
+    fn keep_lazily_freed(start: usize, pages: u16) -> u16 {
+        let world = current();
+        let mut gone = 0;
+        for index in (0..u16::BITS).filter(|index| pages >> index & 1 == 1) {
+            world.point();
+            let page = start / PAGE_SIZE + index as usize;
+            let mut kernel = world.kernel_mut();
+            let mm = &mut kernel.process_mut(world.this_process()).mm;
+            match mm.pte(page).page() {
+                Some(found) => mm.set(page, Pte::Present(Page { is_lazy: false, ..found })),
+                None => gone |= 1 << index,
+            }
+        }
+        gone
     }
 
     fn reserve_is_whole() -> bool {
@@ -135,6 +157,13 @@ impl System for Model {
     fn thread_has_ended(thread: u32) -> bool {
         current().has_ended(thread)
     }
+
+    fn is_thread_of_engine(thread: u32) -> bool {
+        current().is_of_engine(thread)
+    }
+
+    /// The world ends a process with the last thread of its program.
+    fn end_with_the_program(_threads: &[u32]) {}
 
     fn parent_is(process: u32) -> bool {
         let world = current();

@@ -68,7 +68,10 @@ impl World {
                     Access::Write(content) => Page { is_pinned: found.is_pinned, ..Page::new(content) },
                     Access::WriteNothing => Page { is_pinned: found.is_pinned, ..Page::new(found.content) },
                 };
-                process.mm.set(page, Pte::Present(after));
+                match access.writes() {
+                    true => process.mm.allocate(page, Pte::Present(after)),
+                    false => process.mm.set(page, Pte::Present(after)),
+                }
                 self.compare(&mut kernel, page, found, access);
                 Ok(Tried::Done(found.content))
             }
@@ -81,8 +84,10 @@ impl World {
             Pte::Missing => match attributes.userfault {
                 Some((userfault, Mode::Missing)) => Ok(Tried::Waits(userfault)),
                 _ => {
-                    let fresh = if access.writes() { Page::new(Content::ZERO) } else { Page::zero() };
-                    process.mm.set(page, Pte::Present(fresh));
+                    match access.writes() {
+                        true => process.mm.allocate(page, Pte::Present(Page::new(Content::ZERO))),
+                        false => process.mm.set(page, Pte::Present(Page::zero())),
+                    }
                     Ok(Tried::Again)
                 }
             },

@@ -21,6 +21,8 @@ pub struct Attributes {
     pub userfault: Option<(UserfaultId, Mode)>,
     /// By how many pages it lies before where it was first touched (vm_pgoff): neighbours of other origin do not merge.
     pub origin: isize,
+    /// Which reverse mapping its pages have (anon_vma), once one has been written to: neighbours that have two do not merge.
+    pub anon: Option<u32>,
 }
 
 impl Attributes {
@@ -33,7 +35,14 @@ impl Attributes {
         locked: false,
         userfault: None,
         origin: 0,
+        anon: None,
     };
+
+    /// Whether neighbours like that are one mapping.
+    fn merges_with(&self, next: &Attributes) -> bool {
+        let is_one = self.anon == next.anon || self.anon.is_none() || next.anon.is_none();
+        is_one && Attributes { anon: None, ..*self } == Attributes { anon: None, ..*next }
+    }
 
     /// Whether UFFDIO_MOVE goes from one to the other, as far as they have to be alike.
     pub fn is_like(&self, other: &Attributes) -> bool {
@@ -116,9 +125,10 @@ impl Vmas {
 
     fn merge(&mut self) {
         self.0.dedup_by(|next, before| {
-            let grows = before.end == next.start && before.attributes == next.attributes;
+            let grows = before.end == next.start && before.attributes.merges_with(&next.attributes);
             if grows {
                 before.end = next.end;
+                before.attributes.anon = before.attributes.anon.or(next.attributes.anon);
             }
             grows
         });
@@ -139,6 +149,23 @@ impl Vmas {
         let (inside, outside) = self.0.iter().partition(|vma| vma.start >= range.start && vma.end <= range.end);
         self.0 = outside;
         inside
+    }
+
+    /// A page is written to for the first time, or allocated: its mapping has a reverse mapping from here on, that of a neighbour that
+    /// it might merge with if that has one, or else `fresh`.
+    pub fn touched(&mut self, page: usize, fresh: u32) {
+        let index = self.0.partition_point(|vma| vma.end <= page);
+        let Some(vma) = self.0.get(index).copied().filter(|vma| vma.attributes.anon.is_none()) else { return };
+        let alike = |other: &Vma| {
+            // Protection may differ.
+            let Attributes { read, write, exec, .. } = vma.attributes;
+            Attributes { read, write, exec, ..other.attributes }.merges_with(&vma.attributes)
+        };
+        let after = self.0.get(index + 1).filter(|next| next.start == vma.end && alike(next));
+        let before = index.checked_sub(1).and_then(|before| self.0.get(before));
+        let before = before.filter(|before| before.end == vma.start && alike(before));
+        let anon = after.and_then(|next| next.attributes.anon).or(before.and_then(|before| before.attributes.anon));
+        self.0[index].attributes.anon = anon.or(Some(fresh));
     }
 
     /// Changes what is mapped in `range`.

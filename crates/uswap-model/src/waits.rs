@@ -167,6 +167,12 @@ impl World {
         self.scheduler.threads().get(index).is_none_or(|thread| thread.state == State::Ended)
     }
 
+    /// Whether a thread with this number is the engine's.
+    pub(crate) fn is_of_engine(&self, tid: u32) -> bool {
+        let index = tid.wrapping_sub(ThreadId(0).tid()) as usize;
+        self.scheduler.threads().get(index).is_none_or(|thread| thread.kind == Kind::Engine)
+    }
+
     /// Whether a thread of the program has waited for the engine for so long that nobody will come.
     pub(crate) fn has_waited_for_too_long(&self) -> bool {
         let now = self.clock.now_ns();
