@@ -109,7 +109,7 @@ impl<H: Host> ForkPost<H> {
     }
 
     /// Monitor: from here on, forks are announced to it. `threads`: the engine's.
-    pub(crate) fn monitor_wakes(&self, threads: &[u32]) {
+    pub fn monitor_wakes(&self, threads: &[u32]) {
         while !self.awake.lock_within(LOOK_AGAIN) {
             let mut has_locked = false;
             self.look_after_the_forker(threads, || {

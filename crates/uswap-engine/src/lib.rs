@@ -21,7 +21,7 @@
 
 pub mod adopt;
 mod adoption_pace;
-mod ahead;
+pub mod ahead;
 pub mod areas;
 pub mod assist;
 mod common_pages;

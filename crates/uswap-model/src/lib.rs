@@ -11,6 +11,8 @@
 //! - system calls of the program: [`program`] (the list), [`touch`], [`mmap`], [`munmap`], [`mremap`], [`madvise`], [`protect`],
 //!   [`fork`]; [`oracle`]: what each page must read as;
 //! - what the kernel does by itself: [`background`];
+//! - the engine in its processes: [`host`], [`agent`] (what is done in its place), [`tree`] (the supervisor's side);
+//! - [`soak`]: random programs under the engine;
 //! - what the engine asks: [`system`], [`faults`], [`looks`], [`supervisor`].
 //!
 //! Others' schedulers were looked at first. shuttle and loom bring their own locks and atomics, and know neither time nor
@@ -21,6 +23,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod background;
 pub mod chance;
 pub mod clock;
@@ -29,6 +32,7 @@ pub mod coroutine;
 pub mod faults;
 pub mod fill;
 pub mod fork;
+pub mod host;
 pub mod host_memory;
 pub mod looks;
 pub mod madvise;
@@ -44,10 +48,12 @@ pub mod protect;
 pub mod pte;
 pub mod registration;
 pub mod scheduler;
+pub mod soak;
 pub mod supervisor;
 pub mod switching;
 pub mod system;
 pub mod touch;
+pub mod tree;
 pub mod userfault;
 pub mod violation;
 pub mod vma;

@@ -1,5 +1,6 @@
 //! A process, as the kernel has it.
 
+use std::any::Any;
 use std::ops::Range;
 
 use crate::mm::Mm;
@@ -47,6 +48,8 @@ pub struct Process {
     pub claims: Vec<Claim>,
     /// Pages of shared memory that it has resident: the pool's, whose bytes the model does not see.
     pub shared_pages: Option<Box<dyn Fn() -> u64>>,
+    /// What is in the process beside the program: the agent's.
+    pub environment: Option<&'static dyn Any>,
 }
 
 impl Process {
@@ -60,6 +63,7 @@ impl Process {
             userfault: None,
             claims: Vec::new(),
             shared_pages: None,
+            environment: None,
         }
     }
 

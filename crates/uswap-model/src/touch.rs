@@ -61,7 +61,13 @@ impl World {
             return Err(Signal::Segv);
         }
         match process.mm.pte(page) {
-            Pte::Poison => Err(Signal::Bus),
+            Pte::Poison => {
+                if !self.config.may_lose_pages {
+                    let id = process.id;
+                    self.violate(Checker::LostForAReason, format!("page {page:#x} of {id:?} is poisoned"));
+                }
+                Err(Signal::Bus)
+            }
             Pte::Present(found) => {
                 let after = match access {
                     Access::Read => found,

@@ -33,6 +33,8 @@ pub struct WorldConfig {
     pub has_map_query: bool,
     /// pagemap can be read; otherwise mincore(2) is all there is.
     pub has_pagemap: bool,
+    /// Pages may be lost, because stores fail: an access gets SIGBUS then.
+    pub may_lose_pages: bool,
     /// Steps before the program must have come to its end.
     pub steps_max: u64,
 }
@@ -54,6 +56,7 @@ impl WorldConfig {
             lazy_drops: 20,
             has_map_query: true,
             has_pagemap: true,
+            may_lose_pages: true,
             steps_max: 20_000_000,
         }
     }
@@ -67,7 +70,7 @@ impl WorldConfig {
         WorldConfig {
             span: 64 + 32 * chance.index(10),
             switching: Switching::draw(chance),
-            step_ns: [20, 200, 1000, 5000][chance.index(4)],
+            step_ns: [100, 500, 2000, 10_000][chance.index(4)],
             stops,
             spurious,
             no_memory,
@@ -77,6 +80,7 @@ impl WorldConfig {
             lazy_drops,
             has_map_query: chance.happens(3, 4),
             has_pagemap: chance.happens(15, 16),
+            may_lose_pages: false,
             ..WorldConfig::plain()
         }
     }

@@ -1,0 +1,99 @@
+//! Soak: random programs under the engine that runs on Linux, one schedule for each seed.
+//!
+//! A seed makes a world (how much of everything, what goes how often wrong), programs, and the order in which all threads take
+//! their steps. In the end the programs read every page.
+
+mod random_program;
+mod scenario;
+
+use std::rc::Rc;
+
+pub use random_program::Habits;
+pub use scenario::Scenario;
+
+use crate::chance::Chance;
+use crate::scheduler::Kind;
+use crate::tree::Tree;
+use crate::violation::Violation;
+use crate::world::{End, Outcome, World};
+use crate::{agent, program};
+
+/// What a seed came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Soaked {
+    /// How the world ended.
+    pub outcome: Outcome,
+    /// Pages that came in from pool and areas, and that went out to them.
+    pub swapped: (u64, u64),
+    /// Processes that there were.
+    pub processes: usize,
+}
+
+impl Soaked {
+    /// What a checker found. Who ends with a line takes its tree along: no wrong content comes of it.
+    pub fn violation(&self) -> Option<&Violation> {
+        match &self.outcome.end {
+            End::Violation(violation) => Some(violation),
+            End::Rest | End::Ended { .. } | End::Killed(_) => None,
+        }
+    }
+}
+
+/// Runs the schedule of `seed`.
+pub fn run_seed(seed: u64) -> Soaked {
+    let mut chance = Chance::new(seed);
+    let scenario = Scenario::draw(&mut chance);
+    run(scenario, chance)
+}
+
+/// Runs a scenario with everything that comes by chance drawn from `chance`.
+///
+/// # Panics
+/// The machine has no memory for it.
+pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
+    let world = World::with(scenario.world.clone(), chance);
+    let tree = Tree::new(scenario.group.clone(), &scenario.area_slots, scenario.crew).expect("there is memory");
+    let process = world.new_process();
+    agent::start(&world, process, &tree);
+    let habits = Rc::new(scenario.habits.clone());
+    world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
+    world.add_check(look_after(&tree, scenario.kills));
+    let outcome = world.run();
+    let count = |counter| tree.group.count(counter);
+    use uswap_engine::group::Counter;
+    let swapped = (count(Counter::Pswpin), count(Counter::Pswpout));
+    let processes = world.kernel().processes.len();
+    Soaked { outcome, swapped, processes }
+}
+
+/// The supervisor's own work, late or soon; and now and then a child is killed where it stands.
+fn look_after(tree: &Rc<Tree>, kills: u64) -> crate::world::Check {
+    let tree = tree.clone();
+    Box::new(move |world| {
+        if world.happens(1, 64) {
+            tree.look_after_the_dead(world);
+        }
+        if world.happens(kills, 100_000) {
+            let living: Vec<_> =
+                world.kernel().processes.iter().skip(1).filter(|one| one.is_alive).map(|one| one.id).collect();
+            if !living.is_empty() {
+                world.kill(living[world.below(living.len() as u64) as usize]);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// All of the program's pages that are mapped in the process of the running thread.
+fn mapped_pages() -> Vec<usize> {
+    let world = crate::world::current();
+    let kernel = world.kernel();
+    kernel.process(world.this_process()).mm.vmas.iter().flat_map(|vma| vma.start..vma.end).collect()
+}
+
+/// Reads every page; the oracle compares.
+fn read_everything() {
+    for page in mapped_pages() {
+        let _ = program::read(page);
+    }
+}

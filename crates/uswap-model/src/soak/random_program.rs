@@ -1,0 +1,229 @@
+//! Random programs: threads that read, write, discard, move, unmap and fork.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use uswap_system::System;
+
+use super::{mapped_pages, read_everything};
+use crate::agent;
+use crate::chance::Chance;
+use crate::content::Content;
+use crate::mremap::Place;
+use crate::program;
+use crate::scheduler::Kind;
+use crate::system::Model;
+use crate::vma::{Attributes, Vma};
+use crate::world::current;
+
+/// Processes that one world has in all.
+const PROCESSES_MAX: usize = 8;
+
+/// What programs do.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    /// Where they may have memory.
+    pub space: Range<usize>,
+    /// Threads of a process.
+    pub threads: usize,
+    /// Accesses and calls of each.
+    pub steps: u64,
+    /// Parts of 1000: what comes next is no access but a call.
+    pub calls: u64,
+    /// Parts of 1000 of those: a fork.
+    pub forks: u64,
+    /// Pages that accesses go to mostly.
+    pub hot_pages: usize,
+    /// Parts of 100 of the accesses that write.
+    pub writes: u64,
+    /// Parts of 100 of the accesses that go on beside the one before.
+    pub streams: u64,
+    /// Parts of 1000 of the steps after which a thread rests for a while.
+    pub rests: u64,
+    /// Parts of 100 of the pages that are written to before anything else.
+    pub filled: u64,
+    /// Parts of 100 of what is mapped that may be executed.
+    pub executable: u64,
+}
+
+impl Habits {
+    /// The habits of `chance`.
+    pub fn draw(chance: &mut Chance, base: usize, span: usize) -> Habits {
+        let many_calls = chance.happens(1, 8);
+        Habits {
+            space: base..base + span,
+            threads: 1 + chance.index(3),
+            steps: 500 + chance.below(2500),
+            calls: if many_calls { 200 } else { chance.below(25) },
+            forks: if chance.happens(1, 3) { chance.below(150) } else { 0 },
+            hot_pages: 8 + chance.index(120),
+            writes: 10 + chance.below(80),
+            streams: chance.below(100),
+            rests: 1 + chance.below(20),
+            filled: 50 + chance.below(50),
+            executable: chance.below(20),
+        }
+    }
+}
+
+/// A thread of a random program.
+struct Random {
+    habits: Rc<Habits>,
+    chance: Chance,
+    cursor: usize,
+}
+
+/// The first thread of the first process: maps memory, starts the others, and in the end reads every page.
+pub(super) fn first_process(habits: &Rc<Habits>) {
+    let mut random = Random::new(habits);
+    let mut at = habits.space.start;
+    while at < habits.space.end {
+        let pages = (1 + random.chance.index(habits.space.len())).min(habits.space.end - at);
+        program::mmap_as(at..at + pages, random.attributes());
+        at += pages + random.chance.index(8);
+    }
+    for page in mapped_pages() {
+        if random.chance.happens(habits.filled, 100) {
+            let _ = program::write(page, current().new_content());
+        }
+    }
+    life(habits, random);
+}
+
+/// Of a process: all its threads, and then its end.
+fn life(habits: &Rc<Habits>, mut random: Random) {
+    let world = current();
+    let mut others = Vec::new();
+    for _ in 1..habits.threads {
+        let mut other = Random::new(habits);
+        others.push(world.spawn(world.this_process(), "program", Kind::Program, move || other.run()));
+    }
+    random.run();
+    others.into_iter().for_each(|thread| world.join(thread));
+    read_everything();
+    while let Some(&first) = mapped_pages().first() {
+        program::munmap(first..habits.space.end);
+    }
+}
+
+impl Random {
+    fn new(habits: &Rc<Habits>) -> Random {
+        let chance = Chance::new(current().below(u64::MAX));
+        Random { habits: habits.clone(), chance, cursor: habits.space.start }
+    }
+
+    fn attributes(&mut self) -> Attributes {
+        Attributes { exec: self.chance.happens(self.habits.executable, 100), ..Attributes::PLAIN }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..self.habits.steps {
+            match self.chance.happens(self.habits.calls, 1000) {
+                true => self.call(),
+                false => self.access(),
+            }
+            if self.chance.happens(self.habits.rests, 1000) {
+                Model::sleep(Duration::from_micros(1 + self.chance.below(3000)));
+            }
+        }
+    }
+
+    fn access(&mut self) {
+        let Habits { space, hot_pages, writes, streams, .. } = &*self.habits;
+        let within = if self.chance.happens(3, 4) { (*hot_pages).min(space.len()) } else { space.len() };
+        let goes_on = self.chance.happens(*streams, 100) && self.cursor + 1 < space.end;
+        self.cursor = if goes_on { self.cursor + 1 } else { space.start + self.chance.index(within) };
+        if self.chance.happens(*writes, 100) {
+            let content = if self.chance.happens(1, 12) { Content::ZERO } else { current().new_content() };
+            let _ = program::write(self.cursor, content);
+        } else {
+            let _ = program::read(self.cursor);
+        }
+    }
+
+    /// The mapping at `page`; none where there is none.
+    fn vma_at(page: usize) -> Option<Vma> {
+        let world = current();
+        world.kernel().process(world.this_process()).mm.vmas.at(page).copied()
+    }
+
+    fn is_free(range: &Range<usize>) -> bool {
+        let world = current();
+        world.kernel().process(world.this_process()).mm.vmas.is_free(range.clone())
+    }
+
+    fn call(&mut self) {
+        if self.chance.happens(self.habits.forks, 1000) {
+            return self.fork();
+        }
+        let space = self.habits.space.clone();
+        let page = space.start + self.chance.index(space.len());
+        let Some(vma) = Self::vma_at(page) else { return self.map(page) };
+        let end = if self.chance.happens(1, 4) { vma.end } else { vma.end.min(page + 1 + self.chance.index(24)) };
+        let range = page..end;
+        if program::is_claimed(&range) {
+            return;
+        }
+        match self.chance.below(12) {
+            0..5 => agent::discard(range, self.chance.happens(1, 4)),
+            5 => program::munmap(range),
+            6..9 => self.remap(range),
+            9 => self.grow(vma),
+            10 => agent::keep_from_forks(range, self.chance.happens(1, 2)),
+            _ => self.lock(range),
+        }
+    }
+
+    fn map(&mut self, page: usize) {
+        let range = page..(page + 1 + self.chance.index(60)).min(self.habits.space.end);
+        if Self::is_free(&range) && !program::is_claimed(&range) {
+            let attributes = self.attributes();
+            program::mmap_as(range, attributes);
+        }
+    }
+
+    fn remap(&mut self, old: Range<usize>) {
+        let space = self.habits.space.clone();
+        let to = space.start + self.chance.index(space.len());
+        let pages = if self.chance.happens(1, 4) { 1 + self.chance.index(20) } else { old.len() };
+        let new = to..to + pages;
+        let overlaps = new.start < old.end && old.start < new.end;
+        // Over what is there only now and then.
+        let is_wanted = Self::is_free(&new) || self.chance.happens(1, 8);
+        if overlaps || new.end > space.end || !is_wanted || program::is_claimed(&new) {
+            return;
+        }
+        let stays = pages == old.len() && self.chance.happens(1, 6);
+        let _ = agent::mremap(old, pages, Place::Fixed(to), stays);
+    }
+
+    fn grow(&mut self, vma: Vma) {
+        let pages = 1 + self.chance.index(8);
+        let more = vma.end..vma.end + pages;
+        if more.end <= self.habits.space.end && !program::is_claimed(&more) && Self::is_free(&more) {
+            let start = vma.end - 1;
+            let _ = agent::mremap(start..vma.end, 1 + pages, Place::Here, false);
+        }
+    }
+
+    fn lock(&mut self, range: Range<usize>) {
+        let range = range.start..range.end.min(range.start + 4);
+        let _ = program::mlock(range.clone());
+        program::munlock(range);
+    }
+
+    fn fork(&mut self) {
+        let world = current();
+        let alive = world.kernel().processes.iter().filter(|process| process.is_alive).count();
+        if alive >= 4 || world.kernel().processes.len() >= PROCESSES_MAX {
+            return;
+        }
+        let steps = self.chance.below(self.habits.steps) / 2;
+        let habits = Rc::new(Habits { steps, threads: 1 + self.chance.index(2), ..(*self.habits).clone() });
+        agent::fork(move || {
+            let random = Random::new(&habits);
+            life(&habits, random);
+        });
+    }
+}

@@ -1,0 +1,82 @@
+//! What a seed stands for: how large everything is, and what goes how often wrong.
+
+use uswap_engine::group::{Compressor, FaultPlan, GroupConfig};
+use uswap_engine::store::faulty::FaultKind;
+
+use super::random_program::Habits;
+use crate::chance::Chance;
+use crate::tree::Crew;
+use crate::world_config::WorldConfig;
+
+/// One schedule's world.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The kernel and the scheduler.
+    pub world: WorldConfig,
+    /// The group.
+    pub group: GroupConfig,
+    /// Slots of each area.
+    pub area_slots: Vec<u64>,
+    /// The engine's threads.
+    pub crew: Crew,
+    /// What programs do.
+    pub habits: Habits,
+    /// Parts of 100,000 looks at the world after which a child is killed.
+    pub kills: u64,
+}
+
+impl Scenario {
+    /// The world of `chance`.
+    pub fn draw(chance: &mut Chance) -> Scenario {
+        let mut world = WorldConfig::draw(chance);
+        world.span = 256 + 32 * chance.index(10);
+        let area_slots: Vec<u64> = (0..chance.below(3)).map(|_| 16 + chance.below(1200)).collect();
+        let fault_injection = fault_plan(chance);
+        world.may_lose_pages = fault_injection.kind() != FaultKind::None;
+        // Half a thousand pages are kept free above the low watermark.
+        let limit_pages = 520 + chance.below(world.span as u64 / 2);
+        let group = GroupConfig {
+            memory_limit_bytes: limit_pages * 4096,
+            zpool_percent: [0, 1, 5, 25][chance.index(4)],
+            accept_threshold_percent: 90,
+            compressor: [Compressor::None, Compressor::Lz4, Compressor::Lz4, Compressor::Zstd][chance.index(4)],
+            verbosity: 1,
+            fault_injection,
+            ..GroupConfig::default()
+        };
+        let crew = Crew { handlers: 1 + chance.index(3), readers: chance.index(2), has_writer: chance.happens(3, 4) };
+        let habits = Habits::draw(chance, world.base, world.span);
+        let kills = if chance.happens(1, 4) { chance.below(50) } else { 0 };
+        Scenario { world, group, area_slots, crew, habits, kills }
+    }
+
+    /// The same, in which one process does nothing but touch its memory.
+    pub fn touching_only(mut self) -> Scenario {
+        self.habits = Habits { calls: 0, forks: 0, ..self.habits };
+        self
+    }
+
+    /// The same without forks.
+    pub fn without_forks(mut self) -> Scenario {
+        self.habits.forks = 0;
+        self
+    }
+}
+
+fn fault_plan(chance: &mut Chance) -> FaultPlan {
+    let kinds = [
+        FaultKind::ReadEio,
+        FaultKind::WriteEio,
+        FaultKind::Enospc,
+        FaultKind::ShortRead,
+        FaultKind::ShortWrite,
+        FaultKind::FlipBit,
+    ];
+    if !chance.happens(1, 4) {
+        return FaultPlan::default();
+    }
+    let mut plan = FaultPlan::always(kinds[chance.index(kinds.len())]);
+    plan.every = 1 + chance.below(40) as u32;
+    (plan.after, plan.seed) = (chance.below(30) as u32, chance.any());
+    plan
+}
