@@ -19,6 +19,9 @@ fn main() {
             Some("no-forks") => scenario.without_forks(),
             _ => scenario,
         };
+        if count == 1 {
+            println!("{scenario:#?}");
+        }
         let soaked = soak::run(scenario, chance);
         println!("{seed}: {soaked:?}");
     }

@@ -99,7 +99,8 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
     if notices.lazy_free.is_noted() {
         of_child.notices.lazy_free.note();
     }
-    let parent = Some(post.index.load(Relaxed));
+    // A parent without engine has nothing to inherit.
+    let parent = inherited.is_some().then(|| post.index.load(Relaxed));
     world.spawn(child, "program", Kind::Program, move || {
         let post = &of_child.post;
         post.fork.child_begins();

@@ -39,6 +39,8 @@ impl Coroutine {
     pub fn new(body: impl FnOnce() + 'static) -> Coroutine {
         let stack = STACKS.with_borrow_mut(Vec::pop);
         let stack = stack.unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("there is memory for a stack"));
+        // What is put on a fresh stack must be small.
+        let body: Box<dyn FnOnce()> = Box::new(body);
         Coroutine(Some(Inner::with_stack(stack, move |yielder, ()| {
             RUNNING.set(yielder);
             body();

@@ -27,6 +27,8 @@ pub struct Soaked {
     pub swapped: (u64, u64),
     /// Processes that there were.
     pub processes: usize,
+    /// What was said to the user.
+    pub lines: Vec<String>,
 }
 
 impl Soaked {
@@ -63,7 +65,8 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     use uswap_engine::group::Counter;
     let swapped = (count(Counter::Pswpin), count(Counter::Pswpout));
     let processes = world.kernel().processes.len();
-    Soaked { outcome, swapped, processes }
+    let lines = world.lines().clone();
+    Soaked { outcome, swapped, processes, lines }
 }
 
 /// The supervisor's own work, late or soon; and now and then a child is killed where it stands.

@@ -33,8 +33,10 @@ impl Scenario {
         let area_slots: Vec<u64> = (0..chance.below(3)).map(|_| 16 + chance.below(1200)).collect();
         let fault_injection = fault_plan(chance);
         world.may_lose_pages = fault_injection.kind() != FaultKind::None;
-        // Half a thousand pages are kept free above the low watermark.
-        let limit_pages = 520 + chance.below(world.span as u64 / 2);
+        let habits = Habits::draw(chance, world.base, world.span);
+        // Half a thousand pages are kept free above the low watermark of each process.
+        let shares = if habits.forks > 0 { 1 + chance.below(4) } else { 1 };
+        let limit_pages = 520 * shares + chance.below(world.span as u64 / 2);
         let group = GroupConfig {
             memory_limit_bytes: limit_pages * 4096,
             zpool_percent: [0, 1, 5, 25][chance.index(4)],
@@ -45,7 +47,6 @@ impl Scenario {
             ..GroupConfig::default()
         };
         let crew = Crew { handlers: 1 + chance.index(3), readers: chance.index(2), has_writer: chance.happens(3, 4) };
-        let habits = Habits::draw(chance, world.base, world.span);
         let kills = if chance.happens(1, 4) { chance.below(50) } else { 0 };
         Scenario { world, group, area_slots, crew, habits, kills }
     }
