@@ -67,7 +67,7 @@ fn monitor(environment: &'static Environment, parent: Option<u32>, inherited: Op
     let process = current().this_process();
     match begin(environment, process, parent) {
         Ok(mut monitor) => {
-            monitor.inherit(inherited);
+            monitor.inherit(|| inherited);
             monitor.run()
         }
         Err(error) => current().end(End::Ended { process, why: format!("cannot join: {error}") }),
