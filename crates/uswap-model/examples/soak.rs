@@ -1,4 +1,4 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [touches|no-forks]`, and says what each came to.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks [PAGE]]`, tells what is done to a page if one is named, and says what each came to.
 
 use std::time::Instant;
 
@@ -22,6 +22,9 @@ fn main() {
         if count == 1 {
             println!("{scenario:#?}");
         }
+        let mut scenario = scenario;
+        let page = arguments.get(3).map(|text| usize::from_str_radix(text, 16).expect("a page in hexadecimal"));
+        scenario.world.trace = page;
         let soaked = soak::run(scenario, chance);
         println!("{seed}: {soaked:?}");
     }

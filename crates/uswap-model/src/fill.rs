@@ -33,6 +33,7 @@ impl World {
             }
             let content = host_memory::read(source + index * PAGE_SIZE);
             self.refuse_garbage(content, page);
+            self.trace(&(page..page + 1), format_args!("copy of {content:?}"));
             mm.allocate(page, Pte::Present(Page::new(content)));
             Ok(())
         })
@@ -44,6 +45,7 @@ impl World {
             if mm.pte(page) != Pte::Missing {
                 return Err(Stop::AlreadyThere);
             }
+            self.trace(&(page..page + 1), format_args!("zero page"));
             mm.set(page, Pte::Present(Page::zero()));
             Ok(())
         })
@@ -55,6 +57,7 @@ impl World {
             if mm.pte(page) != Pte::Missing {
                 return Err(Stop::AlreadyThere);
             }
+            self.trace(&(page..page + 1), format_args!("poison"));
             mm.set(page, Pte::Poison);
             Ok(())
         })

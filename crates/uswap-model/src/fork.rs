@@ -35,6 +35,7 @@ impl World {
             }
         }
         kernel.processes.push(copy);
+        self.trace(&(0..usize::MAX), format_args!("fork of {parent:?}: {child:?}"));
         child
     }
 }

@@ -26,6 +26,7 @@ impl World {
             let mut kernel = self.kernel_mut();
             let Some(vma) = kernel.process(process).mm.vmas.over(at..range.end).next().copied() else { break };
             let mut part = vma.within(&(at..range.end));
+            self.trace(&part, format_args!("madvise begins, lazily: {lazily}"));
             is_all &= part.start == at;
             if vma.attributes.locked {
                 return Err(NotAll);
@@ -50,6 +51,7 @@ impl World {
                 };
                 part.end = part.end.min(now.end);
                 at = part.end;
+                self.trace(&part, format_args!("madvise takes effect"));
                 drop_pages(&mut kernel.process_mut(process).mm, part, lazily);
                 kernel.process_mut(process).oracle.discard_ends(&begun, lazily);
             } else {

@@ -117,6 +117,8 @@ impl World {
             }
             (false, false) => pte,
         };
+        self.trace(&(from..from + 1), format_args!("moved out: {moved:?}"));
+        self.trace(&(to..to + 1), format_args!("moved in: {moved:?}"));
         mm.set(from, Pte::Missing);
         mm.allocate(to, moved);
     }

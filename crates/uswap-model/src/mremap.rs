@@ -44,12 +44,17 @@ impl World {
         stays: bool,
     ) -> Result<usize, Refused> {
         self.lock_mappings();
+        let from = old.clone();
         let mut kernel = self.kernel_mut();
         let process = self.this_process();
         let mut reports = Vec::new();
         let moved = change(&mut kernel, process, old, new_pages, place, stays, &mut reports);
         World::count(&mut kernel, &reports);
         drop(kernel);
+        self.trace(&from, format_args!("mremap to {place:x?} gives {moved:x?}, from"));
+        if let Ok(to) = moved {
+            self.trace(&(to..to + new_pages), format_args!("mremap from {from:x?}, to"));
+        }
         self.report(reports);
         moved
     }

@@ -24,10 +24,12 @@ pub(crate) fn unmap(kernel: &mut Kernel, process: ProcessId, range: Range<usize>
 impl World {
     pub(crate) fn unmap(&self, range: Range<usize>) {
         self.lock_mappings();
+        let traced = range.clone();
         let mut kernel = self.kernel_mut();
         let reports: Vec<Report> = unmap(&mut kernel, self.this_process(), range).into_iter().collect();
         World::count(&mut kernel, &reports);
         drop(kernel);
+        self.trace(&traced, format_args!("unmapped"));
         self.report(reports);
     }
 }

@@ -207,6 +207,13 @@ impl World {
         self.scheduler.running().expect("a thread of the model calls")
     }
 
+    pub(crate) fn who_runs(&self) -> String {
+        self.scheduler.running().map_or("nobody".to_owned(), |thread| {
+            let threads = self.scheduler.threads();
+            format!("{} {} of {}", threads[thread.0].name, thread.0, threads[thread.0].process.0)
+        })
+    }
+
     /// Whose thread runs.
     ///
     /// # Panics

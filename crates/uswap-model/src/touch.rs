@@ -1,6 +1,9 @@
 //! An access to a page, as the processor and the kernel's fault handling do it.
 
+use uswap_system::PAGE_SIZE;
+
 use crate::content::Content;
+use crate::process::ProcessId;
 use crate::pte::{Page, Pte};
 use crate::userfault::{Mode, UserfaultId};
 use crate::violation::Checker;
@@ -62,8 +65,8 @@ impl World {
         }
         match process.mm.pte(page) {
             Pte::Poison => {
-                if !self.config.may_lose_pages {
-                    let id = process.id;
+                let id = process.id;
+                if !self.config.may_lose_pages && !self.has_said_why(id, page) {
                     self.violate(Checker::LostForAReason, format!("page {page:#x} of {id:?} is poisoned"));
                 }
                 Err(Signal::Bus)
@@ -100,6 +103,13 @@ impl World {
         }
     }
 
+    /// A child may have lost what another thread of its parent was giving up at the moment of the fork: the user is told which page.
+    fn has_said_why(&self, process: ProcessId, page: usize) -> bool {
+        let (address, pid) = (page * PAGE_SIZE, process.pid());
+        let why = format!("uswap: page {address:#x} of process {pid} may be lost:");
+        self.lines().iter().any(|line| line.starts_with(&why))
+    }
+
     /// What is found is what the oracle says.
     fn compare(&self, kernel: &mut Kernel, page: usize, found: Page, access: Access) {
         let process = kernel.process_mut(self.this_process());
@@ -111,6 +121,7 @@ impl World {
             );
             self.violate(Checker::RightContent, detail);
         }
+        self.trace(&(page..page + 1), format_args!("{access:?} finds {found:?}"));
         if let Access::Write(content) = access {
             process.oracle.wrote(page, content);
         }

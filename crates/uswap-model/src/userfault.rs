@@ -115,6 +115,7 @@ impl World {
     /// The running thread waits for a page.
     pub(crate) fn wait_for_page(&self, id: UserfaultId, page: usize, write: bool) {
         let thread = self.this_thread();
+        self.trace(&(page..page + 1), format_args!("faults"));
         self.kernel_mut().userfaults[id.0].faults.push_back(Fault { thread, page, write });
         self.wake_key(Key::Poll(id));
         self.block(Key::Fault(id, page), None);
@@ -134,6 +135,9 @@ impl World {
             self.kernel_mut().userfaults[userfault.0].events.push_back(Event { thread, message });
             self.wake_key(Key::Poll(userfault));
             self.block(Key::Event, None);
+            if self.config.trace.is_some() {
+                self.trace(&(0..usize::MAX), format_args!("reported {message:x?}"));
+            }
             self.point();
             self.kernel_mut().userfaults[userfault.0].changing -= 1;
         }

@@ -177,6 +177,14 @@ impl World {
         self.lines.borrow_mut().push(line.to_string());
     }
 
+    /// Tells what is done to a page of `pages`, if it is the one that is asked about.
+    pub(crate) fn trace(&self, pages: &std::ops::Range<usize>, what: fmt::Arguments<'_>) {
+        if self.config.trace.is_some_and(|page| pages.contains(&page)) {
+            let (ns, steps) = (self.clock.now_ns(), self.scheduler.steps());
+            eprintln!("{steps:>8} {:>9} us {}: {what} {:x}..{:x}", ns / 1000, self.who_runs(), pages.start, pages.end);
+        }
+    }
+
     /// The world ends, as soon as the running thread suspends itself.
     pub fn end(&self, end: End) {
         self.end.borrow_mut().get_or_insert(end);

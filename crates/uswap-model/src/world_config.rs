@@ -35,6 +35,8 @@ pub struct WorldConfig {
     pub has_pagemap: bool,
     /// Pages may be lost, because stores fail: an access gets SIGBUS then.
     pub may_lose_pages: bool,
+    /// What is done to this page is told on standard error.
+    pub trace: Option<usize>,
     /// Steps before the program must have come to its end.
     pub steps_max: u64,
 }
@@ -57,6 +59,7 @@ impl WorldConfig {
             has_map_query: true,
             has_pagemap: true,
             may_lose_pages: true,
+            trace: None,
             steps_max: 20_000_000,
         }
     }
@@ -70,7 +73,7 @@ impl WorldConfig {
         WorldConfig {
             span: 64 + 32 * chance.index(10),
             switching: Switching::draw(chance),
-            step_ns: [100, 500, 2000, 10_000][chance.index(4)],
+            step_ns: [500, 2000, 5000, 20_000][chance.index(4)],
             stops,
             spurious,
             no_memory,

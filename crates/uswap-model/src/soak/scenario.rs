@@ -36,7 +36,7 @@ impl Scenario {
         let habits = Habits::draw(chance, world.base, world.span);
         // Half a thousand pages are kept free above the low watermark of each process.
         let shares = if habits.forks > 0 { 1 + chance.below(4) } else { 1 };
-        let limit_pages = 520 * shares + chance.below(world.span as u64 / 2);
+        let limit_pages = 515 * shares + chance.below(world.span as u64 / 3);
         let group = GroupConfig {
             memory_limit_bytes: limit_pages * 4096,
             zpool_percent: [0, 1, 5, 25][chance.index(4)],

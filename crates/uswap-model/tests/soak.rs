@@ -1,0 +1,37 @@
+//! The production engine on the model: random programs read what they wrote.
+
+use uswap_model::soak::{self, Scenario, Soaked};
+use uswap_model::{Chance, End};
+
+fn run(seeds: std::ops::Range<u64>, change: impl Fn(Scenario) -> Scenario) -> Vec<Soaked> {
+    let run = |seed| {
+        let mut chance = Chance::new(seed);
+        let scenario = change(Scenario::draw(&mut chance));
+        let soaked = soak::run(scenario, chance);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        soaked
+    };
+    seeds.map(run).collect()
+}
+
+#[test]
+fn pages_come_back_as_they_were() {
+    let soaked = run(0..60, Scenario::touching_only);
+    assert!(soaked.iter().all(|soaked| soaked.outcome.end == End::Rest));
+    let (came_in, went_out) = soaked.iter().fold((0, 0), |sum, one| (sum.0 + one.swapped.0, sum.1 + one.swapped.1));
+    assert!(came_in > 5000 && went_out > 5000, "{came_in} pages came in, {went_out} went out");
+}
+
+#[test]
+fn calls_and_forks_change_nothing() {
+    let soaked = run(0..60, |scenario| scenario);
+    assert!(soaked.iter().any(|soaked| soaked.processes > 4), "some fork");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let again = |seed| soak::run_seed(seed);
+    for seed in 0..8 {
+        assert_eq!(again(seed), again(seed));
+    }
+}
