@@ -16,7 +16,7 @@ use uswap_sys::interrupt;
 
 use crate::failure::{Failure, reason, say};
 use crate::run::options::checked_budget;
-use crate::run::supervise::parent_of;
+use crate::run::processes::parent_of;
 use crate::size;
 
 /// How often the progress is looked at.

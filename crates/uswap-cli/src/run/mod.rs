@@ -7,6 +7,7 @@ mod kept_memory;
 pub mod nested;
 pub mod options;
 pub mod outside;
+pub mod processes;
 pub mod program;
 pub mod signals;
 pub mod stats;

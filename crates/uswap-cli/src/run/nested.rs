@@ -14,7 +14,7 @@ use uswap_engine::group::{Group, PAGE_BYTES};
 use uswap_engine::protocol::{AgentFile, SOCKET_VARIABLE};
 
 use super::options::MEMORY_BYTES_MIN;
-use super::supervise::parent_of;
+use super::processes::parent_of;
 use crate::control::group_file;
 use crate::failure::say;
 

@@ -1,0 +1,90 @@
+//! What /proc tells of processes that are not ours: parents, jobs, sessions, and whether one is stopped.
+
+use std::fs;
+use std::io;
+
+/// All processes that we can see, with their parents.
+pub fn parents_of_all_processes() -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let look = |entry: io::Result<fs::DirEntry>| {
+        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        Some((pid, parent_of(pid)?))
+    };
+    entries.filter_map(look).collect()
+}
+
+/// The parent of a process that lives.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid ...; the name may have anything in it.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (state != "Z").then_some(parent)
+}
+
+/// Whether a process is stopped, by a signal or by who traces it.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
+}
+
+/// The process group of a process, and the one in the foreground of its terminal, if it has one.
+pub fn job_of(pid: u32) -> Option<(i32, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid pgrp session tty_nr tpgid ...
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(2);
+    let group = fields.next()?.parse().ok()?;
+    Some((group, fields.nth(2)?.parse().ok()?))
+}
+
+/// The session of a process: 0 where its leader is outside of our pid namespace.
+pub fn session_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // pid (name) state ppid pgrp session ...
+    stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use uswap_sys::launch;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_leads_a_session_is_known() {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new("cat");
+        let mut leader = command.stdin(std::process::Stdio::piped()).process_group(0).spawn().unwrap();
+        let own = session_of(std::process::id());
+        assert!(own.is_some() && session_of(leader.id()) == own, "one that only leads a group is in ours");
+        drop(leader.stdin.take());
+        leader.wait().unwrap();
+    }
+
+    #[test]
+    fn our_own_parent_is_found() {
+        let parents = parents_of_all_processes();
+        let parent = std::os::unix::process::parent_id();
+        assert!(parents.contains(&(std::process::id(), parent)));
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_runs() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        for (signal, stopped) in [(libc::SIGSTOP, true), (libc::SIGCONT, false)] {
+            launch::send_signal(child.id(), signal).unwrap();
+            let until = Instant::now() + Duration::from_secs(10);
+            while is_stopped(child.id()) != stopped {
+                assert!(Instant::now() < until, "after signal {signal}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,144 @@
+//! What those who have ended leave behind: slots, clusters, swapped pages that others still read, and forks that
+//! never arrived.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::FallocateFlags;
+use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, ProcessSlot, SlotState};
+
+use super::super::processes::parents_of_all_processes;
+use super::Supervisor;
+use crate::swap_area::OpenArea;
+
+/// Forks of a process whose children have not said hello.
+#[derive(Clone, Copy)]
+pub(super) struct LateForks {
+    in_flight: u32,
+    /// Those that had ever begun.
+    begun: u32,
+}
+
+impl LateForks {
+    fn of(slot: &ProcessSlot) -> LateForks {
+        // In this order: none is in flight that is not among those that began.
+        let in_flight = slot.forks_in_flight();
+        LateForks { in_flight, begun: slot.forks_begun() }
+    }
+}
+
+impl Supervisor {
+    /// Nobody reads zeros where those who have ended had swapped out.
+    pub(super) fn look_after_the_ended(&mut self) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let mut kept = std::mem::take(&mut self.kept);
+        let may_wait = |pid: u32| !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid);
+        kept.look(parents_of_all_processes, may_wait);
+        self.kept = kept;
+    }
+
+    /// A program image is gone: its counts go to the totals, its clusters to whoever needs some, unless children
+    /// still read them.
+    pub(super) fn retire(&mut self, index: u32) {
+        self.peaks.sample(&self.shared.group);
+        self.shared.group.retire(index);
+        self.late_forks.remove(&index);
+        self.sweep();
+    }
+
+    fn sweep(&self) {
+        let group = &self.shared.group;
+        loop {
+            let reapable: Vec<u32> = group.reapable().collect();
+            if reapable.is_empty() {
+                return;
+            }
+            for index in reapable {
+                for (number, area) in self.shared.areas.iter().enumerate().take(AREAS_MAX) {
+                    settle(group, number, area, index);
+                }
+                group.reap(index);
+            }
+        }
+    }
+
+    /// A child that was killed between fork and hello will never say it. What its parent counts of forks in flight that had
+    /// begun when it was last looked is compared with the children that could be meant. The children of a dead
+    /// parent are ours, because we are a subreaper; but not those of the process that stays behind for daemons,
+    /// which refuses a child that was so slow.
+    pub(super) fn forget_lost_forks(&mut self) {
+        let group = &self.shared.group;
+        let late: HashMap<u32, LateForks> = group
+            .taken()
+            .map(|(index, slot)| (index, LateForks::of(slot)))
+            .filter(|(_, forks)| forks.in_flight > 0)
+            .collect();
+        let before = std::mem::replace(&mut self.late_forks, late);
+        let suspects: Vec<(u32, LateForks, u32)> = before
+            .into_iter()
+            .filter_map(|(index, before)| {
+                let forks = *self.late_forks.get(&index)?;
+                let young = forks.begun.wrapping_sub(before.begun);
+                (young < forks.in_flight).then_some((index, forks, young))
+            })
+            .collect();
+        if suspects.is_empty() {
+            return;
+        }
+        let processes = parents_of_all_processes();
+        if !processes.iter().any(|(pid, _)| *pid == std::process::id()) {
+            // It cannot be told who lives.
+            return;
+        }
+        for (index, forks, young) in suspects {
+            let slot = group.process(index);
+            let parent = match slot.state() {
+                SlotState::Dead => std::process::id(),
+                _ => slot.pid.load(Relaxed),
+            };
+            let unknown = |pid: u32| {
+                !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
+            };
+            let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
+            // Those that have begun since may have no child yet.
+            slot.forks_in_flight_are(forks.in_flight, young.saturating_add(possible as u32));
+        }
+        self.sweep();
+    }
+}
+
+/// Gives the space of a dead process's clusters back to the file system, and waits for writes that it had started:
+/// a late one must not land in the pages of the next owner. The kernel does both in one: fallocate(2) waits for
+/// direct I/O under way.
+fn settle(group: &Group, number: usize, area: &OpenArea, process: u32) {
+    let mode = match area.config.punch_holes {
+        true => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        // The blocks have to stay, their content may go.
+        false => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+    };
+    let cluster_bytes = CLUSTER_SLOTS * PAGE_BYTES;
+    let end_of_area = area.config.slots * PAGE_BYTES;
+    let mut run: Option<(u64, u64)> = None;
+    let free = |(start, end): (u64, u64)| {
+        // Page 0 is the header.
+        let start = start.max(PAGE_BYTES);
+        let end = end.min(end_of_area);
+        if start < end {
+            // Where the file system cannot, the blocks are simply written over later.
+            let _ = rustix::fs::fallocate(&area.fd, mode, start, end - start);
+        }
+    };
+    for cluster in group.clusters_of(number, process) {
+        let start = u64::from(cluster) * cluster_bytes;
+        run = match run {
+            Some((first, end)) if end == start => Some((first, start + cluster_bytes)),
+            before => {
+                before.into_iter().for_each(free);
+                Some((start, start + cluster_bytes))
+            }
+        };
+    }
+    run.into_iter().for_each(free);
+}

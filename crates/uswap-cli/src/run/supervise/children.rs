@@ -1,0 +1,108 @@
+//! Children of the supervisor: their signals, their ends, and those nobody has heard of.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::Ordering::Acquire;
+
+use rustix::process::WaitOptions;
+use uswap_sys::launch;
+
+use super::super::processes::{job_of, parents_of_all_processes};
+use super::super::signals;
+use super::{Ending, Supervisor};
+
+impl Supervisor {
+    pub(super) fn handle_signals(&mut self) {
+        while let Some(info) = self.signals.read() {
+            if info.signal == libc::SIGCHLD {
+                continue;
+            }
+            self.job_is_to_stop |= signals::asks_for_job_stop(info.signal);
+            let from_tree = info.sender_pid != 0
+                && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
+            if let Some(main) = self.main
+                && signals::is_to_be_forwarded(&info, from_tree, self.leads_session)
+            {
+                let _ = launch::send_signal(main, info.signal);
+            }
+        }
+    }
+
+    /// Collects the status of every child that ended: the main program, and orphans of the tree, which became ours
+    /// because we are a subreaper.
+    pub(super) fn reap_children(&mut self) {
+        loop {
+            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+            let Ok(Some((pid, status))) = rustix::process::wait(options) else {
+                return;
+            };
+            let pid = pid.as_raw_nonzero().get() as u32;
+            if self.main != Some(pid) {
+                self.user_anchors.ended(pid, status);
+                continue;
+            }
+            if let Some(code) = status.exit_status() {
+                self.ending = Some(Ending::Exited(code));
+            } else if let Some(signal) = status.terminating_signal() {
+                self.look_for_end_by_us(pid);
+                self.ending = Some(match (self.stalled, self.ended_by_us) {
+                    (true, _) => Ending::Stalled,
+                    (false, true) => Ending::EndedByUs,
+                    (false, false) => Ending::Signaled(signal),
+                });
+            } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
+                self.stop_with_job(pid);
+            }
+        }
+    }
+
+    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. But one that was stopped alone,
+    /// with nobody who waits at a terminal, is continued alone as well, and we have to be there when it ends.
+    fn stop_with_job(&mut self, main: u32) {
+        // Ours may have come after the last look.
+        self.handle_signals();
+        let foreground = || {
+            let (group, foreground) = job_of(std::process::id())?;
+            Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
+        };
+        if std::mem::take(&mut self.job_is_to_stop) || foreground() == Some(true) {
+            launch::stop_self();
+        }
+    }
+
+    /// To be asked before the slot of a process is given up.
+    pub(super) fn look_for_end_by_us(&mut self, pid: u32) {
+        let group = &self.shared.group;
+        let mut slots = self.members.iter().filter(|member| member.pid == pid).filter_map(|member| member.index);
+        if self.main == Some(pid) && slots.any(|index| group.process(index).ended_by_agent.load(Acquire) != 0) {
+            self.ended_by_us = true;
+        }
+    }
+
+    /// Children of ours that are neither members nor anchors.
+    pub(super) fn unknown_children(&self) -> usize {
+        let unknown = |pid: u32| !self.is_anchor(pid) && !self.members.iter().any(|m| m.pid == pid);
+        let me = std::process::id();
+        match fs::read_to_string("/proc/thread-self/children") {
+            Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| unknown(*pid)).count(),
+            // A kernel without CONFIG_PROC_CHILDREN.
+            Err(_) => parents_of_all_processes().iter().filter(|(pid, of)| *of == me && unknown(*pid)).count(),
+        }
+    }
+
+    /// Everything that we or those below us have started, and whoever has said hello.
+    pub(super) fn kill_tree(&self) {
+        let parents: HashMap<u32, u32> = parents_of_all_processes().into_iter().collect();
+        let me = std::process::id();
+        let is_below = |pid: u32| {
+            let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1);
+            line.skip(1).any(|parent| parent == me)
+        };
+        for pid in parents.keys().copied().filter(|pid| is_below(*pid) && !self.is_anchor(*pid)) {
+            let _ = launch::send_signal(pid, libc::SIGKILL);
+        }
+        for member in &self.members {
+            let _ = rustix::process::pidfd_send_signal(&member.pidfd, rustix::process::Signal::KILL);
+        }
+    }
+}

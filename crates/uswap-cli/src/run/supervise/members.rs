@@ -1,0 +1,244 @@
+//! Who has connected, who has said hello, and what members send.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use uswap_engine::group::SlotState;
+use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal};
+use uswap_sys::launch;
+
+use super::Supervisor;
+use crate::failure::say;
+
+/// How long after it connected a process has time to say hello, which it does at once.
+const TIME_FOR_HELLO: Duration = Duration::from_secs(5);
+/// So many connections of other users may be silent at a time.
+const STRANGERS_OF_OTHERS_MAX: usize = 64;
+
+/// One process of the tree, from its hello to its end.
+pub(super) struct Member {
+    /// Names this membership, not the process: it gets a new one with every exec.
+    pub id: u64,
+    pub pid: u32,
+    /// Its slot, until the program image is gone.
+    pub index: Option<u32>,
+    pub pidfd: OwnedFd,
+    pub connection: Option<OwnedFd>,
+    pub uffds: Vec<OwnedFd>,
+}
+
+/// Somebody who has connected. The name of our socket is no secret, so it may be anybody.
+pub(super) struct Stranger {
+    pub id: u64,
+    pub connection: OwnedFd,
+    since: Instant,
+    /// A process of another user than ours: one of the tree that has become somebody else, or none of it.
+    of_others: bool,
+}
+
+impl Stranger {
+    fn new(id: u64, connection: OwnedFd) -> Stranger {
+        let ours = rustix::process::geteuid().as_raw();
+        let of_others = launch::peer_user(connection.as_fd()).is_ok_and(|(user, _)| user != ours);
+        Stranger { id, connection, since: Instant::now(), of_others }
+    }
+
+    pub fn is_late(&self) -> bool {
+        self.since.elapsed() > TIME_FOR_HELLO
+    }
+}
+
+impl Supervisor {
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(super) fn accept(&mut self) {
+        use rustix::net::SocketFlags;
+        loop {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(connection) => {
+                    let id = self.new_id();
+                    self.strangers.push(Stranger::new(id, connection));
+                    self.make_room_for_strangers();
+                }
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => {
+                    // Out of descriptors: whoever knocks waits until the next turn, and so do we.
+                    self.listening = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The oldest of other users go when there are too many, but not before it has been looked whether they have just said
+    /// hello.
+    fn make_room_for_strangers(&mut self) {
+        while self.strangers.iter().filter(|stranger| stranger.of_others).count() > STRANGERS_OF_OTHERS_MAX {
+            let oldest = self.strangers.iter().find(|stranger| stranger.of_others).map(|stranger| stranger.id);
+            let Some(oldest) = oldest else { return };
+            self.greet(oldest);
+            self.strangers.retain(|stranger| stranger.id != oldest);
+        }
+    }
+
+    /// Those of other users who are late go. One of our own user may have been stopped before its hello, and does no harm.
+    pub(super) fn forget_late_strangers(&mut self) {
+        let late = |stranger: &Stranger| stranger.of_others && stranger.is_late();
+        let ids: Vec<u64> =
+            self.strangers.iter().filter(|stranger| late(stranger)).map(|stranger| stranger.id).collect();
+        ids.iter().for_each(|id| self.greet(*id));
+        self.strangers.retain(|stranger| !late(stranger));
+    }
+
+    /// A stranger says hello, or goes away.
+    pub(super) fn greet(&mut self, id: u64) {
+        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else {
+            return;
+        };
+        let message = match protocol::receive(&self.strangers[at].connection) {
+            Ok(Received::Nothing) => return,
+            other => other,
+        };
+        // The oldest stay in front.
+        let Stranger { id, connection, .. } = self.strangers.remove(at);
+        let refuse = |refusal| {
+            let _ = protocol::send(&connection, &Message::Refused(refusal), &[]);
+        };
+        match message {
+            Ok(Received::Message(Message::Hello { token, kind, .. }, _)) => {
+                if !token.matches(&self.shared.token) {
+                    return refuse(Refusal::WrongToken);
+                }
+                match self.admit(id, kind, &connection) {
+                    Ok(member) => self.members.push(Member { connection: Some(connection), ..member }),
+                    Err(refusal) => refuse(refusal),
+                }
+            }
+            Ok(Received::Message(Message::AskAgent { token }, _)) => {
+                if !token.matches(&self.shared.token) {
+                    return refuse(Refusal::WrongToken);
+                }
+                // Whoever has ended is no anchor any more.
+                self.reap_children();
+                match self.user_anchors.file_for(&connection) {
+                    Ok(file) => drop(protocol::send(&connection, &Message::AgentAt(file), &[])),
+                    Err(refusal) => refuse(refusal),
+                }
+            }
+            Ok(Received::Malformed(Malformed::Version)) => refuse(Refusal::WrongVersion),
+            _ => {}
+        }
+    }
+
+    /// Gives a process its slot and its descriptors.
+    fn admit(&mut self, id: u64, kind: Kind, connection: &OwnedFd) -> Result<Member, Refusal> {
+        let (pid, pidfd) = launch::peer_process(connection.as_fd()).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Refusal::Invisible,
+            _ => Refusal::Resources,
+        })?;
+        if pid == 0 {
+            return Err(Refusal::Invisible);
+        }
+        if self.main == Some(pid) {
+            self.main_started = None;
+        }
+        // The same process with a new program, or a new process with the pid of one that has just ended. Either
+        // way, what was there is no more.
+        if let Some(at) = self.members.iter().position(|member| member.pid == pid) {
+            let before = self.members.swap_remove(at);
+            self.kept.keep(pid, before.uffds);
+            if let Some(index) = before.index {
+                self.retire(index);
+            }
+        }
+        let group = &self.shared.group;
+        if let Kind::Fork { parent, generation } = kind {
+            let known = (parent as usize) < uswap_engine::group::PROCESSES_MAX && {
+                let slot = group.process(parent);
+                slot.state() != SlotState::Free && slot.generation.load(Relaxed) == generation
+            };
+            if !known {
+                return Err(Refusal::UnknownParent);
+            }
+        }
+        let Some(index) = group.allot(pid) else {
+            if let Kind::Fork { parent, .. } = kind {
+                group.process(parent).fork_failed();
+            }
+            return Err(Refusal::Full);
+        };
+        if let Kind::Fork { parent, .. } = kind {
+            group.fork_arrived(parent, index);
+        }
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::with_capacity(FDS_MAX);
+        fds.push(self.shared.group_fd.as_fd());
+        fds.push(self.shared.proc.as_fd());
+        fds.extend(self.shared.device.as_ref().map(|device| device.as_fd()));
+        fds.push(self.messages_write.as_fd());
+        fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));
+        let welcome = Message::Welcome {
+            index,
+            generation: group.process(index).generation.load(Relaxed),
+            device: self.shared.device.is_some(),
+            areas: self.shared.areas.len() as u32,
+        };
+        // When it does not arrive, the process is gone; its pidfd will say so.
+        let _ = protocol::send(connection, &welcome, &fds);
+        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new() })
+    }
+
+    /// A member has sent something, or its program image is gone.
+    pub(super) fn hear(&mut self, id: u64) {
+        let Some(member) = self.members.iter_mut().find(|member| member.id == id) else {
+            return;
+        };
+        loop {
+            let Some(connection) = &member.connection else {
+                return;
+            };
+            match protocol::receive(connection) {
+                Ok(Received::Message(Message::KeepUffd, fds)) => member.uffds.extend(fds),
+                Ok(Received::Message(Message::CannotJoin, _)) => say(format_args!(
+                    "process {} cannot join its group, because it may have too few descriptors (ulimit -n)",
+                    member.pid
+                )),
+                Ok(Received::Nothing) => return,
+                // Nothing else is ever sent. Who does so is not our agent.
+                Ok(Received::Message(..) | Received::Malformed(_)) => {}
+                Ok(Received::EndOfFile) | Err(_) => {
+                    member.connection = None;
+                    let pid = member.pid;
+                    self.look_for_end_by_us(pid);
+                    return self.forget_image(id);
+                }
+            }
+        }
+    }
+
+    /// The program image of a member is gone.
+    fn forget_image(&mut self, id: u64) {
+        let member = self.members.iter_mut().find(|member| member.id == id);
+        if let Some(index) = member.and_then(|member| member.index.take()) {
+            self.retire(index);
+        }
+    }
+
+    /// A member has ended.
+    pub(super) fn bury(&mut self, id: u64) {
+        let Some(at) = self.members.iter().position(|member| member.id == id) else {
+            return;
+        };
+        self.look_for_end_by_us(self.members[at].pid);
+        let member = self.members.swap_remove(at);
+        self.kept.keep(member.pid, member.uffds);
+        if let Some(index) = member.index {
+            self.retire(index);
+        }
+    }
+}
