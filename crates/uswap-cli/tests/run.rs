@@ -633,6 +633,36 @@ fn a_file_cannot_be_for_statistics_and_for_swap() {
     fs::remove_file(&link).unwrap();
 }
 
+/// Numbers at random places of 120 MiB, added up.
+const SCATTERED: &str = r#"
+    my $held = pack("V*", map { $_ * 40503 % 65521 } 0 .. 0x3ffff) x 120;
+    my ($sum, $at) = (0, 1);
+    for (1 .. 10000) {
+        $at = ($at * 1103515245 + 12345) % (30 << 20);
+        $sum = ($sum * 31 + unpack("V", substr($held, $at * 4, 4))) % 1000003;
+    }
+    print "$sum\n";
+"#;
+
+#[test]
+fn a_program_has_the_same_result_with_each_policy_and_the_statistics_name_it() {
+    if !can_run() {
+        return;
+    }
+    let expected = Command::new("perl").args(["-e", SCATTERED]).output().unwrap().stdout;
+    let reclaim = uswap_core::ReclaimPolicy::ALL.map(|policy| ["--reclaim", policy.name()]);
+    let readahead = uswap_core::ReadaheadPolicy::ALL.map(|policy| ["--readahead", policy.name()]);
+    for [flag, name] in reclaim.into_iter().chain(readahead) {
+        let stats = temporary(&format!("stats-of-{name}"));
+        let flags = ["-q", "--zpool-percent", "5", flag, name, "--stats", stats.to_str().unwrap(), "--"];
+        let output = uswap(&flags).args(["perl", "-e", SCATTERED]).output().unwrap();
+        assert_eq!((output.status.code(), &output.stdout), (Some(0), &expected), "{flag} {name}: {output:?}");
+        let stats: serde_json::Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+        assert_eq!(stats[&flag[2..]], name, "{stats}");
+        assert!(stats["vmstat"]["pswpin"].as_u64().unwrap() > 1000, "{stats}");
+    }
+}
+
 /// 96 MiB that do not compress, of which the budget holds 64.
 const HOLDER: &str = r#"
     open(my $random, "<", "/dev/urandom") or die;

@@ -59,16 +59,21 @@ pub fn main(arguments: &CompareArgs) -> Result<(), Failure> {
     crate::output::print(&table(&sizes, &curves))
 }
 
+/// Columns of a policy, its name in them.
+fn width(curve: &Curve) -> usize {
+    (curve.policy.len() + 2).max(10)
+}
+
 fn table(sizes: &[u64], curves: &[Curve]) -> String {
     let mut text = format!("{:<12}", "memory");
     for curve in curves {
-        text += &format!("{:>15}", curve.policy);
+        text += &format!("{:>width$}", curve.policy, width = width(curve));
     }
     text += "   (misses of 100 accesses)\n";
     for (index, &size) in sizes.iter().enumerate() {
         text += &format!("{:<12}", crate::size::measured(size * PAGE_SIZE as u64));
         for curve in curves {
-            text += &format!("{:>15.2}", curve.points[index].1 * 100.0);
+            text += &format!("{:>width$.2}", curve.points[index].1 * 100.0, width = width(curve));
         }
         text.push('\n');
     }
