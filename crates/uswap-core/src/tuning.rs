@@ -6,6 +6,7 @@
 
 use core::time::Duration;
 
+use crate::fault::MAX_WINDOW;
 use crate::units::BLOCK_PAGES;
 
 /// Pages that a round of reclaim moves out, stores and gives back: 128 KiB, so that whoever waits for the gate or the core waits
@@ -78,6 +79,14 @@ const AHEAD_SHARE: u64 = 64;
 const AHEAD_MAX: u64 = 256;
 /// Threads that read ahead: one reads while the other moves in what it has read.
 pub const AHEAD_THREADS: u32 = 2;
+/// Stretches that are read together: 256 KiB, one transfer where they lie side by side.
+pub const AHEAD_STRETCHES: usize = 4;
+/// Pages of them.
+pub const AHEAD_PAGES: usize = AHEAD_STRETCHES * MAX_WINDOW;
+/// Pages that are read together from an area that leaves: 1 MiB.
+pub const SWAPOFF_PAGES: usize = 256;
+/// When an area that leaves is looked at again, of which nothing could be brought in.
+pub const SWAPOFF_PAUSE: Duration = Duration::from_millis(10);
 
 /// Pages of the largest chunk that is read ahead, for a budget of so many.
 pub fn ahead_pages(limit: u64) -> u32 {
@@ -119,6 +128,13 @@ pub const ROUNDS_LEFT: u32 = 16;
 pub const SWAPPED_BLOCKS_MAX: u32 = 64;
 /// Milliseconds for which faults do not wait for memory after nothing could be stored.
 pub const HOPELESS_MS: u64 = 50;
+
+// What a fork promises.
+
+/// A child that has said hello counts its own memory after this time.
+pub const PROMISE_KEPT: Duration = Duration::from_millis(50);
+/// A child that has not said hello by then never will.
+pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
 
 // What is weighed.
 

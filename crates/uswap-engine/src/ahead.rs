@@ -7,9 +7,9 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::*;
-use std::time::Duration;
 
 use uswap_core::fault::MAX_WINDOW;
+use uswap_core::tuning::{self, AHEAD_PAGES, AHEAD_STRETCHES, SWAPOFF_PAGES, SWAPOFF_PAUSE};
 use uswap_sys::call::descriptors_are_scarce;
 use uswap_system::Scope;
 
@@ -19,28 +19,9 @@ use crate::host::Host;
 use crate::swapin::Load;
 use crate::swapoff::Emptied;
 
-/// One reads while the other moves in what it has read.
-const THREADS: u32 = 2;
-/// Stretches that are read together: 256 KiB, one transfer where they lie side by side.
-const STRETCHES: usize = 4;
-/// Pages of them.
-const AHEAD_PAGES: usize = STRETCHES * MAX_WINDOW;
-/// Pages that are read together from an area that leaves: 1 MiB.
-const SWAPOFF_PAGES: usize = 256;
-/// Of a budget, the part that may be ahead of one stream at a time, and the most that pays.
-const SHARE: u64 = 64;
-const CHUNK_MAX: u64 = 256;
-/// When an area that leaves is looked at again, of which nothing could be brought in.
-const SWAPOFF_PAUSE: Duration = Duration::from_millis(10);
-
-/// Pages of the largest chunk for a budget of so many.
-pub(crate) fn chunk_max(limit_pages: u64) -> u32 {
-    (limit_pages / SHARE).min(CHUNK_MAX) as u32
-}
-
 /// How many threads a process gets. Each has a ring, which is a descriptor.
 pub(crate) fn threads() -> u32 {
-    if descriptors_are_scarce() { 0 } else { THREADS }
+    if descriptors_are_scarce() { 0 } else { tuning::AHEAD_THREADS }
 }
 
 /// A call for the threads.
@@ -145,7 +126,7 @@ impl<H: Host> Engine<H> {
         {
             let _gate = self.gate.pass();
             let mut core = self.core();
-            while loads.len() < STRETCHES {
+            while loads.len() < AHEAD_STRETCHES {
                 let Some(plan) = core.plan_ahead() else { break };
                 loads.push(Load::after(loads, plan));
             }

@@ -22,6 +22,8 @@ use std::time::Instant;
 
 use uswap_core::entry::Epoch;
 use uswap_core::event_order::EventOrder;
+use uswap_core::tuning;
+pub(crate) use uswap_core::tuning::ROUND_PAGES as BATCH;
 use uswap_core::{BLOCK_PAGES, Core, CoreConfig, FrameId, Location, PAGE_SIZE, PageNumber, RangeSet, Released};
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 use uswap_sys::report::Reason;
@@ -31,7 +33,7 @@ use uswap_system::looks::Residency;
 use uswap_system::sync::{Gate, Lock, LockGuard, Passed, Word};
 use uswap_system::{Advice, Supervisor, System};
 
-use crate::ahead::{self, Ahead};
+use crate::ahead::Ahead;
 use crate::areas::Areas;
 use crate::compress::PageCompressor;
 use crate::fork_copy::Ancestor;
@@ -59,8 +61,6 @@ const FRAME_BLOCKS_MIN: u32 = 64;
 const FRAME_BLOCKS_MAX: u32 = 8192;
 /// Room for released places that a worker keeps.
 pub(crate) const RELEASED_KEPT: usize = 4096;
-/// I/O that one thread has in flight at most, in pages.
-pub(crate) const BATCH: usize = 32;
 
 /// A registered range without events: frames moved there can be given back to the kernel, which would be an event in the
 /// frame area.
@@ -310,7 +310,7 @@ impl<H: Host> Parts<H> {
                     frame_blocks: blocks,
                     area_slots,
                     window_max: BLOCK_PAGES as u32,
-                    ahead_max: ahead::chunk_max(config.memory_limit_bytes / PAGE_SIZE as u64),
+                    ahead_max: tuning::ahead_pages(config.memory_limit_bytes / PAGE_SIZE as u64),
                     policies: config.policies,
                 };
                 (Core::new(config), Vec::new())

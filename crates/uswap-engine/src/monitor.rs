@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::floor::{Evidence, Floor};
 use uswap_core::pool_share::{FaultCost, PoolShare};
-use uswap_core::{Core, PAGE_SIZE, PageRange};
+use uswap_core::{Core, PAGE_SIZE, PageRange, tuning};
 use uswap_sys::linux::Linux;
 use uswap_sys::report::Reason;
 use uswap_sys::thread;
@@ -33,35 +33,8 @@ use crate::protocol::{Client, Kind};
 use crate::scale::{Growth, Scale, Spurt};
 use crate::writer::Progress;
 
-/// Pages that a fast program fills in a millisecond: 4 GiB/s, to be there in time even when the machine is busy.
-const PAGES_PER_MS: u64 = 1024;
-const SLEEP_MAX_MS: u64 = 100;
-/// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.
-const ONLY_BROKEN_MAX: u32 = 8;
-/// The part of the budget that rests in the swap cache. It shows which pages are in use, but each hit is a fault that the
-/// program would not have taken: measured with 5, 20, 40 and 100.
-const CACHED_SHARE: u64 = 20;
-/// How long reclaim goes for the watermark of its start.
-const GOAL_STAYS: Duration = Duration::from_millis(50);
-/// How long reclaim rests while only the writer has something to do: what a program fills meanwhile at 1 GiB/s is little.
-const AWAIT_WRITER: Duration = Duration::from_micros(200);
-/// The same past the limit, while the program grows: it never waits for room as long as each piece that it maps is full before
-/// it is adopted (a heap that grows by 128 KiB at a time).
-const AWAIT_WRITER_IN_GROWTH: Duration = Duration::from_micros(10);
-/// After a reclaim that found nothing.
-const FRUITLESS_SLEEP_MS: u64 = 5;
-/// Pieces of adopted memory that are looked up each time the monitor wakes.
-const LOOK_UP_STEPS: u32 = 8;
 /// How long the supervisor may take to answer a process that joins, before that is said.
 const WELCOME_PATIENCE: Duration = Duration::from_secs(2);
-/// How often all adopted memory is looked at anew, when nothing else is left to reclaim.
-const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
-/// A child that has said hello counts its own memory after this time.
-const PROMISE_KEPT: Duration = Duration::from_millis(50);
-/// A child that has not said hello by then never will.
-const PROMISE_ENDS: Duration = Duration::from_secs(2);
-/// What a fault costs beside its handler's work: two threads change places twice, and another page leaves in its stead.
-const FAULT_OVERHEAD_NS: u64 = 30_000;
 
 /// Whether this process has an engine, or its parent had one when it forked.
 pub fn has_engine() -> bool {
@@ -241,8 +214,8 @@ impl<H: Host> Monitor<H> {
 
     fn end_promise(&mut self) {
         let Some(since) = self.promised else { return };
-        let is_kept = H::since(since) > PROMISE_KEPT && self.member().slot().forks_in_flight() == 0;
-        if is_kept || H::since(since) > PROMISE_ENDS {
+        let is_kept = H::since(since) > tuning::PROMISE_KEPT && self.member().slot().forks_in_flight() == 0;
+        if is_kept || H::since(since) > tuning::PROMISE_ENDS {
             self.promise(0);
         }
     }
@@ -257,7 +230,8 @@ impl<H: Host> Monitor<H> {
         let pool_bytes = engine.pool.lock().pool_bytes();
         let refaults = engine.core().take_refaults(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
         if let Some(refaults) = refaults {
-            let [pool_ns, area_ns] = engine.fault_cost.each_ref().map(|cost| cost.load(Relaxed) + FAULT_OVERHEAD_NS);
+            let [pool_ns, area_ns] =
+                engine.fault_cost.each_ref().map(|cost| cost.load(Relaxed) + tuning::FAULT_OVERHEAD_NS);
             self.pool_share.update(refaults, FaultCost { pool_ns, area_ns });
         }
     }
@@ -273,7 +247,7 @@ impl<H: Host> Monitor<H> {
             self.adopt(Look::New, usage.mine > marks.limit);
         }
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
-        self.look_up(LOOK_UP_STEPS);
+        self.look_up(tuning::LOOK_UP_STEPS);
         self.judge_pool();
         if usage.mine > marks.start() {
             self.reclaim(marks);
@@ -293,9 +267,7 @@ impl<H: Host> Monitor<H> {
             engine.meter.called.store(fruitless, Relaxed);
             engine.meter.fruitless.store(fruitless, Relaxed);
         }
-        let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
-        let sleep =
-            Duration::from_millis((headroom / PAGES_PER_MS / usage.processes.max(1)).clamp(least, SLEEP_MAX_MS));
+        let sleep = tuning::monitor_sleep(headroom, usage.processes, fruitless);
         (self.compaction.due(H::now()).map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
     }
 
@@ -313,10 +285,10 @@ impl<H: Host> Monitor<H> {
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
         let pool = usage.entitled() * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
         meter.pool_limit.store(pool, Relaxed);
-        let reserve = if H::notices().page_references.is_noted() { 0 } else { (marks.limit / 128).clamp(32, 1024) };
+        let reserve = if H::notices().page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
         meter.reserve.store(reserve, Relaxed);
         let frames = (engine.frames.len() / PAGE_SIZE) as u64;
-        meter.inactive.store((marks.limit / CACHED_SHARE).min(frames / 4 * 3), Relaxed);
+        meter.inactive.store(tuning::swap_cache_pages(marks.limit, frames), Relaxed);
     }
 
     /// Whether there is an engine; starts it.
@@ -388,7 +360,7 @@ impl<H: Host> Monitor<H> {
         let mut set = H::now();
         self.reclaim_while(engine, |usage| {
             // Not at each round: several that see the same room would all stop for it.
-            if H::since(set) > GOAL_STAYS {
+            if H::since(set) > tuning::GOAL_STAYS {
                 (marks, set) = (usage.watermarks(), H::now());
             }
             // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
@@ -416,7 +388,7 @@ impl<H: Host> Monitor<H> {
             self.set_meter(&usage, &marks);
             self.look_after_the_rest();
             // Looking at everything takes long and keeps handlers waiting.
-            let all = fruitless > 1 && H::since(self.looked_at_all) > LOOK_AT_ALL_EVERY;
+            let all = fruitless > 1 && H::since(self.looked_at_all) > tuning::LOOK_AT_ALL_EVERY;
             if all {
                 self.looked_at_all = H::now();
             }
@@ -455,7 +427,7 @@ impl<H: Host> Monitor<H> {
             }
             // What is shared no more can be moved in the next round, unless something else holds it.
             only_broken += 1;
-            if broken > 0 && only_broken < ONLY_BROKEN_MAX {
+            if broken > 0 && only_broken < tuning::ONLY_BROKEN_MAX {
                 continue;
             }
             fruitless += 1;
@@ -467,10 +439,9 @@ impl<H: Host> Monitor<H> {
     }
 
     /// `posted`: what was posted before the round that found nothing to do here. `took`: how long that took, if the program
-    /// grows past the limit meanwhile. Half of a processor is enough for that.
+    /// grows past the limit meanwhile.
     fn await_writer(&self, posted: u32, took: Option<Duration>) {
-        let patience = took.map_or(AWAIT_WRITER, |took| took.clamp(AWAIT_WRITER_IN_GROWTH, AWAIT_WRITER));
-        let _ = self.post.wake.wait(posted, Some(patience));
+        let _ = self.post.wake.wait(posted, Some(tuning::rest_for_writer(took)));
     }
 
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's

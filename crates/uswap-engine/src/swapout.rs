@@ -7,9 +7,10 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
+use uswap_core::tuning;
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, PageState, StoreJob, StoreResult, Stored,
     WritebackJob,
@@ -27,26 +28,6 @@ use crate::host::Host;
 use crate::ledger::heirs_hold;
 use crate::page_io::SlotPage;
 use crate::store::IoOutcome;
-
-/// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
-const STALL_WAITS: u32 = 100;
-/// How long it waits at most while the writer gets on: a slow disk must not let programs grow that never see a fault (a heap
-/// grows by memory that is not adopted yet), and whoever waits holds up others.
-const WRITER_AWAITED: Duration = Duration::from_millis(250);
-/// How often it looks meanwhile.
-const WRITER_LOOK: Duration = Duration::from_micros(200);
-/// Rounds of reclaim of a handler after each fault that it has served.
-const ROUNDS_AFTER_FAULT: u32 = 4;
-/// Free frames beyond the reserve that are worth a system call.
-const TRASH_STEP: u64 = 64;
-/// Pages beyond those that rest in the swap cache which the monitor moves out for the writer.
-const STOCK: u64 = 4 * BATCH as u64;
-/// Rounds without a store after one in which most pages found no place in memory, of a thread that does not write.
-const ROUNDS_LEFT: u32 = 16;
-/// Blocks that the kernel has swapped out which one search for pages to move out passes over.
-const SWAPPED_BLOCKS_MAX: u32 = 64;
-/// How long faults do not wait for memory after nothing could be stored.
-const HOPELESS_MS: u64 = 50;
 
 /// A page on its way to a place.
 pub(crate) struct PendingStore {
@@ -111,12 +92,12 @@ impl<H: Host> Engine<H> {
             if self.meter.fruitless.load(Relaxed) || self.is_hopeless() {
                 return;
             }
-            if waits < STALL_WAITS {
+            if waits < tuning::STALL_WAITS {
                 waits += 1;
                 self.post.ring();
                 crate::handler::pause::<H>();
             } else if self.has_writer_to_wait_for(fault.since) {
-                H::sleep(WRITER_LOOK);
+                H::sleep(tuning::WRITER_LOOK);
             } else {
                 return;
             }
@@ -131,7 +112,7 @@ impl<H: Host> Engine<H> {
     /// Whether a fault that was read at `since` goes on waiting, for a write. Not while an event or a fork needs the handler.
     fn has_writer_to_wait_for(&self, since: Instant) -> bool {
         self.writer.is_getting_on()
-            && H::since(since) < WRITER_AWAITED
+            && H::since(since) < tuning::WRITER_AWAITED
             && !self.uffd.is_changing()
             && !self.post.fork.is_requested()
     }
@@ -146,7 +127,7 @@ impl<H: Host> Engine<H> {
         if self.meter.used() > self.meter.start.load(Relaxed) && !self.meter.called.load(Relaxed) {
             self.post.ring();
         }
-        for _ in 0..ROUNDS_AFTER_FAULT {
+        for _ in 0..tuning::ROUNDS_AFTER_FAULT {
             if self.meter.used() <= self.meter.direct.load(Relaxed) || !self.reclaim_a_little(worker, false) {
                 return;
             }
@@ -169,7 +150,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn wait_for_nothing(&self) {
-        let until = H::since(self.started).as_millis() as u64 + HOPELESS_MS;
+        let until = H::since(self.started).as_millis() as u64 + tuning::HOPELESS_MS;
         self.meter.hopeless_until_ms.store(until, Relaxed);
     }
 
@@ -206,7 +187,8 @@ impl<H: Host> Engine<H> {
         round.written_back = self.shrink_pool(worker);
         let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
         // The writer has enough to do: more pages in the swap cache would only be missed.
-        let waits = !worker.writes && u64::from(self.core().swap_cache().cached_frames()) > keep + STOCK;
+        let waits =
+            !worker.writes && tuning::writer_has_enough(u64::from(self.core().swap_cache().cached_frames()), keep);
         for _ in 0..if waits { 0 } else { BATCH / BLOCK_PAGES } {
             let Some((moved, busy)) = self.move_out(worker) else { break };
             round.moved += moved;
@@ -218,7 +200,7 @@ impl<H: Host> Engine<H> {
         }
         let reserve = self.meter.reserve.load(Relaxed);
         let free = u64::from(self.core().swap_cache().free_frames());
-        if urgent || free > reserve + TRASH_STEP {
+        if tuning::gives_frames_back(free, reserve, urgent) {
             round.trashed = self.trash_free_frames(reserve);
         }
         round
@@ -226,7 +208,7 @@ impl<H: Host> Engine<H> {
 
     /// Moves the oldest block that takes memory out of the program; `None` when there is none. Returns moved and busy pages.
     fn move_out(&self, worker: &mut Worker) -> Option<(u64, u64)> {
-        for _ in 0..SWAPPED_BLOCKS_MAX {
+        for _ in 0..tuning::SWAPPED_BLOCKS_MAX {
             match self.move_oldest_out(worker) {
                 Oldest::None => return None,
                 Oldest::KernelSwapped => {}
@@ -454,7 +436,7 @@ impl<H: Host> Engine<H> {
             left += 1;
         }
         if left * 2 > stores.len() {
-            worker.leaves_stores = ROUNDS_LEFT;
+            worker.leaves_stores = tuning::ROUNDS_LEFT;
         }
         self.writer.call();
     }

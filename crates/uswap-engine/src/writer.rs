@@ -5,18 +5,14 @@
 //! does whole rounds of reclaim beside it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use uswap_core::tuning;
 use uswap_sys::call::descriptors_are_scarce;
 use uswap_system::sync::Word;
 
 use crate::engine::{Engine, Entry, Worker};
 use crate::host::Host;
-
-/// A write that takes longer is not waited for: the device may hang.
-const SLOW_WRITE: Duration = Duration::from_millis(100);
-/// How long a pool that could not be made smaller is left alone: the areas are full, or what is in it must stay.
-const IN_VAIN: Duration = Duration::from_millis(20);
 
 /// A call for the writer.
 pub(crate) struct Writer<H> {
@@ -90,13 +86,13 @@ impl<H: Host> Writer<H> {
     }
 
     fn was_in_vain(&self) {
-        self.in_vain_until_ms.store(self.now_ms() + IN_VAIN.as_millis() as u64, Relaxed);
+        self.in_vain_until_ms.store(self.now_ms() + tuning::POOL_LEFT_ALONE.as_millis() as u64, Relaxed);
     }
 
     /// Whether there will be room soon: it is at work, and what it does has not taken long yet.
     pub fn is_getting_on(&self) -> bool {
         let takes_ms = self.now_ms().saturating_sub(self.begun_ms.load(Relaxed));
-        self.at_work.load(Relaxed) && takes_ms < SLOW_WRITE.as_millis() as u64
+        self.at_work.load(Relaxed) && takes_ms < tuning::SLOW_WRITE.as_millis() as u64
     }
 
     /// `seen`: what this had counted before.
@@ -186,7 +182,7 @@ mod tests {
         assert!(!writer.is_getting_on(), "it has not been called");
         writer.call();
         assert!(writer.is_getting_on());
-        writer.made -= SLOW_WRITE;
+        writer.made -= tuning::SLOW_WRITE;
         assert!(!writer.is_getting_on());
         writer.call();
         assert!(!writer.is_getting_on(), "it is still at the same");
@@ -200,7 +196,7 @@ mod tests {
         writer.was_in_vain();
         writer.call_unless_in_vain();
         assert_eq!(writer.calls.load(), 0);
-        writer.made -= 2 * IN_VAIN;
+        writer.made -= 2 * tuning::POOL_LEFT_ALONE;
         writer.call_unless_in_vain();
         assert_eq!(writer.calls.load(), 1);
     }
