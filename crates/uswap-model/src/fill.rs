@@ -59,8 +59,19 @@ impl World {
             }
             self.trace(&(page..page + 1), format_args!("poison"));
             mm.set(page, Pte::Poison);
+            self.refuse_poison(self.this_process(), page);
             Ok(())
         })
+    }
+
+    /// A page is given up for lost only where a store has failed, or, in a child, where another thread of its parent was giving it up
+    /// at the moment of the fork: the user is told which page.
+    fn refuse_poison(&self, process: ProcessId, page: usize) {
+        let (address, pid) = (page * PAGE_SIZE, process.pid());
+        let why = format!("uswap: page {address:#x} of process {pid} may be lost:");
+        if !self.config.may_lose_pages && !self.lines().iter().any(|line| line.starts_with(&why)) {
+            self.violate(Checker::LostForAReason, format!("page {page:#x} of {process:?} is poisoned"));
+        }
     }
 
     /// No page is ever filled with bytes that no program has written.

@@ -46,17 +46,18 @@ impl World {
                 // What is mapped there by now is looked up again.
                 let mm = &kernel.process(process).mm;
                 let Some(now) = mm.vmas.at(part.start).copied() else {
-                    kernel.process_mut(process).oracle.discard_ends(&begun, true);
+                    kernel.process_mut(process).oracle.discard_ends(&begun, &begun, true);
                     return Err(NotAll);
                 };
                 part.end = part.end.min(now.end);
                 at = part.end;
                 self.trace(&part, format_args!("madvise takes effect"));
+                let done = part.clone();
                 drop_pages(&mut kernel.process_mut(process).mm, part, lazily);
-                kernel.process_mut(process).oracle.discard_ends(&begun, lazily);
+                kernel.process_mut(process).oracle.discard_ends(&begun, &done, lazily);
             } else {
                 drop_pages(&mut kernel.process_mut(process).mm, part.clone(), lazily);
-                kernel.process_mut(process).oracle.discard_ends(&part, lazily);
+                kernel.process_mut(process).oracle.discard_ends(&part, &part, lazily);
             }
         }
         if is_all && at >= range.end { Ok(()) } else { Err(NotAll) }

@@ -84,11 +84,11 @@ impl Oracle {
         self.discarding.push(range);
     }
 
-    /// `lazily`: the pages may still have their content.
-    pub(crate) fn discard_ends(&mut self, range: &Range<usize>, lazily: bool) {
+    /// What began for `range` has been done to `part` of it. `lazily`: the pages may still have their content.
+    pub(crate) fn discard_ends(&mut self, range: &Range<usize>, part: &Range<usize>, lazily: bool) {
         let index = self.discarding.iter().position(|other| other == range).expect("it has begun");
         self.discarding.swap_remove(index);
-        for page in range.clone() {
+        for page in part.clone() {
             let expected = self.at(page);
             if !lazily && !expected.written_while_discarded {
                 expected.contents = vec![Content::ZERO];
@@ -124,7 +124,7 @@ mod tests {
         oracle.discard_begins(11..13);
         assert!(oracle.read(11, one, false) && oracle.read(11, Content::ZERO, false));
         oracle.wrote(11, two);
-        oracle.discard_ends(&(11..13), false);
+        oracle.discard_ends(&(11..13), &(11..13), false);
         assert!(!oracle.read(11, one, false) && oracle.read(11, two, false));
         assert_eq!(oracle.expected(12), [Content::ZERO]);
         oracle.moved(11..12, 13);
@@ -137,7 +137,7 @@ mod tests {
         let mut oracle = Oracle::new(10, 4);
         oracle.wrote(10, Content(1));
         oracle.discard_begins(10..11);
-        oracle.discard_ends(&(10..11), true);
+        oracle.discard_ends(&(10..11), &(10..11), true);
         assert!(oracle.read(10, Content(1), true) && oracle.read(10, Content::ZERO, false));
         assert!(!oracle.read(10, Content(1), false));
     }

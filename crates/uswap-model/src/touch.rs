@@ -1,9 +1,6 @@
 //! An access to a page, as the processor and the kernel's fault handling do it.
 
-use uswap_system::PAGE_SIZE;
-
 use crate::content::Content;
-use crate::process::ProcessId;
 use crate::pte::{Page, Pte};
 use crate::userfault::{Mode, UserfaultId};
 use crate::violation::Checker;
@@ -64,13 +61,7 @@ impl World {
             return Err(Signal::Segv);
         }
         match process.mm.pte(page) {
-            Pte::Poison => {
-                let id = process.id;
-                if !self.config.may_lose_pages && !self.has_said_why(id, page) {
-                    self.violate(Checker::LostForAReason, format!("page {page:#x} of {id:?} is poisoned"));
-                }
-                Err(Signal::Bus)
-            }
+            Pte::Poison => Err(Signal::Bus),
             Pte::Present(found) => {
                 let after = match access {
                     Access::Read => found,
@@ -101,13 +92,6 @@ impl World {
                 }
             },
         }
-    }
-
-    /// A child may have lost what another thread of its parent was giving up at the moment of the fork: the user is told which page.
-    fn has_said_why(&self, process: ProcessId, page: usize) -> bool {
-        let (address, pid) = (page * PAGE_SIZE, process.pid());
-        let why = format!("uswap: page {address:#x} of process {pid} may be lost:");
-        self.lines().iter().any(|line| line.starts_with(&why))
     }
 
     /// What is found is what the oracle says.
