@@ -9,6 +9,7 @@ use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageTable};
 use crate::policies::{Policies, ReadaheadPolicy};
 use crate::readahead::Readahead;
+use crate::recent_discards::RecentDiscards;
 use crate::reclaim::order::Order;
 use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
@@ -71,6 +72,8 @@ pub struct Core {
     /// Content may be brought into frames that are free: see [`Core::leave_free_frames_alone`].
     pub(crate) lands_in_frames: bool,
     pub(crate) released: Vec<Released>,
+    /// What scans leave alone.
+    pub(crate) discards: RecentDiscards,
 }
 
 impl Core {
@@ -101,6 +104,7 @@ impl Core {
             zombies: Vec::new(),
             lands_in_frames: true,
             released: Vec::new(),
+            discards: RecentDiscards::default(),
             config,
         }
     }

@@ -40,7 +40,13 @@ impl Core {
     /// madvise(MADV_DONTNEED, MADV_FREE): the content is given up, the memory stays.
     pub fn removed(&mut self, range: PageRange) {
         self.pages.note_discarded(range);
+        self.discards.note(range);
         self.discard_all(range);
+    }
+
+    /// To be called now and then: the kernel has dropped by now what was discarded before this was last called.
+    pub fn discards_grow_old(&mut self) {
+        self.discards.grow_old();
     }
 
     /// Of `range`, pages may disappear at any time, and then are zeros: madvise(MADV_FREE) before the memory was adopted.
@@ -59,6 +65,7 @@ impl Core {
 
     /// munmap and the like: content and memory are given up.
     pub fn unmapped(&mut self, range: PageRange) {
+        self.discards.forget(range);
         self.discard_all(range);
         self.pages.forget(range);
     }

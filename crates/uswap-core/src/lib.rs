@@ -25,6 +25,7 @@ pub mod policies;
 pub mod pool_share;
 pub mod ranges;
 pub mod readahead;
+mod recent_discards;
 pub mod reclaim;
 pub mod slots;
 pub mod swap_cache;

@@ -66,7 +66,22 @@ impl Core {
         }
     }
 
-    /// Pages of `range` that a scan found populated: those that the books did not know become resident.
+    /// Pages of `range` that a scan found populated, but for what the kernel may be about to drop: see [`found_present`].
+    ///
+    /// [`found_present`]: Self::found_present
+    pub fn found_by_scan(&mut self, range: PageRange) -> u64 {
+        if self.discards.is_empty() {
+            return self.found_present(range);
+        }
+        let pages = (range.start.0..range.end().0).map(PageNumber);
+        pages.map(|page| if self.is_being_dropped(page) { 0 } else { self.found_present(page.alone()) }).sum()
+    }
+
+    fn is_being_dropped(&self, page: PageNumber) -> bool {
+        self.pages.get(page) == Some(PageState::Untouched) && self.discards.covers(page)
+    }
+
+    /// Pages of `range` that are populated: those that the books did not know become resident.
     /// Pages that the books have elsewhere are left alone, except a swapped page (see below). Returns how many pages the
     /// books did not know.
     pub fn found_present(&mut self, range: PageRange) -> u64 {
@@ -103,8 +118,8 @@ impl Core {
         let mut found = 0;
         for number in range.start.0..range.end().0 {
             let page = PageNumber(number);
-            if self.pages.get(page) == Some(PageState::Untouched) {
-                found += self.found_present(PageRange { start: page, pages: 1 });
+            if self.pages.get(page) == Some(PageState::Untouched) && !self.discards.covers(page) {
+                found += self.found_present(page.alone());
             }
         }
         found
@@ -274,6 +289,25 @@ mod tests {
 
     fn page(index: u64) -> PageNumber {
         BLOCK.start.plus(index)
+    }
+
+    #[test]
+    fn what_the_kernel_is_about_to_drop_is_not_taken_in() {
+        let mut core = core();
+        core.found_by_scan(BLOCK);
+        core.removed(PageRange { start: page(2), pages: 3 });
+        // The thread that discards has not come to it.
+        assert_eq!((core.found_by_scan(BLOCK), core.found_while_changing(BLOCK)), (0, 0));
+        let isolation = core.isolate().unwrap();
+        assert_eq!(isolation.mask, !0b11100);
+        let _ = core.isolated(isolation, IsolationOutcome { moved: isolation.mask, ..Default::default() });
+        // A touch is answered, and known.
+        assert!(matches!(core.fault(page(3), true), crate::fault::FaultPlan::Zero { .. }));
+        core.discards_grow_old();
+        assert_eq!(core.found_by_scan(BLOCK), 0);
+        // It was MADV_FREE, and the program has written to it.
+        core.discards_grow_old();
+        assert!(core.found_by_scan(BLOCK) > 0);
     }
 
     #[test]

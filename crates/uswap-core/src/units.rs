@@ -17,6 +17,11 @@ impl PageNumber {
         Self((address / PAGE_SIZE) as u64)
     }
 
+    /// The range of this page alone.
+    pub const fn alone(self) -> PageRange {
+        PageRange { start: self, pages: 1 }
+    }
+
     /// Address of the first byte of the page.
     pub fn address(self) -> usize {
         self.0 as usize * PAGE_SIZE

@@ -60,6 +60,7 @@ pub struct Monitor<H: Host> {
     pub(crate) adopter: Adopter<H>,
     supervisor_looked: Instant,
     published: Instant,
+    discards_aged: Instant,
     adoption_pace: AdoptionPace,
     looked_at_all: Instant,
     /// Nothing more could be reclaimed the last time.
@@ -96,6 +97,7 @@ impl<H: Host> Monitor<H> {
             adopter: Adopter::new(),
             supervisor_looked: H::now(),
             published: H::now(),
+            discards_aged: H::now(),
             adoption_pace: AdoptionPace::new(now),
             looked_at_all: H::now(),
             fruitless: false,
@@ -551,6 +553,11 @@ impl<H: Host> Monitor<H> {
         self.keep_from_forks(engine);
         if H::since(self.published) < Duration::from_millis(20) {
             return;
+        }
+        let patience = if H::notices().lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
+        if H::since(self.discards_aged) > patience {
+            self.discards_aged = H::now();
+            engine.core().discards_grow_old();
         }
         self.published = H::now();
         H::keep_addresses();
