@@ -23,10 +23,6 @@ pub enum ReclaimPolicy {
     S3Fifo = 2,
     /// LIRS, as far as faults can tell: all memory but a hundredth is for what has come back soon.
     Lirs = 3,
-    /// One queue, and a second chance for the pages that were asked for.
-    SecondChance = 4,
-    /// Any block.
-    Random = 5,
 }
 
 /// What comes along with a page that is asked for ([`crate::readahead`]).
@@ -46,7 +42,7 @@ pub enum ReadaheadPolicy {
 
 impl ReclaimPolicy {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Lists, Self::Refault, Self::S3Fifo, Self::Lirs, Self::SecondChance, Self::Random];
+    pub const ALL: [Self; 4] = [Self::Lists, Self::Refault, Self::S3Fifo, Self::Lirs];
 
     /// What it is chosen by.
     pub const fn name(self) -> &'static str {
@@ -55,8 +51,6 @@ impl ReclaimPolicy {
             Self::Refault => "refault",
             Self::S3Fifo => "s3fifo",
             Self::Lirs => "lirs",
-            Self::SecondChance => "second-chance",
-            Self::Random => "random",
         }
     }
 

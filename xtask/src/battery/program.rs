@@ -20,8 +20,8 @@ pub struct Program {
     pub refusal: Option<String>,
     /// The script.
     pub script: PathBuf,
-    /// Its size, as `SCALE` tells it; what the environment says, if it is not given.
-    pub scale: Option<&'static str>,
+    /// The size of the data that it is prepared with, as `SCALE` tells it; what the environment says, if it is not given.
+    pub data_scale: Option<&'static str>,
 }
 
 impl Program {
@@ -42,7 +42,7 @@ impl Program {
             packages: required("packages:")?.split_ascii_whitespace().map(str::to_owned).collect(),
             refusal: value("refused:"),
             script: script.to_owned(),
-            scale: None,
+            data_scale: None,
             name,
         })
     }
@@ -96,7 +96,7 @@ impl Program {
     pub fn command(&self, verb: &str) -> Command {
         let mut command = Command::new("/bin/bash");
         command.arg(&self.script).arg(verb);
-        if let Some(scale) = self.scale {
+        if let Some(scale) = self.data_scale.filter(|_| verb == "prepare") {
             command.env("SCALE", scale);
         }
         command

@@ -83,11 +83,23 @@ fn measured_on(records: &Records) -> String {
 /// The policy that differs from the default; the default by both.
 fn name(choice: &Choice) -> String {
     let default = Choice::default();
+    let gone = if choices().contains(choice) { "" } else { ", taken out" };
     match (choice.reclaim == default.reclaim, choice.readahead == default.readahead) {
         (true, true) => format!("{}, {}", choice.reclaim, choice.readahead),
         (true, false) => format!("readahead {}", choice.readahead),
-        _ => format!("reclaim {}", choice.reclaim),
+        _ => format!("reclaim {}{gone}", choice.reclaim),
     }
+}
+
+/// What can be chosen, and what was measured before it was taken out.
+fn measured(records: &Records) -> Vec<Choice> {
+    let mut all = choices();
+    for run in records.runs() {
+        if !all.contains(&run.choice) {
+            all.push(run.choice.clone());
+        }
+    }
+    all
 }
 
 fn table(records: &Records, columns: &[(String, u64)], unit: &str, of: impl Fn(&Cell) -> f64) -> String {
@@ -97,7 +109,7 @@ fn table(records: &Records, columns: &[(String, u64)], unit: &str, of: impl Fn(&
     });
     text += "\n| --- |";
     text += &" --- |".repeat(columns.len());
-    for choice in choices() {
+    for choice in measured(records) {
         let _ = write!(text, "\n| {} |", name(&choice));
         for (program, share) in columns {
             let default = Cell::of(&records.of(program, *share, &Choice::default()));
@@ -125,7 +137,7 @@ fn summary(records: &Records, columns: &[(String, u64)]) -> String {
     let mut text = String::from(
         "| policy | time, geometric mean | faster in | slower in | misses, geometric mean |\n| --- | --- | --- | --- | --- |\n",
     );
-    for choice in choices().into_iter().filter(|choice| *choice != Choice::default()) {
+    for choice in measured(records).into_iter().filter(|choice| *choice != Choice::default()) {
         let ratios: Vec<(f64, f64)> = columns
             .iter()
             .filter_map(|(program, share)| {

@@ -55,10 +55,6 @@ pub enum ReclaimName {
     S3Fifo,
     /// LIRS: nearly all memory is for what has come back soon
     Lirs,
-    /// One queue; pages that were asked for get a second chance
-    SecondChance,
-    /// Any
-    Random,
 }
 
 impl From<ReclaimName> for ReclaimPolicy {
@@ -68,8 +64,6 @@ impl From<ReclaimName> for ReclaimPolicy {
             ReclaimName::Refault => ReclaimPolicy::Refault,
             ReclaimName::S3Fifo => ReclaimPolicy::S3Fifo,
             ReclaimName::Lirs => ReclaimPolicy::Lirs,
-            ReclaimName::SecondChance => ReclaimPolicy::SecondChance,
-            ReclaimName::Random => ReclaimPolicy::Random,
         }
     }
 }

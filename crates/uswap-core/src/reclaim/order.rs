@@ -11,8 +11,6 @@
 //! | refault | the same, or came back after fewer blocks had left than the second queue has | the same |
 //! | s3fifo | the same, after fewer than memory has; or had a page that was asked for again meanwhile | the oldest of the first, if that has a tenth, else of the second |
 //! | lirs | as s3fifo; and the first 99 of 100 that come | the oldest of the first; beyond 99 to 1 the oldest of the second go over |
-//! | second-chance | nobody | the oldest |
-//! | random | nobody | any |
 //!
 //! Papers and kernel files: mm/vmscan.c and mm/workingset.c (lists, refault); Yang and others, SOSP 2023 (s3fifo); Jiang and
 //! Zhang, SIGMETRICS 2002 (lirs).
@@ -51,7 +49,7 @@ enum Side {
 #[derive(Clone)]
 pub(crate) struct Order {
     policy: ReclaimPolicy,
-    /// Inactive, small, on trial; or all.
+    /// Inactive, small, or on trial.
     first: VecDeque<PageNumber>,
     /// Active, main, warm.
     second: VecDeque<PageNumber>,
@@ -85,7 +83,6 @@ impl Order {
             ReclaimPolicy::Lists => false,
             ReclaimPolicy::Refault | ReclaimPolicy::S3Fifo => block.active,
             ReclaimPolicy::Lirs => block.active || self.second.len() < self.first.len() * WARM_TO_TRIAL,
-            ReclaimPolicy::SecondChance | ReclaimPolicy::Random => false,
         };
         if is_protected { self.second.push_back(first) } else { self.first.push_back(first) }
     }
@@ -95,7 +92,6 @@ impl Order {
         let is_within = |blocks| block.left_at != 0 && self.clock.wrapping_sub(block.left_at) as usize <= blocks;
         block.active |= match (self.policy, came) {
             (_, Came::Unasked | Came::Along) => false,
-            (ReclaimPolicy::SecondChance | ReclaimPolicy::Random, _) => false,
             (_, Came::FromCache) => true,
             (ReclaimPolicy::Lists, Came::FromStore) => false,
             (ReclaimPolicy::Refault, Came::FromStore) => is_within(self.second.len()),
@@ -127,10 +123,6 @@ impl Order {
 
     /// Takes the block whose turn it is out of its queue; not one whose pages are just being moved.
     pub fn next(&mut self, pages: &mut PageTable) -> Option<PageNumber> {
-        if self.policy == ReclaimPolicy::Random && self.soon == 0 && !self.first.is_empty() {
-            let any = self.any_of(self.first.len());
-            self.first.swap(0, any);
-        }
         for _ in 0..self.blocks() + 1 {
             self.unprotect(pages);
             let Some((first, side)) = self.pop() else { break };
@@ -194,12 +186,6 @@ impl Order {
         }
         self.soon = self.soon.saturating_sub(1);
         Some((self.first.pop_front()?, Side::First))
-    }
-
-    /// A number below `count` that follows from how many blocks have left: a step of Knuth's multiplicative hash.
-    fn any_of(&self, count: usize) -> usize {
-        let hash = (self.clock ^ (count as u32).rotate_left(16)).wrapping_mul(2_654_435_769);
-        ((u64::from(hash) * count as u64) >> 32) as usize
     }
 }
 
@@ -267,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_was_found_in_the_swap_cache_outlives_what_was_not() {
-        for policy in [ReclaimPolicy::Lists, ReclaimPolicy::Refault, ReclaimPolicy::S3Fifo, ReclaimPolicy::Lirs] {
+        for policy in ReclaimPolicy::ALL {
             let mut blocks = Blocks::new(policy, 100);
             let wanted = blocks.leave(10);
             wanted.iter().for_each(|&block| blocks.comes_back(block, Came::FromCache));
@@ -275,10 +261,6 @@ mod tests {
             let leave = blocks.leave(if policy == ReclaimPolicy::Lirs { 25 } else { 90 });
             assert!(wanted.iter().all(|block| !leave.contains(block)), "{policy:?}: {leave:?}");
         }
-        let mut queue = Blocks::new(ReclaimPolicy::SecondChance, 100);
-        assert_eq!(queue.leave(1), [0]);
-        queue.comes_back(0, Came::FromCache);
-        assert_eq!(queue.leave(100).last(), Some(&0));
     }
 
     /// Whether a block that is wanted back from where it is stored, after `after` others have left, is protected.
@@ -301,7 +283,6 @@ mod tests {
     fn a_block_that_was_stored_is_protected_if_it_comes_back_soon_enough() {
         for after in [10, 300] {
             assert!(!is_protected(ReclaimPolicy::Lists, after));
-            assert!(!is_protected(ReclaimPolicy::SecondChance, after));
             assert_eq!(is_protected(ReclaimPolicy::Refault, after), after == 10);
             assert_eq!(is_protected(ReclaimPolicy::S3Fifo, after), after == 10);
             assert_eq!(is_protected(ReclaimPolicy::Lirs, after), after == 10);
@@ -342,17 +323,5 @@ mod tests {
             blocks.pages.block_mut(page(1)).unwrap().isolating = false;
             assert_eq!(blocks.leave(1), [1], "{policy:?}");
         }
-    }
-
-    #[test]
-    fn any_block_may_be_the_next_of_the_random_policy() {
-        let mut blocks = Blocks::new(ReclaimPolicy::Random, 64);
-        let mut seen = [false; 64];
-        for _ in 0..2000 {
-            let block = blocks.leave(1)[0];
-            seen[block as usize] = true;
-            blocks.comes_back(block, Came::FromStore);
-        }
-        assert!(seen.iter().all(|&seen| seen));
     }
 }

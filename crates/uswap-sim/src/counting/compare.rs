@@ -14,8 +14,6 @@ pub fn engine_name(reclaim: ReclaimPolicy) -> &'static str {
         ReclaimPolicy::Refault => "engine refault",
         ReclaimPolicy::S3Fifo => "engine s3fifo",
         ReclaimPolicy::Lirs => "engine lirs",
-        ReclaimPolicy::SecondChance => "engine second-chance",
-        ReclaimPolicy::Random => "engine random",
     }
 }
 
