@@ -84,7 +84,10 @@ fn size(text: &str) {
     if let Ok(number) = digits.parse::<u64>() {
         assert_eq!(bytes % number.max(1), 0, "{text}");
     }
-    // What is shown is read again, to one digit after the point.
+    // What is shown, if that is not 2^64, is read again to one digit after the point.
+    if bytes > u64::MAX - (1 << 40) {
+        return;
+    }
     let shown = size::chosen(bytes);
     let again = size::parse(&shown).unwrap_or_else(|why| panic!("{shown}: {why}"));
     let unit_bytes = 1u64 << (bytes.max(1).ilog2() / 10 * 10).min(40);

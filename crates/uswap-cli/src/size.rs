@@ -19,6 +19,9 @@ const SUFFIXES: [(&str, u64); 14] = [
     ("tb", 1_000_000_000_000),
 ];
 
+/// 2^64 bytes, which no number of them is.
+const TOO_LARGE: f64 = 18_446_744_073_709_551_616.0;
+
 /// Reads a size in bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -33,7 +36,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     let bytes = match number.split_once('.') {
         None => number.parse::<u64>().ok().and_then(|n| n.checked_mul(*unit)),
-        Some(_) => number.parse::<f64>().ok().map(|n| n * *unit as f64).filter(|n| *n < 1e18).map(|n| n as u64),
+        Some(_) => number.parse::<f64>().ok().map(|n| n * *unit as f64).filter(|n| *n < TOO_LARGE).map(|n| n as u64),
     };
     match bytes {
         None => Err("not a size, or too large a one".to_owned()),
@@ -82,6 +85,13 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
+    }
+
+    #[test]
+    fn with_a_point_sizes_may_be_as_large_as_without() {
+        assert_eq!(parse("1011014.0 TiB"), Ok(1_011_014 << 40));
+        assert_eq!(parse(&chosen(1_111_622_011_622_011_622)), Ok((10_110_143 << 40) / 10));
+        assert!(parse("16777215.9T").is_ok() && parse("16777216.0T").is_err());
     }
 
     #[test]
