@@ -90,7 +90,8 @@ mod tests {
     #[test]
     fn with_a_point_sizes_may_be_as_large_as_without() {
         assert_eq!(parse("1011014.0 TiB"), Ok(1_011_014 << 40));
-        assert_eq!(parse(&chosen(1_111_622_011_622_011_622)), Ok((10_110_143 << 40) / 10));
+        let large = 1_111_622_011_622_011_622;
+        assert!(parse(&chosen(large)).unwrap().abs_diff(large) < 1 << 40);
         assert!(parse("16777215.9T").is_ok() && parse("16777216.0T").is_err());
     }
 
