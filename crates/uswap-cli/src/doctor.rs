@@ -155,63 +155,67 @@ fn userfaultfd() -> Vec<Finding> {
     let verdict = |other_works: bool| {
         if other_works { Verdict::Info } else { Verdict::OneOf }
     };
-    let mut findings = Vec::new();
+    let mut findings =
+        vec![of_device(&device, verdict(syscall.is_ok())), of_system_call(&syscall, verdict(device.is_ok()))];
+    if let Some(features) = features {
+        findings.extend([moves(features), poison(features)]);
+    }
+    findings
+}
 
-    findings.push(match &device {
+fn of_device(device: &Result<Features, UffdUnavailable>, verdict: Verdict) -> Finding {
+    match device {
         Ok(_) => Finding::ok("userfaultfd device", "/dev/userfaultfd can be used"),
         Err(UffdUnavailable::NoPermission) => {
-            Finding::new("userfaultfd device", verdict(syscall.is_ok()), "no permission for /dev/userfaultfd")
+            Finding::new("userfaultfd device", verdict, "no permission for /dev/userfaultfd")
                 .fix("sudo chmod 666 /dev/userfaultfd (in a container also --device /dev/userfaultfd)")
         }
-        Err(error) => Finding::new(
-            "userfaultfd device",
-            verdict(syscall.is_ok()),
-            match error {
+        Err(error) => {
+            let what = match error {
                 UffdUnavailable::Io(error) => format!("/dev/userfaultfd: {}", reason(error)),
                 other => other.to_string(),
-            },
-        )
-        .fix("docker run --device /dev/userfaultfd (Linux 6.1 and later)"),
-    });
+            };
+            Finding::new("userfaultfd device", verdict, what)
+                .fix("docker run --device /dev/userfaultfd (Linux 6.1 and later)")
+        }
+    }
+}
 
+fn of_system_call(syscall: &Result<Features, UffdUnavailable>, verdict: Verdict) -> Finding {
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     let sysctl = format!("vm.unprivileged_userfaultfd = {}", sysctl.trim());
-    findings.push(match &syscall {
+    match syscall {
         Ok(_) => Finding::ok("userfaultfd(2)", sysctl),
         Err(UffdUnavailable::NoPermission) => {
-            let finding = Finding::new(
-                "userfaultfd(2)",
-                verdict(device.is_ok()),
-                format!("no permission for the system call, {sysctl}"),
-            );
+            let what = format!("no permission for the system call, {sysctl}");
+            let finding = Finding::new("userfaultfd(2)", verdict, what);
             match seccomp_mode() {
                 Some(2) => finding.fix("docker run --security-opt seccomp=FILE with a profile that allows userfaultfd"),
                 _ => finding.fix("sudo sysctl vm.unprivileged_userfaultfd=1"),
             }
         }
-        Err(error) => Finding::new("userfaultfd(2)", verdict(device.is_ok()), error.to_string()),
-    });
+        Err(error) => Finding::new("userfaultfd(2)", verdict, error.to_string()),
+    }
+}
 
-    let Some(features) = features else {
-        return findings;
-    };
+fn moves(features: Features) -> Finding {
     let lacking = substrate::NEEDED.without(features);
-    findings.push(if lacking.is_empty() {
-        match move_a_page() {
-            Ok(()) => Finding::ok("UFFDIO_MOVE", "a page was moved, and was whole"),
-            Err(why) => Finding::new("UFFDIO_MOVE", Verdict::Missing, why).fix("boot Linux 6.8 or later"),
-        }
-    } else {
-        Finding::new("UFFDIO_MOVE", Verdict::Missing, format!("the kernel lacks {lacking}"))
-            .fix("boot Linux 6.8 or later")
-    });
-    findings.push(if features.contains(Features::POISON) {
-        Finding::ok("UFFDIO_POISON", "lost pages can be marked")
-    } else {
-        Finding::new("UFFDIO_POISON", Verdict::Warning, "lost pages end the program instead of raising SIGBUS")
-            .fix("boot Linux 6.6 or later")
-    });
-    findings
+    if !lacking.is_empty() {
+        return Finding::new("UFFDIO_MOVE", Verdict::Missing, format!("the kernel lacks {lacking}"))
+            .fix("boot Linux 6.8 or later");
+    }
+    match move_a_page() {
+        Ok(()) => Finding::ok("UFFDIO_MOVE", "a page was moved, and was whole"),
+        Err(why) => Finding::new("UFFDIO_MOVE", Verdict::Missing, why).fix("boot Linux 6.8 or later"),
+    }
+}
+
+fn poison(features: Features) -> Finding {
+    if features.contains(Features::POISON) {
+        return Finding::ok("UFFDIO_POISON", "lost pages can be marked");
+    }
+    Finding::new("UFFDIO_POISON", Verdict::Warning, "lost pages end the program instead of raising SIGBUS")
+        .fix("boot Linux 6.6 or later")
 }
 
 /// Moves one page, as the agent does with thousands.

@@ -153,38 +153,7 @@ impl Launch {
         let run = RUN.fetch_add(1, Ordering::Relaxed);
         let log = |name: &str| self.directory.join("log").join(format!("{run}.{name}"));
         let group = self.charged.then(|| Group::new().expect("see need_charges"));
-        let start_of = |program: &OsStr| match &group {
-            None => Command::new(program),
-            Some(group) => {
-                let mut command = Command::new("/bin/sh");
-                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.entrance()).arg(program);
-                command
-            }
-        };
-        let mut command = match budget {
-            None => start_of(&self.program),
-            Some(budget) => {
-                let mut command = start_of(settings::uswap_binary().as_os_str());
-                command.arg("run").arg("--memory").arg(budget.memory.to_string());
-                command.arg("--stats").arg(log("stats"));
-                if budget.quiet {
-                    command.arg("-q");
-                }
-                command.args(&budget.flags).arg("--").arg(&self.program);
-                command
-            }
-        };
-        command.args(&self.arguments).current_dir(self.work());
-        command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("TMPDIR", self.swap());
-        command.env_remove("LD_PRELOAD");
-        if budget.is_some() {
-            command.env("USWAP_E2E_SWAPS", "1");
-        }
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(match &self.stdin {
-            Some(path) => Stdio::from(File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))),
-            None => Stdio::null(),
-        });
+        let mut command = self.command(budget, group.as_ref(), &log("stats"));
         let (stdout, stderr) = (log("stdout"), log("stderr"));
         let create = |path: &Path| File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let pipe = if self.pipe {
@@ -217,6 +186,43 @@ impl Launch {
             swap: self.swap(),
             before,
         }
+    }
+
+    /// The command line, with all but its output.
+    fn command(&self, budget: Option<&Budget>, group: Option<&Group>, stats: &Path) -> Command {
+        let start_of = |program: &OsStr| match group {
+            None => Command::new(program),
+            Some(group) => {
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.entrance()).arg(program);
+                command
+            }
+        };
+        let mut command = match budget {
+            None => start_of(&self.program),
+            Some(budget) => {
+                let mut command = start_of(settings::uswap_binary().as_os_str());
+                command.arg("run").arg("--memory").arg(budget.memory.to_string());
+                command.arg("--stats").arg(stats);
+                if budget.quiet {
+                    command.arg("-q");
+                }
+                command.args(&budget.flags).arg("--").arg(&self.program);
+                command
+            }
+        };
+        command.args(&self.arguments).current_dir(self.work());
+        command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("TMPDIR", self.swap());
+        command.env_remove("LD_PRELOAD");
+        if budget.is_some() {
+            command.env("USWAP_E2E_SWAPS", "1");
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(match &self.stdin {
+            Some(path) => Stdio::from(File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))),
+            None => Stdio::null(),
+        });
+        command
     }
 }
 

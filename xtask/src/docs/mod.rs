@@ -2,11 +2,13 @@
 //!
 //! What is looked at: links with their anchors; the commands and options of `uswap` against its `--help`, and those of
 //! `cargo xtask` against its usage; files, directories and tests that are named; the length of the README, and whether the guide
-//! has all options. A sentence that is wrong in another way is not found.
+//! has all options; and, of the code itself, whether files and functions can be read, and no two have one name. A sentence that is wrong in another way is not found.
 
 mod commands;
 mod markdown;
 mod names;
+mod places;
+mod rust;
 mod shape;
 
 use std::path::{Path, PathBuf};
@@ -42,6 +44,7 @@ pub fn check(binary: &Path) -> Result<(), String> {
     for limit in without_a_line(&documents) {
         println!("docs/limits.md: no line in docs/claims.md: {limit}");
     }
+    wrong.extend(places::mistakes(root())?);
     wrong.iter().for_each(|what| println!("{what}"));
     println!("== documents: {} looked at, {} mistakes", documents.len(), wrong.len());
     if wrong.is_empty() { Ok(()) } else { Err(format!("{} mistakes in the documents", wrong.len())) }

@@ -205,25 +205,12 @@ pub(super) fn owner_searches(context: &Context) -> Vec<Row> {
         let visited = visits(FileOrder::Forward, search);
         visited * (FILE_PAGES / pages as f64).powi(2) * context.get(price) / 1e9
     };
-    let tagged = |test, order| {
-        let share = visits(order, OwnerSearch::TaggedLookup) / visits(order, OwnerSearch::GangLookup);
-        Row { simulated: pair(1.0, share), ..context.row(11, test, "parts") }
-    };
     let vectors = seconds(OwnerSearch::SwapVectors, "visit_vectors_ns");
     let gang_debug = seconds(OwnerSearch::GangLookup, "visit_gang_debug_ns");
     let gang = seconds(OwnerSearch::GangLookup, "visit_gang_ns");
     let locate = seconds(OwnerSearch::LocateItem, "visit_locate_ns");
-    let drain = |pages: u64| {
-        let mut chance = Chance::stream(context.seed, 13);
-        let file = layout::swapped_file(pages, FileOrder::Forward, &profile, &mut chance);
-        machine::our_swapoff(file, &profile, context.seed).seconds() * FILE_PAGES / pages as f64
-    };
-    let (ours, of_half) = (drain(pages), drain(pages / 2));
-    let linear = format!(
-        "visits of {pages} pages counted, times the square of 128,000/{pages}; ours reads and searches nothing, so it is linear: \
-         {ours:.1} s by {pages} pages, {of_half:.1} s by half as many (on 'hdd', an assumed laptop disk)"
-    );
-    vec![
+    let (ours, linear) = swapoff_of_ours(context, pages, FILE_PAGES, &profile);
+    let mut rows = vec![
         Row {
             published: pair(30.0, 600.0),
             simulated: pair(vectors, gang_debug),
@@ -242,6 +229,33 @@ pub(super) fn owner_searches(context: &Context) -> Vec<Row> {
             note: "the mail's minute is twice 30 s, so the two numbers have different bases".into(),
             ..context.row(10, "the same: 3.1-rc with lock debugging, then locate_item", "s")
         },
+    ];
+    rows.extend(tags(context, visits));
+    rows
+}
+
+/// What we take for a file of `file_pages`, in seconds, judged by one of `pages`; and how that was judged.
+fn swapoff_of_ours(context: &Context, pages: u64, file_pages: f64, profile: &Profile) -> (f64, String) {
+    let drain = |pages: u64| {
+        let mut chance = Chance::stream(context.seed, 13);
+        let file = layout::swapped_file(pages, FileOrder::Forward, profile, &mut chance);
+        machine::our_swapoff(file, profile, context.seed).seconds() * file_pages / pages as f64
+    };
+    let (ours, of_half) = (drain(pages), drain(pages / 2));
+    let linear = format!(
+        "visits of {pages} pages counted, times the square of 128,000/{pages}; ours reads and searches nothing, so it is linear: \
+         {ours:.1} s by {pages} pages, {of_half:.1} s by half as many (on 'hdd', an assumed laptop disk)"
+    );
+    (ours, linear)
+}
+
+/// Row 11: what a tag on swap entries would have saved, by visits.
+fn tags(context: &Context, visits: impl Fn(FileOrder, OwnerSearch) -> f64) -> [Row; 3] {
+    let tagged = |test, order| {
+        let share = visits(order, OwnerSearch::TaggedLookup) / visits(order, OwnerSearch::GangLookup);
+        Row { simulated: pair(1.0, share), ..context.row(11, test, "parts") }
+    };
+    [
         Row {
             note: "published: expected to halve the time, found erratic and often slower; no numbers. Entries looked at with \
                    the tag, in parts of those without: what it saves is the slots' order in the file. What tests of tags \
