@@ -7,6 +7,34 @@
 //!
 //! The verbs return plans directly instead of queueing actions: several engine threads ask at the same time, and
 //! each must get the answer to its own question.
+//!
+//! [`Core`] is all of it; its verbs are grouped by file: what a touch means ([`fault`]), what leaves ([`reclaim`]) and where to
+//! ([`swapout`], [`zswap`]), what the program did to its memory (`events.rs`), and how an area empties ([`swapoff`]). A page out
+//! and in again, with whoever asks in the place of the engine:
+//!
+//! ```
+//! use uswap_core::reclaim::IsolationOutcome;
+//! use uswap_core::{Core, CoreConfig, FaultPlan, FrameLeft, PageNumber, PageRange, PageState, StoreResult, Stored};
+//!
+//! let mut core = Core::new(CoreConfig { frame_blocks: 4, window_max: 1, ..CoreConfig::default() });
+//! let page = PageNumber(16);
+//! core.adopt(PageRange { start: PageNumber(0), pages: 64 });
+//! // A look at the page tables finds one page in memory, and memory is short: out of the program's reach with it, ...
+//! core.found_present(PageRange { start: page, pages: 1 });
+//! let isolation = core.isolate().unwrap();
+//! let moved = IsolationOutcome { moved: isolation.mask, ..IsolationOutcome::default() };
+//! core.isolated(isolation, moved);
+//! // ... and into the pool, where 1000 bytes of it are object 7.
+//! let job = core.next_store().unwrap();
+//! let result = StoreResult::Pool { handle: 7, len: 1000, hash: 0xfeed };
+//! assert_eq!(core.stored(job, result), Stored::Done);
+//! assert!(!core.is_resident(page));
+//!
+//! // The program reads it: from the pool, and back it is.
+//! let FaultPlan::Load(plan) = core.fault(page, false) else { panic!("it is in the pool") };
+//! core.load_done(&plan.pages()[0], plan.op, FrameLeft::Populated, false, true);
+//! assert!(core.is_resident(page));
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

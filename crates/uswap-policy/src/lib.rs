@@ -3,6 +3,23 @@
 //! Pages are small numbers: 0, 1, 2, ... up to as many as there are distinct ones. Whatever a policy keeps lies in arrays
 //! indexed by page and in queues of pages, so that a touch costs one or two cache lines, and memory grows with the number of
 //! distinct pages alone: at most [`BYTES_PER_PAGE_MAX`] bytes each, history of pages that have left included.
+//!
+//! Here are [`Replacement`], which all of them are, their [`NAMES`], and [`belady_misses`], which no policy can be below. Streams
+//! of readahead are in [`streams`], what tells a page that came back too soon in [`refault_distance`].
+//!
+//! ```
+//! use uswap_policy::{Access, NAMES, belady_misses, by_name};
+//!
+//! // A loop over four pages, and memory for three.
+//! let trace: Vec<u32> = (0..400).map(|step| step % 4).collect();
+//! let least = belady_misses(&trace, 3);
+//! for name in NAMES {
+//!     let mut policy = by_name(name, 3)?;
+//!     let misses = trace.iter().filter(|&&page| policy.access(page) != Access::Hit).count() as u64;
+//!     assert!((least..=400).contains(&misses), "{name} misses {misses}");
+//! }
+//! # Ok::<(), uswap_policy::UnknownPolicy>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

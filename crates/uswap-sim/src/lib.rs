@@ -4,8 +4,25 @@
 //! devices ([`device`]), prices ([`costs`]), programs ([`workload`], [`trace`]). There are four ways to use it: [`counting`]
 //! counts what a replacement policy misses, [`timing`] lets processes share memory and a device on which things go wrong,
 //! [`paper`] puts published numbers beside simulated ones, and [`soak`] runs the books of the engine through adversarial
-//! schedules. [`exhaustive`] takes all small ones of those that only the order of events is about. Everything is a function of its input and one seed: the same input gives the same bytes out. Nothing here asks
-//! the machine for anything but files that the user names.
+//! schedules. [`exhaustive`] takes all small ones of those that only the order of events is about; [`readahead_kinds`] puts
+//! ways of reading ahead side by side, and [`engine_memory`] is one process under the engine's own choices. Everything is a
+//! function of its input and one seed: the same input gives the same bytes out. Nothing here asks the machine for anything but
+//! files that the user names.
+//!
+//! ```
+//! use uswap_policy::by_name;
+//! use uswap_sim::counting;
+//! use uswap_sim::device::Profile;
+//! use uswap_sim::workload::Spec;
+//!
+//! // What a program waits that goes round in 100 pages, with memory for 50 and a fast disk.
+//! let program = Spec::parse("loop:pages=100,accesses=1000").unwrap();
+//! let disk = Profile::named("nvme").unwrap();
+//! let mut policy = by_name("second-chance", 50).unwrap();
+//! let counts = counting::run(program.accesses(1), &mut *policy, &disk, 1);
+//! assert_eq!(counts.reads + 100, counts.misses);
+//! assert!(counts.stalled_ns > 0);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod chance;
