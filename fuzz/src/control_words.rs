@@ -144,11 +144,9 @@ fn step(group: &Group, model: &mut Model, what: u8, with: u8) {
             process.forks_in_flight = process.forks_in_flight.saturating_sub(1);
         }
         (4, _) => arrives(group, model, chosen(&|process| process.forks_in_flight > 0)),
-        (5, Some(index)) => {
-            if is_arriving(&model.processes[&index]) {
-                group.process(index).inherits();
-                model.processes.get_mut(&index).expect("chosen").is_in_its_ledgers = true;
-            }
+        (5, Some(index)) if is_arriving(&model.processes[&index]) => {
+            group.process(index).inherits();
+            model.processes.get_mut(&index).expect("chosen").is_in_its_ledgers = true;
         }
         (6, Some(index)) => retires(group, model, index),
         (7, _) => reaps(group, model),
@@ -241,7 +239,7 @@ fn agree(group: &Group, model: &Model, canary: Canary) {
     assert_eq!(group.limit_bytes(), model.limit_bytes);
     assert_eq!(group.limit_pages(), model.limit_bytes / PAGE_BYTES);
     assert_eq!(group.announcements(), model.announcements);
-    for area in 0..AREAS {
+    for (area, &clusters) in CLUSTERS.iter().enumerate().take(AREAS) {
         let mut progress = group.swapoff_progress(area);
         if canary.is_planted() {
             // As if forks in flight were forgotten.
@@ -254,7 +252,7 @@ fn agree(group: &Group, model: &Model, canary: Canary) {
         }
         assert_eq!(progress, model.progress(area));
         assert_eq!(group.is_leaving(area), model.leaving[area]);
-        for cluster in 0..CLUSTERS[area] {
+        for cluster in 0..clusters {
             assert_eq!(group.cluster_owner(area, cluster), model.owners.get(&(area, cluster)).copied());
         }
     }

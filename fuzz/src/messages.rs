@@ -95,7 +95,7 @@ fn agent_path(bytes: &[u8]) {
         let at = rest.windows(4).position(|four| four == b"/fd/")?;
         Some([&rest[..at], &rest[at + 4..]])
     });
-    let is_number = |text: &&[u8]| !text.is_empty() && text.iter().all(|byte| (b'0'..=b'9').contains(byte));
+    let is_number = |text: &&[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let expected = numbers.is_some_and(|numbers| numbers.iter().all(is_number));
     assert_eq!(AgentFile::is_path(bytes), expected);
 }

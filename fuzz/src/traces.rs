@@ -67,7 +67,7 @@ fn is_written_as_it_was(accesses: &[Access]) {
 fn seeds() -> Vec<Seed> {
     let stream: Vec<Access> = (0..40u64).map(|n| Access { process: 0, page: 1000 + n, write: n % 4 == 0 }).collect();
     let both: Vec<Access> = (0..30u64)
-        .map(|n| Access { process: n as u32 % 2 * 7, page: n * n % 97 << (n % 9), write: n % 3 == 0 })
+        .map(|n| Access { process: n as u32 % 2 * 7, page: (n * n % 97) << (n % 9), write: n % 3 == 0 })
         .collect();
     let mut short = binary::bytes(&both);
     short.pop();

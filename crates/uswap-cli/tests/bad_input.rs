@@ -206,7 +206,7 @@ fn many_bad_command_lines() {
         (&["run", "--compressor", "zip", "true"], "(it is lz4, zstd or none)"),
         (&["run", "--compressor", "LZ4", "true"], "(it is lz4, zstd or none)"),
         (&["run", "--compressor", "", "true"], "--compressor"),
-        (&["run", "--reclaim", "lru", "true"], "--reclaim 'lru' is unknown (it is lists, refault, s3fifo or lirs)"),
+        (&["run", "--reclaim", "lru", "true"], "(it is lists, refault, s3fifo or lirs)"),
         (&["run", "--readahead", "on", "true"], "(it is stream, cluster, vma or off)"),
         (&["run", "--zpool-percent", "91", "true"], "91 is not in 0..=90"),
         (&["run", "--zpool-percent", "-1", "true"], "-1"),
