@@ -31,7 +31,7 @@ fn main() {
     let ours = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let crates = ours.parent().expect("crates/uswap-cli");
     let workspace = crates.parent().expect("crates");
-    for name in ["uswap-agent", "uswap-engine", "uswap-sys", "uswap-core"] {
+    for name in ["uswap-agent", "uswap-engine", "uswap-sys", "uswap-system", "uswap-core"] {
         for part in ["src", "Cargo.toml", "build.rs"] {
             let path = crates.join(name).join(part);
             if path.exists() {

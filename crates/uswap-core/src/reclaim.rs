@@ -66,9 +66,7 @@ impl Core {
         }
     }
 
-    /// Pages of `range` that a scan found populated, but for what the kernel may be about to drop: see [`found_present`].
-    ///
-    /// [`found_present`]: Self::found_present
+    /// As [`found_present`](Self::found_present), of a scan: what the kernel may be about to drop is left alone (`recent_discards`).
     pub fn found_by_scan(&mut self, range: PageRange) -> u64 {
         if self.discards.is_empty() {
             return self.found_present(range);

@@ -125,15 +125,9 @@ impl World {
     }
 
     fn may_fill(&self, id: UserfaultId, pages: &Range<usize>) -> Result<ProcessId, Stop> {
+        let owner = self.at_rest(id)?;
         let kernel = self.kernel();
-        let userfault = &kernel.userfaults[id.0];
-        let process = kernel.process(userfault.process);
-        if !process.is_alive {
-            return Err(Stop::ProcessGone);
-        }
-        if userfault.changing > 0 {
-            return Err(Stop::TryLater);
-        }
+        let process = kernel.process(owner);
         let vma = process.mm.vma_at(pages.start).ok_or(Stop::Missing)?;
         let is_registered = vma.attributes.userfault.is_some_and(|(registered, _)| registered == id);
         if !is_registered || pages.end > vma.end {

@@ -55,15 +55,9 @@ impl World {
     }
 
     fn may_move(&self, id: UserfaultId, to: &Range<usize>, from: &Range<usize>) -> Result<ProcessId, Stop> {
+        let owner = self.at_rest(id)?;
         let kernel = self.kernel();
-        let userfault = &kernel.userfaults[id.0];
-        let process = kernel.process(userfault.process);
-        if !process.is_alive {
-            return Err(Stop::ProcessGone);
-        }
-        if userfault.changing > 0 {
-            return Err(Stop::TryLater);
-        }
+        let process = kernel.process(owner);
         let source = process.mm.vma_at(from.start).ok_or(Stop::Missing)?;
         let target = process.mm.vma_at(to.start).ok_or(Stop::Missing)?;
         let is_registered = target.attributes.userfault.is_some_and(|(registered, _)| registered == id);

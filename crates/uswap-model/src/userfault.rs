@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use uswap_system::PAGE_SIZE;
-use uswap_system::faults::Message;
+use uswap_system::faults::{Message, Stop};
 
 use crate::process::ProcessId;
 use crate::scheduler::ThreadId;
@@ -75,6 +75,19 @@ pub(crate) fn unmapped(range: &Range<usize>) -> Message {
 }
 
 impl World {
+    /// Whose userfaultfd it is, of which nothing is counted: only then anything is filled or moved.
+    pub(crate) fn at_rest(&self, id: UserfaultId) -> Result<ProcessId, Stop> {
+        let kernel = self.kernel();
+        let userfault = &kernel.userfaults[id.0];
+        if !kernel.process(userfault.process).is_alive {
+            return Err(Stop::ProcessGone);
+        }
+        if userfault.changing > 0 {
+            return Err(Stop::TryLater);
+        }
+        Ok(userfault.process)
+    }
+
     /// Reads as many messages as fit.
     pub(crate) fn read_messages(&self, id: UserfaultId, out: &mut [Message]) -> usize {
         self.point();
