@@ -11,6 +11,8 @@
 //!     cargo xtask churn [--seeds N] [--seconds S] [--first-seed N] [--swap none,zram,file]
 //!                                threads that churn memory, beside the kernel's own swap and without: 50 seeds of 8 masks
 //!     cargo xtask policies ...    real programs under each policy, and the table docs/policies.md
+//!     cargo xtask performance [FILE]...
+//!                                takes what `uswap bench --json` wrote into docs/performance.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
 //!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
@@ -25,6 +27,7 @@ mod exhaustive;
 mod failures;
 mod fuzz;
 mod overhead;
+mod performance;
 mod policies;
 mod run;
 mod summary;
@@ -32,7 +35,7 @@ mod waits;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S]";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         ["churn", options @ ..] => churn::run(options),
         ["exhaustive"] => exhaustive::run(),
         ["policies", words @ ..] => policies::run(words),
+        ["performance", files @ ..] => performance::run(files),
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };

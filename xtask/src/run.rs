@@ -33,6 +33,12 @@ pub fn step(name: &str, command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
 }
 
+/// The date of this day.
+pub fn today() -> Result<String, String> {
+    let output = Command::new("date").arg("+%F").output().map_err(|error| format!("date: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 /// Builds the release binary, and says where it is.
 pub fn build_uswap() -> Result<PathBuf, String> {
     step("build", &mut cargo(&["build", "--release", "-p", "uswap-cli"]))?;

@@ -45,6 +45,7 @@ pub fn check(binary: &Path) -> Result<(), String> {
         println!("docs/limits.md: no line in docs/claims.md: {limit}");
     }
     wrong.extend(places::mistakes(root())?);
+    wrong.extend(crate::performance::mistakes(root())?);
     wrong.iter().for_each(|what| println!("{what}"));
     println!("== documents: {} looked at, {} mistakes", documents.len(), wrong.len());
     if wrong.is_empty() { Ok(()) } else { Err(format!("{} mistakes in the documents", wrong.len())) }

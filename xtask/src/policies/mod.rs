@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::battery::program::{self, Program};
-use crate::run::{build_uswap, root};
+use crate::run::{build_uswap, root, today};
 use records::{Records, Run};
 
 const RECORDS: &str = "docs/policies.jsonl";
@@ -203,7 +203,7 @@ impl Bench {
             seconds,
             counts: records::COUNTS.map(count),
             machine: records::machine(),
-            date: records::today()?,
+            date: today()?,
         })
     }
 }

@@ -140,12 +140,6 @@ pub fn machine() -> String {
     format!("{cpus} CPUs, {} GiB, Linux {}", memory.unwrap_or(0).div_ceil(1 << 20), version.join("."))
 }
 
-/// The date of this day.
-pub fn today() -> Result<String, String> {
-    let output = std::process::Command::new("date").arg("+%F").output().map_err(|error| format!("date: {error}"))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
