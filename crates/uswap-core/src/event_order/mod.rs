@@ -25,6 +25,8 @@
 //!   Lemmas 7 to 9). If these cannot tell either, the answer is [`Settlement::Unclear`], and the process must end: never a guess.
 
 mod calls;
+#[cfg(test)]
+mod recorded;
 mod search;
 #[cfg(test)]
 mod tests;
