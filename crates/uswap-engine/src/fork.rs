@@ -34,7 +34,7 @@ use uswap_system::faults::{Stop, Wake};
 use uswap_system::sync::{RawLock, Word};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
+use crate::engine::{Engine, Inheritance, Worker};
 use crate::fork_copy::{Ancestor, Inherited};
 use crate::fork_journal::TOLD_WITHIN;
 use crate::giving_way::Asking;
@@ -447,8 +447,7 @@ impl<H: Host> Monitor<H> {
             self.post.fork.state.store_and_wake(IDLE);
             return;
         };
-        engine.phase.store(FREEZING);
-        let running = engine.running.shut();
+        let running = engine.phase.freeze();
         // What the forking thread can know of has been done before; the child's books must have it, too.
         let (begun, mut asking) = (H::now(), Asking::<H>::new());
         while engine.uffd.is_changing() && (engine.uffd.holds_events() || H::since(begun) < READ_PATIENCE) {
@@ -466,7 +465,7 @@ impl<H: Host> Monitor<H> {
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
         engine.hand_over_events();
-        engine.phase.store_and_wake(FROZEN);
+        engine.phase.is_still();
         self.post.fork.lifted.store(true, Release);
         self.let_adopted_fork(engine);
         let forked = self.answer_fork();
@@ -478,7 +477,7 @@ impl<H: Host> Monitor<H> {
             let _gate = engine.gate.shut();
             engine.apply_notes();
             engine.window.close();
-            engine.phase.store_and_wake(RUNNING);
+            engine.phase.goes_on();
         }
         drop(running);
         self.keep_from_forks(engine);
@@ -624,7 +623,7 @@ impl<H: Host> Monitor<H> {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
         // Readers ahead have waited until here: a page on its way would pass for one that is not swapped out.
-        engine.phase.store_and_wake(RUNNING);
+        engine.phase.goes_on();
         engine.take_and_release(self.worker());
     }
 }

@@ -3,7 +3,7 @@
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
 //! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
-//! - [`engine`]: the shared state of a process's engine, its locks and their order;
+//! - [`engine`]: the shared state of a process's engine, its locks and their order; `phase`: whether its books may change;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
 //!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
@@ -52,6 +52,7 @@ pub mod notices;
 mod onlookers;
 mod page_io;
 pub mod page_references;
+mod phase;
 pub mod post;
 mod postings;
 mod presence;
