@@ -13,9 +13,10 @@ use uswap_core::tuning::{self, AHEAD_PAGES, AHEAD_STRETCHES, SWAPOFF_PAGES, SWAP
 use uswap_sys::call::descriptors_are_scarce;
 use uswap_system::Scope;
 
-use crate::engine::{Engine, Entry, Worker};
+use crate::engine::{Engine, Worker};
 use crate::group::{Compressor, Counter, ProcessSlot};
 use crate::host::Host;
+use crate::phase::Entry;
 use crate::swapin::Load;
 use crate::swapoff::Emptied;
 

@@ -6,8 +6,9 @@
 
 use uswap_system::faults::Call as _;
 
-use crate::engine::{Engine, Entry, Worker};
+use crate::engine::{Engine, Worker};
 use crate::host::Host;
+use crate::phase::Entry;
 
 impl<H: Host> Engine<H> {
     /// A handler that was called: one round, so that faults wait no longer than that takes.

@@ -247,7 +247,7 @@ impl<H: Host> Engine<H> {
         if now < compaction.next {
             return;
         }
-        let _running = self.running.pass();
+        let _running = self.phase.pass();
         let Self { heirs, core, pool, view, .. } = self;
         let release = |released: &mut Vec<Released>| self.release(released);
         let round = compaction.round(Parts { heirs, core, pool, view: *view, release: &release });

@@ -2,7 +2,7 @@
 //!
 //! Locks, in the order in which they are taken:
 //!
-//! 1. `running`: read by every thread while it may change the books; written by a fork, which needs them still.
+//! 1. `running` (`phase.rs`): read by every thread while it may change the books; written by a fork, which needs them still.
 //! 2. `swapoff`: by whoever empties an area, while he asks the books what is next.
 //! 3. `gate`: read while pages are moved; written while messages of the userfaultfd are read and events applied. So an
 //!    event is never applied between the moment a thread asks the books about a page and the moment it moves it, and no
@@ -30,7 +30,7 @@ use uswap_sys::report::Reason;
 use uswap_sys::ring::Ring;
 use uswap_system::faults::{Call, Faults};
 use uswap_system::looks::Residency;
-use uswap_system::sync::{Gate, Lock, LockGuard, Passed, Word};
+use uswap_system::sync::{Gate, Lock, LockGuard};
 use uswap_system::{Advice, Supervisor, System};
 
 use crate::ahead::Ahead;
@@ -44,6 +44,7 @@ use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::member::Member;
 use crate::page_io::{PageBatch, SlotPage};
+use crate::phase::{Entry, Phase};
 use crate::post::Post;
 use crate::swapin::Load;
 use crate::swapoff::Swapoff;
@@ -81,18 +82,6 @@ impl<H: Host> Trash<H> {
     }
 }
 
-/// How the books may be used at this moment; see [`Engine::enter`].
-pub(crate) enum Entry<'a> {
-    /// As usual, until the guard is dropped.
-    Running(Passed<'a>),
-    /// A fork is under way: the books must stay as they are, faults are served beside them.
-    Frozen,
-}
-
-pub(crate) const RUNNING: u32 = 0;
-pub(crate) const FREEZING: u32 = 1;
-pub(crate) const FROZEN: u32 = 2;
-
 /// Why a process cannot swap.
 #[derive(Debug)]
 pub enum StartError<E> {
@@ -113,10 +102,8 @@ pub struct Engine<H: Host> {
     pub(crate) areas: Areas<H>,
     pub(crate) view: PoolView,
     pub(crate) ancestors: Vec<Ancestor>,
-    /// [`RUNNING`], [`FREEZING`] or [`FROZEN`].
-    pub(crate) phase: Word<H>,
+    pub(crate) phase: Phase<H>,
     pub(crate) window: Window<H>,
-    pub(crate) running: Gate<H>,
     pub(crate) gate: Gate<H>,
     /// Events that were read.
     pub(crate) order: Lock<EventOrder, H>,
@@ -410,7 +397,7 @@ impl<H: Host> Engine<H> {
         inheritance: Option<Inheritance>,
     ) -> Result<Self, NotStarted<H>> {
         // What of it is in the child, and where, is to be told before anything is brought in: see `Monitor::take_over`.
-        let phase = if inheritance.is_some() { FREEZING } else { RUNNING };
+        let phase = if inheritance.is_some() { Phase::freezing() } else { Phase::running() };
         match Parts::make(&mut member, inheritance) {
             Ok(Parts { uffd, trash, frames, zeros, pagemap, call, pool, areas, core, ancestors }) => Ok(Engine {
                 uffd: Userfault::new(uffd),
@@ -420,9 +407,8 @@ impl<H: Host> Engine<H> {
                 areas,
                 view: pool.view(),
                 ancestors,
-                phase: Word::new(phase),
+                phase,
                 window: Window::new(),
-                running: Gate::new(),
                 gate: Gate::new(),
                 order: Lock::new(EventOrder::default()),
                 core: Lock::new(core),
@@ -455,27 +441,12 @@ impl<H: Host> Engine<H> {
 
     /// Waits out a fork that is being prepared, then tells how the books may be used.
     pub(crate) fn enter(&self) -> Entry<'_> {
-        loop {
-            match self.phase.load() {
-                // Not waited for: who had seen `RUNNING` before a fork was begun would sleep until it is over, and with it the
-                // faults that the forking thread waits for.
-                RUNNING => match self.running.try_pass() {
-                    Some(guard) if self.phase.load() == RUNNING => return Entry::Running(guard),
-                    Some(_) => {}
-                    None if self.phase.load() == RUNNING => crate::handler::pause::<H>(),
-                    None => {}
-                },
-                FREEZING => {
-                    let _ = self.phase.wait(FREEZING, None);
-                }
-                _ => return Entry::Frozen,
-            }
-        }
+        self.phase.enter()
     }
 
     /// Whether a fork is under way. Stays as it is while the gate is held.
     pub(crate) fn is_frozen(&self) -> bool {
-        self.phase.load() == FROZEN
+        self.phase.is_frozen()
     }
 
     pub(crate) fn core(&self) -> LockGuard<'_, Core> {

@@ -5,7 +5,7 @@
 //! reclaim rests, no thread changes the books, faults are served beside them, and what happened is written into a journal
 //! that both sides read afterwards.
 //!
-//! 1. A thread of the program asks, and waits (`prepare`). The monitor shrinks the process to what it may keep, moves the
+//! 1. A thread of the program asks, and waits (`fork_post.rs`, `prepare`). The monitor shrinks the process to what it may keep, moves the
 //!    swap cache back into the program, writes the ledger of what the child inherits, lets the kernel copy adopted
 //!    memory, opens the window, and answers.
 //! 2. fork(2).
@@ -19,7 +19,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use uswap_core::budget::{Usage, Watermarks};
@@ -29,14 +29,11 @@ use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::linux::Linux;
 use uswap_sys::private_memory;
 use uswap_sys::report::{self, Reason};
-use uswap_system::Waited;
 use uswap_system::faults::{Stop, Wake};
-use uswap_system::sync::{RawLock, Word};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{Engine, FREEZING, FROZEN, Inheritance, RUNNING, Worker};
+use crate::engine::{Engine, Inheritance, Worker};
 use crate::fork_copy::{Ancestor, Inherited};
-use crate::fork_journal::TOLD_WITHIN;
 use crate::giving_way::Asking;
 use crate::group::Counter;
 use crate::handler::{PendingFault, Served};
@@ -44,19 +41,7 @@ use crate::host::Host;
 use crate::ledger::Holder;
 use crate::monitor::Monitor;
 use crate::page_io::SlotPage;
-use crate::post::Post;
 use crate::store::IoOutcome;
-
-const IDLE: u32 = 0;
-const REQUESTED: u32 = 1;
-const READY: u32 = 2;
-const FORKED: u32 = 3;
-const FAILED: u32 = 4;
-/// The child has been told what it must know of its parent.
-const TOLD: u32 = 5;
-/// Before a fork is begun: is there the memory that it takes to follow it?
-const ASKED: u32 = 6;
-const ANSWERED: u32 = 7;
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
@@ -66,201 +51,6 @@ const CHILD_WORKS_IN: u64 = 512;
 const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
 /// How long a fork waits for a moment in which no other thread changes the mappings.
 const READ_PATIENCE: Duration = Duration::from_millis(20);
-
-/// Who waits for the monitor looks so often whether there still is one.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// The child's monitor has not answered yet.
-const CHILD_STARTING: u32 = 1;
-const CHILD_READY: u32 = 2;
-
-/// What forking threads and the monitor say to each other.
-pub struct ForkPost<H> {
-    state: Word<H>,
-    child: Word<H>,
-    /// Held by the monitor while it is awake, and by a thread that forks without asking it: what it was at would stay half
-    /// done in the child, its locks held for ever.
-    awake: RawLock<H>,
-    /// The monitor need not be asked: there is no engine, and no memory that a child would need room for. Changes only
-    /// while the monitor is awake.
-    trivial: AtomicBool,
-    /// Thread id of who last prepared a fork.
-    forker: AtomicU32,
-    /// The monitor was not asked about the fork under way.
-    unasked: AtomicBool,
-    /// What was [`ANSWERED`].
-    has_memory: AtomicBool,
-    /// Adopted memory may go to children, those of forks that go round the hooks as well.
-    lifted: AtomicBool,
-}
-
-impl<H: Host> ForkPost<H> {
-    pub(crate) const fn new() -> ForkPost<H> {
-        ForkPost {
-            state: Word::new(IDLE),
-            child: Word::new(0),
-            awake: RawLock::new(),
-            trivial: AtomicBool::new(true),
-            forker: AtomicU32::new(0),
-            unasked: AtomicBool::new(false),
-            has_memory: AtomicBool::new(true),
-            lifted: AtomicBool::new(false),
-        }
-    }
-
-    /// Monitor: from here on, forks are announced to it. `threads`: the engine's.
-    pub fn monitor_wakes(&self, threads: &[u32]) {
-        while !self.awake.lock_within(LOOK_AGAIN) {
-            let mut has_locked = false;
-            self.look_after_the_forker(threads, || {
-                has_locked = self.awake.try_lock();
-                !has_locked
-            });
-            if has_locked {
-                return;
-            }
-        }
-    }
-
-    /// A thread that is ended in fork, as a seccomp filter may, leaves libc's locks and ours held for ever. `is_under_way`: asked
-    /// after it has been seen to have ended, for it may have been through with its fork.
-    fn look_after_the_forker(&self, threads: &[u32], is_under_way: impl FnOnce() -> bool) {
-        let forker = self.forker.load(Relaxed);
-        // The next one says who it is before it begins.
-        if H::thread_has_ended(forker) && is_under_way() && self.forker.load(Relaxed) == forker {
-            H::end_with_the_program(threads);
-            H::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
-        }
-    }
-
-    /// Monitor, which sleeps from here on. `trivial`: it has nothing to do for a fork that comes meanwhile.
-    pub(crate) fn monitor_sleeps(&self, trivial: bool) {
-        self.trivial.store(trivial, Relaxed);
-        self.awake.unlock();
-    }
-
-    pub(crate) fn is_requested(&self) -> bool {
-        matches!(self.state.load(), REQUESTED | ASKED)
-    }
-
-    /// Nobody will answer any more: lets those go who wait.
-    pub(crate) fn give_up(&self) {
-        self.awake.unlock();
-        self.state.store_and_wake(READY);
-        self.child.store_and_wake(CHILD_READY);
-    }
-
-    /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it. One thread at a
-    /// time.
-    pub fn has_memory(&self, post: &Post<H>) -> bool {
-        if self.trivial.load(Relaxed) {
-            return true;
-        }
-        // Once asked, the answer is taken, whatever has become of the monitor meanwhile.
-        loop {
-            if post.is_deserted() {
-                return true;
-            }
-            match self.state.load() {
-                IDLE => {
-                    if self.state.atomic().compare_exchange(IDLE, ASKED, AcqRel, Acquire).is_ok() {
-                        post.ring();
-                    }
-                }
-                ANSWERED => {
-                    let answer = self.has_memory.load(Acquire);
-                    self.state.store(IDLE);
-                    return answer;
-                }
-                // The window of an earlier fork is being closed, or the answer is not there yet.
-                other => {
-                    let _ = self.state.wait(other, Some(LOOK_AGAIN));
-                }
-            }
-        }
-    }
-
-    /// Program thread with the id `forker`, before fork(2): returns when the process may be copied. One thread at a time.
-    pub fn prepare(&self, post: &Post<H>, forker: u32) {
-        self.forker.store(forker, Relaxed);
-        if self.unasked.load(Relaxed) {
-            // A signal handler forks, in the thread that is forking.
-            return;
-        }
-        if self.trivial.load(Relaxed) && self.awake.try_lock() {
-            if self.trivial.load(Relaxed) {
-                self.unasked.store(true, Relaxed);
-                return;
-            }
-            self.awake.unlock();
-        }
-        loop {
-            if post.is_deserted() {
-                return;
-            }
-            match self.state.load() {
-                IDLE => {
-                    if self.state.atomic().compare_exchange(IDLE, REQUESTED, AcqRel, Acquire).is_ok() {
-                        post.ring();
-                    }
-                }
-                READY => return,
-                // The window of an earlier fork is being closed, or this one is being prepared.
-                other => {
-                    let _ = self.state.wait(other, Some(LOOK_AGAIN));
-                }
-            }
-        }
-    }
-
-    /// Program thread of the parent, after fork(2). It may end the process next, so it waits until the child knows all that
-    /// it must.
-    pub fn parent(&self, post: &Post<H>, forked: bool) {
-        if self.unasked.swap(false, Relaxed) {
-            self.awake.unlock();
-        } else if !post.inert.load(Acquire) {
-            let outcome = if forked { FORKED } else { FAILED };
-            // It may be over: a signal handler forked meanwhile.
-            if self.state.atomic().compare_exchange(READY, outcome, AcqRel, Acquire).is_err() {
-                return;
-            }
-            self.state.wake_all();
-            let begun = H::now();
-            while self.state.load() == FORKED && H::since(begun) < TOLD_WITHIN && !post.is_deserted() {
-                let _ = self.state.wait(FORKED, Some(LOOK_AGAIN));
-            }
-        }
-    }
-
-    /// Whether the child of a fork that goes round the hooks would have adopted memory.
-    pub fn is_lifted(&self) -> bool {
-        self.lifted.load(Acquire)
-    }
-
-    /// The only thread of the child, before its monitor is started.
-    pub fn child_begins(&self) {
-        self.unasked.store(false, Relaxed);
-        self.lifted.store(false, Relaxed);
-        self.awake.unlock();
-        self.state.store(IDLE);
-        self.child.store(CHILD_STARTING);
-        if !H::notices().has_engine() {
-            // As in any process that has just begun.
-            self.trivial.store(true, Relaxed);
-        }
-    }
-
-    /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
-    pub fn child_waits(&self, post: &Post<H>) -> bool {
-        while self.child.load() == CHILD_STARTING {
-            if post.monitor.has_ended() {
-                return self.child.load() != CHILD_STARTING;
-            }
-            let _ = self.child.wait(CHILD_STARTING, Some(LOOK_AGAIN));
-        }
-        true
-    }
-}
 
 impl<H: Host> Engine<H> {
     /// Writes notes, with the gate shut.
@@ -436,19 +226,16 @@ impl<H: Host> Engine<H> {
 impl<H: Host> Monitor<H> {
     /// Answers a thread that wants to fork, and closes the window when it has.
     pub(crate) fn follow_fork(&mut self) {
-        if self.post.fork.state.load() == ASKED {
+        if self.post.fork.is_asked() {
             let answer = self.engine().is_none_or(|engine| engine.reserve_for_fork().is_ok());
-            self.post.fork.has_memory.store(answer, Release);
-            return self.post.fork.state.store_and_wake(ANSWERED);
+            return self.post.fork.answer(answer);
         }
         self.make_room_for_child();
         let Some(engine) = self.engine() else {
-            self.answer_fork();
-            self.post.fork.state.store_and_wake(IDLE);
-            return;
+            self.post.fork.let_fork(&self.threads);
+            return self.post.fork.is_over();
         };
-        engine.phase.store(FREEZING);
-        let running = engine.running.shut();
+        let running = engine.phase.freeze();
         // What the forking thread can know of has been done before; the child's books must have it, too.
         let (begun, mut asking) = (H::now(), Asking::<H>::new());
         while engine.uffd.is_changing() && (engine.uffd.holds_events() || H::since(begun) < READ_PATIENCE) {
@@ -466,19 +253,19 @@ impl<H: Host> Monitor<H> {
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
         engine.hand_over_events();
-        engine.phase.store_and_wake(FROZEN);
-        self.post.fork.lifted.store(true, Release);
+        engine.phase.is_still();
+        self.post.fork.lift(true);
         self.let_adopted_fork(engine);
-        let forked = self.answer_fork();
+        let forked = self.post.fork.let_fork(&self.threads);
         if forked {
             self.tell_child(engine);
-            self.post.fork.state.store_and_wake(TOLD);
+            self.post.fork.child_is_told();
         }
         {
             let _gate = engine.gate.shut();
             engine.apply_notes();
             engine.window.close();
-            engine.phase.store_and_wake(RUNNING);
+            engine.phase.goes_on();
         }
         drop(running);
         self.keep_from_forks(engine);
@@ -487,13 +274,13 @@ impl<H: Host> Monitor<H> {
             engine.fork_failed();
         }
         engine.take_and_release(self.worker());
-        self.post.fork.state.store_and_wake(IDLE);
+        self.post.fork.is_over();
     }
 
     /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.
     pub(crate) fn keep_from_forks(&self, engine: &Engine<H>) {
         if self.post.fork.is_lifted() && engine.keep_all_adopted_from_forks(&self.adopter.kept) {
-            self.post.fork.lifted.store(false, Release);
+            self.post.fork.lift(false);
         }
     }
 
@@ -514,22 +301,6 @@ impl<H: Host> Monitor<H> {
                         "uswap: cannot look for memory that has grown, and a child may miss some: {why}"
                     ));
                 }
-            }
-        }
-    }
-
-    /// Lets the thread fork and waits until it has. Returns whether there is a child.
-    fn answer_fork(&self) -> bool {
-        let state = &self.post.fork.state;
-        state.store_and_wake(READY);
-        loop {
-            match state.load() {
-                READY => {
-                    if state.wait(READY, Some(LOOK_AGAIN)) == Waited::TimedOut {
-                        self.post.fork.look_after_the_forker(&self.threads, || state.load() == READY);
-                    }
-                }
-                other => return other == FORKED,
             }
         }
     }
@@ -602,7 +373,7 @@ impl<H: Host> Monitor<H> {
         if let Some(inherited) = take() {
             self.take_over(inherited);
         }
-        self.post.fork.child.store_and_wake(CHILD_READY);
+        self.post.fork.child_is_ready();
     }
 
     fn take_over(&mut self, inherited: Inherited<H>) {
@@ -624,7 +395,7 @@ impl<H: Host> Monitor<H> {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
         // Readers ahead have waited until here: a page on its way would pass for one that is not swapped out.
-        engine.phase.store_and_wake(RUNNING);
+        engine.phase.goes_on();
         engine.take_and_release(self.worker());
     }
 }
@@ -699,62 +470,5 @@ impl<H: Host> Engine<H> {
             ancestor.ledger.fork_failed();
         }
         self.member.slot().fork_failed();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trivial_fork_keeps_the_monitor_asleep() {
-        let post = Post::<Linux>::new();
-        post.fork.prepare(&post, 1);
-        assert!(!post.fork.awake.try_lock());
-        // From a signal handler.
-        post.fork.prepare(&post, 1);
-        post.fork.parent(&post, true);
-        assert!(post.fork.awake.try_lock());
-        post.fork.parent(&post, true);
-        assert_eq!(post.fork.state.load(), IDLE);
-    }
-
-    /// A process that shrinks while it is asked about needs nothing any more, but its answer must not be left lying: the next
-    /// fork would wait for it to go.
-    #[test]
-    fn who_has_asked_for_memory_takes_the_answer() {
-        let post = Post::<Linux>::new();
-        post.fork.trivial.store(false, Relaxed);
-        std::thread::scope(|scope| {
-            let asks = scope.spawn(|| post.fork.has_memory(&post));
-            while !post.fork.is_requested() {
-                std::thread::yield_now();
-            }
-            post.fork.trivial.store(true, Relaxed);
-            post.fork.state.wake_all();
-            std::thread::sleep(Duration::from_millis(20));
-            post.fork.has_memory.store(false, Release);
-            post.fork.state.store_and_wake(ANSWERED);
-            assert!(!asks.join().expect("it ends"));
-        });
-        assert_eq!(post.fork.state.load(), IDLE);
-    }
-
-    #[test]
-    fn a_fork_that_is_not_trivial_waits_for_the_monitor() {
-        let post = Post::<Linux>::new();
-        post.fork.monitor_wakes(&[]);
-        std::thread::scope(|scope| {
-            scope.spawn(|| post.fork.prepare(&post, 1));
-            while !post.fork.is_requested() {
-                std::thread::yield_now();
-            }
-            post.fork.state.store_and_wake(READY);
-        });
-        post.fork.parent(&post, false);
-        assert_eq!(post.fork.state.load(), FAILED);
-        post.fork.state.store(IDLE);
-        post.fork.monitor_sleeps(false);
-        assert!(post.fork.awake.try_lock());
     }
 }

@@ -68,7 +68,6 @@ impl Inherited<Linux> {
             trash,
             view: _,
             phase: _,
-            running: _,
             gate: _,
             trash_range: _,
             meter: _,

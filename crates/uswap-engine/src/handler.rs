@@ -11,10 +11,11 @@ use uswap_system::System;
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
 use uswap_system::sync::Shut;
 
-use crate::engine::{BATCH, Engine, Entry, Worker};
+use crate::engine::{BATCH, Engine, Worker};
 use crate::giving_way::Asking;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
+use crate::phase::Entry;
 use crate::presence::Presence;
 use crate::swapin::Load;
 

@@ -3,7 +3,7 @@
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
 //! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
-//! - [`engine`]: the shared state of a process's engine, its locks and their order;
+//! - [`engine`]: the shared state of a process's engine, its locks and their order; `phase`: whether its books may change;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
 //!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
@@ -12,7 +12,7 @@
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget; `scale`: what the process has of it;
 //!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
 //!   for disks in its stead; [`engine_threads`]: how all threads start;
-//! - [`fork`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
+//! - [`fork`], [`fork_post`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children, as its threads tell it (`postings`);
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
@@ -37,6 +37,7 @@ mod fork_changes;
 pub mod fork_copy;
 mod fork_journal;
 mod fork_patience;
+pub mod fork_post;
 pub mod giving_way;
 pub mod group;
 mod grown;
@@ -52,6 +53,7 @@ pub mod notices;
 mod onlookers;
 mod page_io;
 pub mod page_references;
+mod phase;
 pub mod post;
 mod postings;
 mod presence;

@@ -561,7 +561,7 @@ impl<H: Host> Monitor<H> {
         }
         self.published = H::now();
         H::keep_addresses();
-        let _running = engine.running.pass();
+        let _running = engine.phase.pass();
         engine.settle_heirs(self.worker());
         if !engine.ahead.is_present() {
             let _ = engine.empty_areas(&mut Vec::new(), self.worker());

@@ -9,7 +9,7 @@ use uswap_sys::thread::ThreadLife;
 use uswap_system::Waited;
 use uswap_system::sync::Word;
 
-use crate::fork::ForkPost;
+use crate::fork_post::ForkPost;
 use crate::host::Host;
 
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast

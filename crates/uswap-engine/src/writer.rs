@@ -11,8 +11,9 @@ use uswap_core::tuning;
 use uswap_sys::call::descriptors_are_scarce;
 use uswap_system::sync::Word;
 
-use crate::engine::{Engine, Entry, Worker};
+use crate::engine::{Engine, Worker};
 use crate::host::Host;
+use crate::phase::Entry;
 
 /// A call for the writer.
 pub(crate) struct Writer<H> {
