@@ -26,6 +26,8 @@ pub struct Usage {
     pub unseen: u64,
     /// What this process keeps, whatever the others use: with its floor ([`crate::floor`]) all that cannot be swapped.
     pub least: u64,
+    /// The least distance of two watermarks, in simulations of small budgets; 0: as everywhere.
+    pub gap_min: u64,
 }
 
 /// What a process may use, in pages.
@@ -84,7 +86,7 @@ impl Claim {
     /// Judges the claim of a process anew; returns the pages that it claims beyond those that it has. `now_ms` may begin
     /// anywhere.
     pub fn update(&mut self, usage: &Usage, now_ms: u64) -> u64 {
-        let (fair, left, gap) = (usage.fair(), usage.left(), gap(usage.fair()));
+        let (fair, left, gap) = (usage.fair(), usage.left(), usage.gap(usage.fair()));
         if left >= fair {
             self.lack = None;
             return 0;
@@ -106,12 +108,8 @@ impl Claim {
         let lack = self.lack.as_ref()?;
         let is_patient = now_ms.saturating_sub(lack.waits_since) < PATIENCE_MS;
         // Enough above what it had that nothing of that is reclaimed.
-        is_patient.then(|| lack.had + 2 * gap(usage.fair()))
+        is_patient.then(|| lack.had + 2 * usage.gap(usage.fair()))
     }
-}
-
-fn gap(limit: u64) -> u64 {
-    (limit / 64).clamp(GAP_MIN, GAP_MAX)
 }
 
 /// Watermarks of a process that is left no less than this.
@@ -121,6 +119,12 @@ fn above(least: u64) -> Watermarks {
 }
 
 impl Usage {
+    /// Between two watermarks of a process that may use `limit`.
+    fn gap(&self, limit: u64) -> u64 {
+        let least = if self.gap_min == 0 { GAP_MIN } else { self.gap_min };
+        (limit / 64).clamp(least, GAP_MAX)
+    }
+
     fn fair(&self) -> u64 {
         self.limit / self.processes.max(1)
     }
@@ -144,7 +148,7 @@ impl Usage {
             None => fair,
         };
         let limit = limit - self.unseen.min(limit / UNSEEN_MAX);
-        let gap = gap(limit);
+        let gap = self.gap(limit);
         let marks = Watermarks { low: limit.saturating_sub(2 * gap), high: limit.saturating_sub(gap), limit };
         match self.least {
             least if least > marks.low => above(least),

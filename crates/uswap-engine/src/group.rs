@@ -49,7 +49,7 @@ pub const PAGE_BYTES: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 /// Grows with every change of the layout: a process of another uswap must not join.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// Owner of clusters that are nobody's and not free.
 const WITHHELD: u32 = u32::MAX;
 const WORDS: usize = PROCESSES_MAX / 64;
@@ -105,6 +105,8 @@ pub struct GroupConfig {
     pub compressor: Compressor,
     /// Which block leaves, and what comes along with a page.
     pub policies: Policies,
+    /// The least distance of two watermarks in pages, in simulations of small budgets; 0: as everywhere.
+    pub gap_min_pages: u32,
     /// 0 quiet, 1 warnings, 2 and more: what happens.
     pub verbosity: u8,
     /// The swap areas.
@@ -657,6 +659,7 @@ struct RawConfig {
     compressor: u32,
     reclaim: u32,
     readahead: u32,
+    gap_min_pages: u32,
     verbosity: u32,
     areas: [RawArea; AREAS_MAX],
     fault_injection: FaultPlan,
@@ -671,6 +674,7 @@ impl RawConfig {
             compressor: config.compressor as u32,
             reclaim: config.policies.reclaim as u32,
             readahead: config.policies.readahead as u32,
+            gap_min_pages: config.gap_min_pages,
             verbosity: u32::from(config.verbosity),
             areas: config.areas.map(|a| RawArea {
                 slots: a.slots,
@@ -705,6 +709,7 @@ impl RawConfig {
                 reclaim: ReclaimPolicy::from_number(self.reclaim)?,
                 readahead: ReadaheadPolicy::from_number(self.readahead)?,
             },
+            gap_min_pages: self.gap_min_pages,
             verbosity: self.verbosity as u8,
             areas,
             fault_injection: self.fault_injection,

@@ -181,7 +181,17 @@ impl<H: Host> Monitor<H> {
         let limit = group.limit_pages();
         let now_ms = H::since(self.started).as_millis() as u64;
         let unseen = self.growth.unseen();
-        let mut usage = Usage { limit, total, mine, processes, claims, held_at: None, unseen, least: 0 };
+        let mut usage = Usage {
+            limit,
+            total,
+            mine,
+            processes,
+            claims,
+            held_at: None,
+            unseen,
+            least: 0,
+            gap_min: group.config().gap_min_pages.into(),
+        };
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.claim.update(&usage, now_ms);
         usage.held_at = self.claim.held_at(&usage, now_ms);

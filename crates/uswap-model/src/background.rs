@@ -1,5 +1,6 @@
 //! What the kernel does by itself: it swaps pages out and drops those that were given up lazily; signals end waits for no reason.
 
+use crate::coverage::Happening;
 use crate::host_memory;
 use crate::mm::{Mm, is_host};
 use crate::pte::Pte;
@@ -10,6 +11,7 @@ impl World {
     /// With each step, by chance.
     pub(crate) fn in_the_background(&self) {
         if self.happens(self.config.kernel_swap, 100_000) {
+            self.note(Happening::KernelSwap, 1);
             self.change_some_page(|pte| match pte {
                 Pte::Present(page) if !page.is_zero_page && !page.is_pinned && !page.is_lazy => {
                     Some(Pte::Swapped(page))
@@ -18,6 +20,7 @@ impl World {
             });
         }
         if self.happens(self.config.lazy_drops, 100_000) {
+            self.note(Happening::LazyDrop, 1);
             self.change_some_page(|pte| match pte {
                 Pte::Present(page) if page.is_lazy => Some(Pte::Missing),
                 _ => None,
@@ -63,6 +66,7 @@ impl World {
             .collect();
         if !sleepers.is_empty() {
             let index = sleepers[self.below(sleepers.len() as u64) as usize];
+            self.note(Happening::Spurious, 1);
             (threads[index].state, threads[index].woke) = (State::Ready, Woke::Woken);
         }
     }

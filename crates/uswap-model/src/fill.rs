@@ -9,6 +9,7 @@ use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Progress, Stop, Wake};
 
 use crate::content::Content;
+use crate::coverage::Happening;
 use crate::host_memory;
 use crate::mm::{Mm, pages_of};
 use crate::process::ProcessId;
@@ -29,10 +30,12 @@ impl World {
                 return Err(Stop::AlreadyThere);
             }
             if self.happens(self.config.no_memory, 1000) {
+                self.note(Happening::NoMemory, 1);
                 return Err(Stop::NoMemory);
             }
             let content = host_memory::read(source + index * PAGE_SIZE);
             self.refuse_garbage(content, page);
+            self.note(Happening::Copied, 1);
             self.trace(&(page..page + 1), format_args!("copy of {content:?}"));
             mm.allocate(page, Pte::Present(Page::new(content)));
             Ok(())
@@ -45,6 +48,7 @@ impl World {
             if mm.pte(page) != Pte::Missing {
                 return Err(Stop::AlreadyThere);
             }
+            self.note(Happening::Zeroed, 1);
             self.trace(&(page..page + 1), format_args!("zero page"));
             mm.set(page, Pte::Present(Page::zero()));
             Ok(())
@@ -57,6 +61,7 @@ impl World {
             if mm.pte(page) != Pte::Missing {
                 return Err(Stop::AlreadyThere);
             }
+            self.note(Happening::Poisoned, 1);
             self.trace(&(page..page + 1), format_args!("poison"));
             mm.set(page, Pte::Poison);
             self.refuse_poison(self.this_process(), page);

@@ -1,6 +1,7 @@
 //! fork(2): the child has the mappings, but for those that are kept from it, and the same pages, shared from here on. It has no
 //! userfaultfd: what is missing in it reads as zeros until it registers its memory with one of its own.
 
+use crate::coverage::Happening;
 use crate::process::{Process, ProcessId};
 use crate::pte::Pte;
 use crate::world::World;
@@ -9,6 +10,7 @@ impl World {
     /// Copies the process of the running thread; the child has no thread yet.
     pub(crate) fn fork(&self) -> ProcessId {
         self.lock_mappings();
+        self.note(Happening::Fork, 1);
         let mut kernel = self.kernel_mut();
         let (parent, child) = (self.this_process(), ProcessId(kernel.processes.len()));
         let mut copy = Process::new(child, Some(parent), self.config.base, self.config.span);

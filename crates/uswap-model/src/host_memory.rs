@@ -8,6 +8,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 
 use crate::content::Content;
+use crate::mm::Counts;
 use crate::pte::Pte;
 use crate::userfault::{Mode, UserfaultId};
 use crate::vma::{Attributes, Vma};
@@ -20,6 +21,11 @@ pub struct HostRange {
     locked: bool,
     userfault: UserfaultId,
     mode: Mode,
+    counts: Counts,
+    /// Pages from here on have never been anything but missing.
+    used: usize,
+    /// How many pages may be executed; mostly none.
+    executable: usize,
 }
 
 impl HostRange {
@@ -32,6 +38,9 @@ impl HostRange {
             locked: false,
             userfault,
             mode,
+            counts: Counts::default(),
+            used: 0,
+            executable: 0,
         }
     }
 
@@ -46,22 +55,31 @@ impl HostRange {
     }
 
     pub(crate) fn set(&mut self, page: usize, pte: Pte) {
-        self.ptes[page - self.start] = pte;
+        let entry = &mut self.ptes[page - self.start];
+        self.counts.change(*entry, pte);
+        *entry = pte;
+        self.used = self.used.max(page - self.start + 1);
     }
 
-    /// All entries.
-    pub fn ptes(&self) -> impl Iterator<Item = &Pte> {
-        self.ptes.iter()
+    /// How many entries are what.
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
-    /// Resident pages that count.
-    pub fn resident(&self) -> usize {
-        self.ptes.iter().filter(|pte| pte.is_resident()).count()
+    /// The machine gets the memory back: its process is gone.
+    pub(crate) fn give_back(&self) {
+        let start = std::ptr::without_provenance_mut((self.start) * PAGE_SIZE);
+        // SAFETY: the pages are the engine's own, mapped as long as it lives, which is for ever; no thread of its process will run
+        // again, so nobody has a reference to their content.
+        let _ = unsafe { rustix::mm::madvise(start, self.used * PAGE_SIZE, rustix::mm::Advice::LinuxDontNeed) };
     }
 
     /// Pages may be executed, or no more: they are a mapping of their own then.
     pub(crate) fn let_execute(&mut self, pages: Range<usize>, exec: bool) {
-        self.exec[pages.start - self.start..pages.end - self.start].fill(exec);
+        let marked = &mut self.exec[pages.start - self.start..pages.end - self.start];
+        let before = marked.iter().filter(|exec| **exec).count();
+        self.executable = self.executable - before + if exec { marked.len() } else { 0 };
+        marked.fill(exec);
     }
 
     pub(crate) fn lock(&mut self, locked: bool) {
@@ -70,12 +88,15 @@ impl HostRange {
 
     /// The mapping that has `page`.
     pub fn vma_at(&self, page: usize) -> Vma {
+        let attributes =
+            Attributes { locked: self.locked, userfault: Some((self.userfault, self.mode)), ..Attributes::PLAIN };
+        if self.executable == 0 {
+            return Vma { start: self.start, end: self.pages().end, attributes };
+        }
         let (index, exec) = (page - self.start, self.exec[page - self.start]);
         let before = self.exec[..index].iter().rev().take_while(|&&other| other == exec).count();
         let after = self.exec[index..].iter().take_while(|&&other| other == exec).count();
-        let attributes =
-            Attributes { exec, locked: self.locked, userfault: Some((self.userfault, self.mode)), ..Attributes::PLAIN };
-        Vma { start: page - before, end: page + after, attributes }
+        Vma { start: page - before, end: page + after, attributes: Attributes { exec, ..attributes } }
     }
 }
 

@@ -29,6 +29,7 @@ pub mod chance;
 pub mod clock;
 pub mod content;
 pub mod coroutine;
+pub mod coverage;
 pub mod faults;
 pub mod fill;
 pub mod fork;
@@ -63,6 +64,7 @@ pub mod world_config;
 
 pub use chance::Chance;
 pub use content::Content;
+pub use coverage::{Coverage, HAPPENINGS, Happening};
 pub use system::Model;
 pub use violation::{Checker, Violation};
 pub use world::{End, Outcome, World};

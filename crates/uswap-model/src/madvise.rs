@@ -5,6 +5,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::Message;
 
+use crate::coverage::Happening;
 use crate::munmap::teller;
 use crate::pte::Pte;
 use crate::touch::Access;
@@ -18,6 +19,7 @@ pub struct NotAll;
 impl World {
     /// MADV_DONTNEED, or MADV_FREE with `lazily`.
     pub(crate) fn discard(&self, range: Range<usize>, lazily: bool) -> Result<(), NotAll> {
+        self.note(Happening::Discard, 1);
         let process = self.this_process();
         let mut at = range.start;
         let mut is_all = true;

@@ -36,11 +36,21 @@ pub struct Mm {
     /// Calls that hold the lock of the mappings for reading, across steps.
     pub readers: u32,
     last_anon: u32,
+    /// Of the program's pages.
+    counts: Counts,
 }
 
 impl Mm {
     pub(crate) fn new(base: usize, span: usize) -> Mm {
-        Mm { base, ptes: vec![Pte::Missing; span], vmas: Vmas::default(), hosts: Vec::new(), readers: 0, last_anon: 0 }
+        Mm {
+            base,
+            ptes: vec![Pte::Missing; span],
+            vmas: Vmas::default(),
+            hosts: Vec::new(),
+            readers: 0,
+            last_anon: 0,
+            counts: Counts::default(),
+        }
     }
 
     /// The pages that a program can have.
@@ -50,6 +60,7 @@ impl Mm {
 
     pub(crate) fn clear(&mut self) {
         let span = self.span();
+        self.hosts.iter().for_each(HostRange::give_back);
         *self = Mm::new(span.start, span.len());
     }
 
@@ -72,7 +83,9 @@ impl Mm {
             let host = self.hosts.iter_mut().find(|host| host.pages().contains(&page));
             return host.expect("host memory that is set is known").set(page, pte);
         }
-        self.ptes[page - self.base] = pte;
+        let entry = &mut self.ptes[page - self.base];
+        self.counts.change(*entry, pte);
+        *entry = pte;
     }
 
     /// A page of this process's own comes into being at a page.
@@ -107,14 +120,29 @@ impl Mm {
 
     /// Resident pages that count.
     pub fn resident(&self) -> u64 {
-        let own = self.ptes.iter().filter(|pte| pte.is_resident()).count();
-        (own + self.hosts.iter().map(HostRange::resident).sum::<usize>()) as u64
+        (self.counts.resident + self.hosts.iter().map(|host| host.counts().resident).sum::<usize>()) as u64
     }
 
     /// Pages that the kernel has swapped out by itself.
     pub fn swapped(&self) -> u64 {
-        let is_swapped = |pte: &&Pte| matches!(pte, Pte::Swapped(_));
-        let hosts = self.hosts.iter().flat_map(HostRange::ptes).filter(is_swapped).count();
-        (self.ptes.iter().filter(is_swapped).count() + hosts) as u64
+        (self.counts.swapped + self.hosts.iter().map(|host| host.counts().swapped).sum::<usize>()) as u64
+    }
+}
+
+/// How many entries of a table are what.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// Resident pages that count.
+    pub resident: usize,
+    /// What the kernel has swapped out.
+    pub swapped: usize,
+}
+
+impl Counts {
+    /// An entry has become another.
+    pub(crate) fn change(&mut self, old: Pte, new: Pte) {
+        let is_swapped = |pte| usize::from(matches!(pte, Pte::Swapped(_)));
+        self.resident = self.resident + usize::from(new.is_resident()) - usize::from(old.is_resident());
+        self.swapped = self.swapped + is_swapped(new) - is_swapped(old);
     }
 }

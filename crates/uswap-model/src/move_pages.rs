@@ -8,6 +8,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Holes, Progress, Stop, Wake};
 
+use crate::coverage::Happening;
 use crate::host_memory;
 use crate::mm::{Mm, is_host, pages_of};
 use crate::process::ProcessId;
@@ -45,6 +46,7 @@ impl World {
             Ok(())
         });
         if is_uncounted {
+            self.note(Happening::Miscount, 1);
             (done, stop) = (done - 1, Some(Stop::AlreadyThere));
         }
         self.let_go_of_mappings(process);
@@ -85,6 +87,7 @@ impl World {
             Pte::Present(page) | Pte::Swapped(page) => page,
         };
         if page.is_pinned || !(page.is_exclusive || page.is_zero_page) || self.happens(self.config.busy, 1000) {
+            self.note(Happening::Busy, 1);
             return Err(Stop::Busy);
         }
         self.carry(mm, to, from, pte);
@@ -113,6 +116,7 @@ impl World {
         };
         self.trace(&(from..from + 1), format_args!("moved out: {moved:?}"));
         self.trace(&(to..to + 1), format_args!("moved in: {moved:?}"));
+        self.note(if is_host(from) { Happening::MovedIn } else { Happening::MovedOut }, 1);
         mm.set(from, Pte::Missing);
         mm.allocate(to, moved);
     }

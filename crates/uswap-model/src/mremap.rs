@@ -5,6 +5,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::Message;
 
+use crate::coverage::Happening;
 use crate::munmap::{self, teller};
 use crate::process::ProcessId;
 use crate::pte::Pte;
@@ -44,6 +45,7 @@ impl World {
         stays: bool,
     ) -> Result<usize, Refused> {
         self.lock_mappings();
+        self.note(if place == Place::Here { Happening::Grow } else { Happening::Remap }, 1);
         let from = old.clone();
         let mut kernel = self.kernel_mut();
         let process = self.this_process();

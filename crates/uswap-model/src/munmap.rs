@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::coverage::Happening;
 use crate::process::ProcessId;
 use crate::userfault::{Mode, Report, unmapped};
 use crate::vma::Vma;
@@ -24,6 +25,7 @@ pub(crate) fn unmap(kernel: &mut Kernel, process: ProcessId, range: Range<usize>
 impl World {
     pub(crate) fn unmap(&self, range: Range<usize>) {
         self.lock_mappings();
+        self.note(Happening::Unmap, 1);
         let traced = range.clone();
         let mut kernel = self.kernel_mut();
         let reports: Vec<Report> = unmap(&mut kernel, self.this_process(), range).into_iter().collect();

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::coroutine::{Coroutine, Resumed, suspend};
+use crate::coverage::Happening;
 use crate::process::ProcessId;
 use crate::switching::Switching;
 use crate::waits::{Key, State, Woke};
@@ -65,6 +66,10 @@ pub struct Scheduler {
     run: Cell<u64>,
     next_deadline: Cell<u64>,
     order: Cell<u64>,
+    /// A thread has ended, and nobody has looked since.
+    pub(crate) ended: Cell<bool>,
+    /// Room for those who can go on.
+    able: RefCell<Vec<usize>>,
 }
 
 impl Scheduler {
@@ -81,6 +86,8 @@ impl Scheduler {
             run: Cell::new(0),
             next_deadline: Cell::new(u64::MAX),
             order: Cell::new(0),
+            ended: Cell::new(false),
+            able: RefCell::new(Vec::new()),
         }
     }
 
@@ -128,6 +135,7 @@ impl Scheduler {
             }
             Resumed::Ended => {
                 self.threads.borrow_mut()[thread.0].state = State::Ended;
+                self.ended.set(true);
                 None
             }
             Resumed::Panicked(text) => Some(text),
@@ -250,6 +258,7 @@ impl World {
     fn switches(&self, thread: ThreadId) -> bool {
         let scheduler = &self.scheduler;
         if self.happens(self.config.stops, 100_000) {
+            self.note(Happening::Stop, 1);
             let until = scheduler.steps() + self.below(STOP_MAX);
             scheduler.threads()[thread.0].stopped_until = until;
             return true;
@@ -276,7 +285,8 @@ impl World {
             State::Blocked { on: Key::Lock, order: seen, .. } => progress > seen,
             State::Blocked { .. } | State::Ended => false,
         };
-        let mut able: Vec<usize> = Vec::with_capacity(threads.len());
+        let mut able = scheduler.able.borrow_mut();
+        able.clear();
         able.extend((0..threads.len()).filter(|&index| can_go_on(&threads[index])));
         if able.iter().all(|&index| threads[index].stopped_until > steps) {
             // Nobody else can go on: no time passes by which a stop would end.

@@ -1,6 +1,7 @@
 //! An access to a page, as the processor and the kernel's fault handling do it.
 
 use crate::content::Content;
+use crate::coverage::Happening;
 use crate::pte::{Page, Pte};
 use crate::userfault::{Mode, UserfaultId};
 use crate::violation::Checker;
@@ -72,6 +73,7 @@ impl World {
                     true => process.mm.allocate(page, Pte::Present(after)),
                     false => process.mm.set(page, Pte::Present(after)),
                 }
+                self.note(Happening::Access, 1);
                 self.compare(&mut kernel, page, found, access);
                 Ok(Tried::Done(found.content))
             }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Message, Stop};
 
+use crate::coverage::Happening;
 use crate::process::ProcessId;
 use crate::scheduler::ThreadId;
 use crate::waits::Key;
@@ -83,6 +84,7 @@ impl World {
             return Err(Stop::ProcessGone);
         }
         if userfault.changing > 0 {
+            self.note(Happening::TryLater, 1);
             return Err(Stop::TryLater);
         }
         Ok(userfault.process)
@@ -107,6 +109,7 @@ impl World {
             count += 1;
         }
         drop(kernel);
+        self.note(Happening::EventRead, read_events.len());
         for thread in read_events {
             self.wake_thread(thread, Key::Event);
         }
@@ -128,6 +131,7 @@ impl World {
     /// The running thread waits for a page.
     pub(crate) fn wait_for_page(&self, id: UserfaultId, page: usize, write: bool) {
         let thread = self.this_thread();
+        self.note(Happening::Fault, 1);
         self.trace(&(page..page + 1), format_args!("faults"));
         self.kernel_mut().userfaults[id.0].faults.push_back(Fault { thread, page, write });
         self.wake_key(Key::Poll(id));
@@ -148,9 +152,7 @@ impl World {
             self.kernel_mut().userfaults[userfault.0].events.push_back(Event { thread, message });
             self.wake_key(Key::Poll(userfault));
             self.block(Key::Event, None);
-            if self.config.trace.is_some() {
-                self.trace(&(0..usize::MAX), format_args!("reported {message:x?}"));
-            }
+            self.trace(&(0..usize::MAX), format_args!("reported {message:x?}"));
             self.point();
             self.kernel_mut().userfaults[userfault.0].changing -= 1;
         }

@@ -1,11 +1,13 @@
 //! The world: processes, their threads, the kernel's side of them, and the loop that lets one thread after the other go on.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
+use crate::coverage::{Coverage, Happening, Tally};
 use crate::process::{Process, ProcessId};
 use crate::scheduler::Scheduler;
 use crate::userfault::Userfault;
@@ -75,11 +77,18 @@ pub struct World {
     end: RefCell<Option<End>>,
     checks: RefCell<Vec<Check>>,
     lines: RefCell<Vec<String>>,
+    tally: Tally,
+    /// Somebody may have died.
+    pub(crate) has_news: Cell<bool>,
     pub(crate) supervisor_is_gone: Cell<bool>,
     next_content: Cell<u64>,
 }
 
+/// Steps that a world tells of in the end, if it is asked to.
+const LAST_STEPS_KEPT: usize = 60;
+
 thread_local! {
+    static LAST_STEPS: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
     static CURRENT: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
@@ -89,6 +98,11 @@ thread_local! {
 /// When there is none.
 pub fn current() -> Rc<World> {
     CURRENT.with_borrow(|world| world.clone()).expect("a world runs on this thread")
+}
+
+/// The last steps of the world that ran last on this thread of the machine, if it kept them.
+pub fn last_steps() -> Vec<String> {
+    LAST_STEPS.with_borrow(|steps| steps.iter().cloned().collect())
 }
 
 /// While this lives, its world is the one of this thread of the machine.
@@ -119,6 +133,8 @@ impl World {
             end: RefCell::new(None),
             checks: RefCell::new(Vec::new()),
             lines: RefCell::new(Vec::new()),
+            tally: Tally::new(),
+            has_news: Cell::new(true),
             supervisor_is_gone: Cell::new(false),
             next_content: Cell::new(0),
         })
@@ -179,10 +195,34 @@ impl World {
 
     /// Tells what is done to a page of `pages`, if it is the one that is asked about.
     pub(crate) fn trace(&self, pages: &std::ops::Range<usize>, what: fmt::Arguments<'_>) {
-        if self.config.trace.is_some_and(|page| pages.contains(&page)) {
-            let (ns, steps) = (self.clock.now_ns(), self.scheduler.steps());
-            eprintln!("{steps:>8} {:>9} us {}: {what} {:x}..{:x}", ns / 1000, self.who_runs(), pages.start, pages.end);
+        let is_asked_about = self.config.trace.is_some_and(|page| pages.contains(&page));
+        if !is_asked_about && !self.config.keeps_last_steps {
+            return;
         }
+        let (ns, steps) = (self.clock.now_ns(), self.scheduler.steps());
+        let line =
+            format!("{steps:>8} {:>9} us {}: {what} {:x}..{:x}", ns / 1000, self.who_runs(), pages.start, pages.end);
+        if is_asked_about {
+            eprintln!("{line}");
+        }
+        if self.config.keeps_last_steps {
+            LAST_STEPS.with_borrow_mut(|steps| {
+                if steps.len() == LAST_STEPS_KEPT {
+                    steps.pop_front();
+                }
+                steps.push_back(line);
+            });
+        }
+    }
+
+    /// Something has happened so often.
+    pub(crate) fn note(&self, what: Happening, count: usize) {
+        self.tally.add(what, count as u64);
+    }
+
+    /// What has happened so far.
+    pub fn coverage(&self) -> Coverage {
+        self.tally.coverage()
     }
 
     /// The world ends, as soon as the running thread suspends itself.
@@ -209,6 +249,7 @@ impl World {
     pub fn run(self: &Rc<World>) -> Outcome {
         assert!(CURRENT.with_borrow(Option::is_none), "one world at a time runs on a thread");
         CURRENT.set(Some(self.clone()));
+        LAST_STEPS.with_borrow_mut(VecDeque::clear);
         let _entered = Entered;
         let end = loop {
             if let Some(end) = self.end.borrow_mut().take() {
@@ -221,7 +262,9 @@ impl World {
                 break end;
             }
         };
+        self.note(Happening::Step, self.scheduler.steps() as usize);
         self.scheduler.abandon_all();
+        self.give_memory_back();
         Outcome { end, steps: self.scheduler.steps(), ns: self.clock.now_ns() }
     }
 
@@ -231,7 +274,9 @@ impl World {
 
     /// One thread goes on; or how the world ends.
     fn go_on(&self) -> Option<End> {
-        self.bury_the_dead();
+        if self.has_news.take() | self.scheduler.ended.take() {
+            self.bury_the_dead();
+        }
         if !self.scheduler.has_program_threads() {
             return Some(End::Rest);
         }
@@ -245,6 +290,7 @@ impl World {
             }
             return None;
         }
+        self.note(Happening::TimeJump, 1);
         if self.jump() { None } else { violation(Checker::NoLostWakeUp, self.who_waits()) }
     }
 
@@ -262,11 +308,19 @@ impl World {
         }
     }
 
+    /// Nobody reads the engines' frames any more.
+    fn give_memory_back(&self) {
+        for process in &mut self.kernel_mut().processes {
+            process.mm.clear();
+        }
+    }
+
     /// Ends a process where its threads stand. Its memory goes; what it has in shared memory stays as it is.
     pub fn kill(&self, id: ProcessId) {
         let mut kernel = self.kernel_mut();
         let process = kernel.process_mut(id);
-        process.is_alive = false;
+        self.note(Happening::ProcessEnd, usize::from(std::mem::replace(&mut process.is_alive, false)));
+        self.has_news.set(true);
         process.mm.clear();
     }
 }

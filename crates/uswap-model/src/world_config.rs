@@ -37,6 +37,8 @@ pub struct WorldConfig {
     pub may_lose_pages: bool,
     /// What is done to this page is told on standard error.
     pub trace: Option<usize>,
+    /// The last steps are kept, to be told of ([`last_steps`](crate::world::last_steps)).
+    pub keeps_last_steps: bool,
     /// Steps before the program must have come to its end.
     pub steps_max: u64,
 }
@@ -60,6 +62,7 @@ impl WorldConfig {
             has_pagemap: true,
             may_lose_pages: true,
             trace: None,
+            keeps_last_steps: false,
             steps_max: 20_000_000,
         }
     }

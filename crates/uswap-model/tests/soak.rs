@@ -1,5 +1,6 @@
 //! The production engine on the model: random programs read what they wrote.
 
+use uswap_engine::group::Counter;
 use uswap_model::soak::{self, Scenario, Soaked};
 use uswap_model::{Chance, End};
 
@@ -18,7 +19,8 @@ fn run(seeds: std::ops::Range<u64>, change: impl Fn(Scenario) -> Scenario) -> Ve
 fn pages_come_back_as_they_were() {
     let soaked = run(0..60, Scenario::touching_only);
     assert!(soaked.iter().all(|soaked| soaked.outcome.end == End::Rest));
-    let (came_in, went_out) = soaked.iter().fold((0, 0), |sum, one| (sum.0 + one.swapped.0, sum.1 + one.swapped.1));
+    let sum = |counter| soaked.iter().map(|one| one.coverage.counter(counter)).sum::<u64>();
+    let (came_in, went_out) = (sum(Counter::Pswpin), sum(Counter::Pswpout));
     assert!(came_in > 5000 && went_out > 5000, "{came_in} pages came in, {went_out} went out");
 }
 

@@ -12,6 +12,7 @@ pub use random_program::Habits;
 pub use scenario::Scenario;
 
 use crate::chance::Chance;
+use crate::coverage::{Coverage, Happening};
 use crate::scheduler::Kind;
 use crate::tree::Tree;
 use crate::violation::Violation;
@@ -23,8 +24,8 @@ use crate::{agent, program};
 pub struct Soaked {
     /// How the world ended.
     pub outcome: Outcome,
-    /// Pages that came in from pool and areas, and that went out to them.
-    pub swapped: (u64, u64),
+    /// What happened how often.
+    pub coverage: Coverage,
     /// Processes that there were.
     pub processes: usize,
     /// What was said to the user.
@@ -32,7 +33,7 @@ pub struct Soaked {
 }
 
 impl Soaked {
-    /// What a checker found. Who ends with a line takes its tree along: no wrong content comes of it.
+    /// What a checker found.
     pub fn violation(&self) -> Option<&Violation> {
         match &self.outcome.end {
             End::Violation(violation) => Some(violation),
@@ -45,6 +46,14 @@ impl Soaked {
 pub fn run_seed(seed: u64) -> Soaked {
     let mut chance = Chance::new(seed);
     let scenario = Scenario::draw(&mut chance);
+    run(scenario, chance)
+}
+
+/// The same, and its last steps are kept: [`last_steps`](crate::world::last_steps) tells them, also after a panic.
+pub fn run_seed_and_keep_steps(seed: u64) -> Soaked {
+    let mut chance = Chance::new(seed);
+    let mut scenario = Scenario::draw(&mut chance);
+    scenario.world.keeps_last_steps = true;
     run(scenario, chance)
 }
 
@@ -61,12 +70,11 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
     world.add_check(look_after(&tree, scenario.kills));
     let outcome = world.run();
-    let count = |counter| tree.group.count(counter);
-    use uswap_engine::group::Counter;
-    let swapped = (count(Counter::Pswpin), count(Counter::Pswpout));
+    let mut coverage = world.coverage();
+    coverage.take_counters(tree.group);
     let processes = world.kernel().processes.len();
     let lines = world.lines().clone();
-    Soaked { outcome, swapped, processes, lines }
+    Soaked { outcome, coverage, processes, lines }
 }
 
 /// The supervisor's own work, late or soon; and now and then a child is killed where it stands.
@@ -80,6 +88,7 @@ fn look_after(tree: &Rc<Tree>, kills: u64) -> crate::world::Check {
             let living: Vec<_> =
                 world.kernel().processes.iter().skip(1).filter(|one| one.is_alive).map(|one| one.id).collect();
             if !living.is_empty() {
+                world.note(Happening::Kill, 1);
                 world.kill(living[world.below(living.len() as u64) as usize]);
             }
         }

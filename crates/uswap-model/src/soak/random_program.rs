@@ -54,10 +54,10 @@ impl Habits {
         Habits {
             space: base..base + span,
             threads: 1 + chance.index(3),
-            steps: 500 + chance.below(2500),
+            steps: 100 + chance.below(700),
             calls: if many_calls { 200 } else { chance.below(25) },
             forks: if chance.happens(1, 3) { chance.below(150) } else { 0 },
-            hot_pages: 8 + chance.index(120),
+            hot_pages: 8 + chance.index(100),
             writes: 10 + chance.below(80),
             streams: chance.below(100),
             rests: 1 + chance.below(20),

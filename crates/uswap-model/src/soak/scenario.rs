@@ -3,6 +3,8 @@
 use uswap_engine::group::{Compressor, FaultPlan, GroupConfig};
 use uswap_engine::store::faulty::FaultKind;
 
+use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+
 use super::random_program::Habits;
 use crate::chance::Chance;
 use crate::tree::Crew;
@@ -29,19 +31,25 @@ impl Scenario {
     /// The world of `chance`.
     pub fn draw(chance: &mut Chance) -> Scenario {
         let mut world = WorldConfig::draw(chance);
-        world.span = 256 + 32 * chance.index(10);
-        let area_slots: Vec<u64> = (0..chance.below(3)).map(|_| 16 + chance.below(1200)).collect();
+        world.span = 64 + 16 * chance.index(13);
+        let area_slots: Vec<u64> = (0..chance.below(3)).map(|_| 16 + chance.below(600)).collect();
         let fault_injection = fault_plan(chance);
         world.may_lose_pages = fault_injection.kind() != FaultKind::None;
         let habits = Habits::draw(chance, world.base, world.span);
-        // Half a thousand pages are kept free above the low watermark of each process.
-        let shares = if habits.forks > 0 { 1 + chance.below(4) } else { 1 };
-        let limit_pages = 515 * shares + chance.below(world.span as u64 / 3);
+        let shares = if habits.forks > 0 { 1 + chance.below(3) } else { 1 };
+        let gap_min_pages = 4 + chance.below(12) as u32;
+        let limit_pages = (2 * u64::from(gap_min_pages) + 40) * shares + chance.below(world.span as u64 / 2);
+        let policies = Policies {
+            reclaim: ReclaimPolicy::ALL[chance.index(ReclaimPolicy::ALL.len())],
+            readahead: ReadaheadPolicy::ALL[chance.index(ReadaheadPolicy::ALL.len())],
+        };
         let group = GroupConfig {
             memory_limit_bytes: limit_pages * 4096,
             zpool_percent: [0, 1, 5, 25][chance.index(4)],
             accept_threshold_percent: 90,
             compressor: [Compressor::None, Compressor::Lz4, Compressor::Lz4, Compressor::Zstd][chance.index(4)],
+            policies,
+            gap_min_pages,
             verbosity: 1,
             fault_injection,
             ..GroupConfig::default()
