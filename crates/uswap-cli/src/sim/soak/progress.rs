@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::input::InputError;
+use uswap_sim::input::InputError;
 
 /// The seeds of one shard: `first + index`, for each `index` below `seeds` that leaves `shard` when divided by `shards`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
