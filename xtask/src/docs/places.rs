@@ -77,7 +77,7 @@ pub fn mistakes(root: &Path) -> Result<Vec<String>, String> {
 }
 
 /// All files with code that is not for tests alone.
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
+pub fn sources(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
