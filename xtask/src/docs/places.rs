@@ -28,7 +28,6 @@ const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("crates/uswap-agent/src/raw_forks.rs", "syscall", 126),
     ("crates/uswap-engine/src/handler.rs", "answer", 64),
     ("crates/uswap-engine/src/monitor.rs", "reclaim_while", 64),
-    ("crates/uswap-engine/src/swapin.rs", "install", 77),
     ("crates/uswap-engine/src/swapout.rs", "move_block", 71),
     ("crates/uswap-sys/src/thread.rs", "spawn", 74),
 ];

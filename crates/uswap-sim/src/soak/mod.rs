@@ -5,13 +5,13 @@
 //! everybody must come to rest, every page must read as what was written to it, and after all memory has been unmapped
 //! nothing may be left.
 
-mod books;
 mod check;
 pub mod coverage;
 mod engine;
 mod group;
 mod mm;
 mod process;
+mod process_books;
 mod program;
 pub mod progress;
 mod remedies;

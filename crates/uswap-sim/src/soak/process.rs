@@ -3,12 +3,12 @@
 use uswap_core::event_order::{Event, EventOrder, Settlement};
 use uswap_core::{CoreConfig, PageNumber, PageRange};
 
-use super::books::Books;
 use super::coverage::{Coverage, Happening};
 use super::engine::Actor;
 use super::engine::swapoff::Swapoff;
 use super::group::Group;
 use super::mm::{BASE, Message, Mm, Pte, pages_of};
+use super::process_books::Books;
 use super::program::{Access, Call, Doing, Truth};
 use super::remedies::Remedies;
 use super::sabotage::Sabotage;
