@@ -48,7 +48,7 @@ impl<S: System> Phase<S> {
                 RUNNING => match self.running.try_pass() {
                     Some(guard) if self.state.load() == RUNNING => return Entry::Running(guard),
                     Some(_) => {}
-                    None if self.state.load() == RUNNING => crate::handler::pause::<S>(),
+                    None if self.state.load() == RUNNING => crate::pause::pause::<S>(),
                     None => {}
                 },
                 FREEZING => {
