@@ -13,7 +13,7 @@
 //! MADV_WIPEONFORK is never changed by the engine, so the child reads it from the kernel. It is enough to know that the
 //! program ever used it.
 
-use std::sync::atomic::{AtomicBool, Ordering::*, fence};
+use uswap_system::atomic::{AtomicBool, Ordering::*, fence};
 
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
 use uswap_sys::linux::Linux;

@@ -7,8 +7,8 @@
 //!
 //! A process for which the monitor has nothing to do is not held up at all: its thread keeps the monitor from waking instead.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
+use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use uswap_system::Waited;
 use uswap_system::sync::{RawLock, Word};
@@ -111,8 +111,7 @@ impl<H: Host> ForkPost<H> {
         self.child.store_and_wake(CHILD_READY);
     }
 
-    /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it. One thread at a
-    /// time.
+    /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it.
     pub fn has_memory(&self, post: &Post<H>) -> bool {
         if self.trivial.load(Relaxed) {
             return true;
@@ -130,8 +129,11 @@ impl<H: Host> ForkPost<H> {
                 }
                 ANSWERED => {
                     let answer = self.has_memory.load(Acquire);
-                    self.state.store(IDLE);
-                    return answer;
+                    if self.state.atomic().compare_exchange(ANSWERED, IDLE, AcqRel, Acquire).is_ok() {
+                        // Whoever else waits has seen another state, and would sleep on that until it looks again.
+                        self.state.wake_all();
+                        return answer;
+                    }
                 }
                 // The window of an earlier fork is being closed, or the answer is not there yet.
                 other => {
@@ -270,6 +272,9 @@ impl<H: Host> ForkPost<H> {
         self.child.store_and_wake(CHILD_READY);
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,9 @@
 //! function, waits a little: those changes end that are under way, and the fault is served. Nobody waits for longer than
 //! [`GIVES_WAY`]; changes that go round libc (realloc's) do not wait.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
+use uswap_system::atomic::AtomicU32;
 
 use uswap_sys::linux::Linux;
 use uswap_system::sync::Word;

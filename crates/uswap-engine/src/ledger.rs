@@ -15,7 +15,7 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::EntryId;

@@ -3,7 +3,7 @@
 //! Which mremap does so, its event does not say. The wrapper of mremap posts where such a call moves memory from, for as long
 //! as that is in the kernel. Its event is read before it returns, so whoever reads that finds the posting.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use uswap_sys::linux::Linux;
 

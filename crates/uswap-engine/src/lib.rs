@@ -67,5 +67,7 @@ pub mod swapout;
 mod trash;
 mod userfault;
 pub mod whole_mappings;
+#[cfg(all(test, uswap_words))]
+mod words;
 mod writer;
 pub mod zpool;

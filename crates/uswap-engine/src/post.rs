@@ -1,7 +1,7 @@
 //! Post: what threads of the program and the monitor say to each other.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
+use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use uswap_sys::linux::Linux;
 use uswap_sys::rusage::peak_rss_bytes;

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use uswap_system::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 

@@ -4,8 +4,8 @@
 //! never waits for one: it moves pages out and compresses them, and what belongs on an area it leaves to this thread, which
 //! does whole rounds of reclaim beside it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Instant;
+use uswap_system::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use uswap_core::tuning;
 use uswap_sys::call::descriptors_are_scarce;
