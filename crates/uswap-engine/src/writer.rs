@@ -5,10 +5,10 @@
 //! does whole rounds of reclaim beside it.
 
 use std::time::Instant;
-use uswap_system::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use uswap_core::tuning;
 use uswap_sys::call::descriptors_are_scarce;
+use uswap_system::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use uswap_system::sync::Word;
 
 use crate::engine::{Engine, Worker};
@@ -158,6 +158,9 @@ impl<H: Host> Engine<H> {
         round.achieved_something()
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

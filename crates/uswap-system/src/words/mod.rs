@@ -104,6 +104,7 @@ pub fn finds(defect: Defect, test: impl Fn() + Send + Sync + 'static) {
 
 /// As [`finds`], where timeouts are as given.
 pub fn finds_with(timeouts: Timeouts, defect: Defect, test: impl Fn() + Send + Sync + 'static) {
+    let test = Arc::new(test);
     RULES.set(Rules { timeouts, defect: Some(defect) });
     let mut config = config();
     config.failure_persistence = FailurePersistence::None;
@@ -111,7 +112,9 @@ pub fn finds_with(timeouts: Timeouts, defect: Defect, test: impl Fn() + Send + S
         system::begin();
         test();
     };
-    let outcome =
-        catch_unwind(AssertUnwindSafe(|| Runner::new(RandomScheduler::new(SCHEDULES_OF_DEFECT), config).run(run)));
-    assert!(outcome.is_err(), "no schedule of {SCHEDULES_OF_DEFECT} shows {defect:?}: the test cannot fail");
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        Runner::new(RandomScheduler::new(SCHEDULES_OF_DEFECT), config.clone()).run(run.clone());
+        Runner::new(PctScheduler::new(DEPTH, SCHEDULES_OF_DEFECT), config).run(run);
+    }));
+    assert!(outcome.is_err(), "no schedule of {} shows {defect:?}: the test cannot fail", 2 * SCHEDULES_OF_DEFECT);
 }
