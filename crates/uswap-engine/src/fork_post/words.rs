@@ -107,7 +107,7 @@ impl Process {
         let fork = &self.post.fork;
         if fork.is_asked() {
             // Every second one is refused.
-            let answer = self.answers.fetch_add(1, SeqCst) % 2 == 0;
+            let answer = self.answers.fetch_add(1, SeqCst).is_multiple_of(2);
             return fork.answer(answer);
         }
         self.work();
