@@ -14,6 +14,7 @@
 //!     cargo xtask performance [FILE]...
 //!                                takes what `uswap bench --json` wrote into docs/performance.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
+//!     cargo xtask words          words that threads share without a lock, under shuttle: many schedules, and defects that must show
 //!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
@@ -32,10 +33,11 @@ mod policies;
 mod run;
 mod summary;
 mod waits;
+mod words;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | words | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         ["battery", words @ ..] => battery::run(words),
         ["churn", options @ ..] => churn::run(options),
         ["exhaustive"] => exhaustive::run(),
+        ["words"] => words::run(),
         ["policies", words @ ..] => policies::run(words),
         ["performance", files @ ..] => performance::run(files),
         ["overhead"] => overhead::measure(),

@@ -259,5 +259,5 @@ impl<H: Host> Engine<H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(uswap_words)))]
 mod tests;

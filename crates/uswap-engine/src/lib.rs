@@ -77,6 +77,8 @@ pub mod swapout;
 mod trash;
 mod userfault;
 pub mod whole_mappings;
+#[cfg(all(test, uswap_words))]
+mod words;
 pub mod worker;
 mod writer;
 pub mod zpool;

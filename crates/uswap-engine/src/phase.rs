@@ -85,3 +85,6 @@ impl<S: System> Phase<S> {
         self.state.load() == FROZEN
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;

@@ -66,7 +66,8 @@ pub fn sources(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), String>
     let entries = std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let is_for_tests = ["tests", "benches", "target", "canaries"].contains(&name) || name == "tests.rs";
+        let is_for_tests = ["tests", "benches", "target", "canaries", "words"].contains(&name)
+            || ["tests.rs", "words.rs"].contains(&name);
         match path.is_dir() {
             _ if is_for_tests => {}
             true => sources(&path, found)?,

@@ -1,10 +1,10 @@
 //! A call for the writer, and what has come of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Instant;
 
 use uswap_core::tuning;
 use uswap_system::System;
+use uswap_system::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use uswap_system::sync::Word;
 
 /// A call for the writer.
@@ -124,6 +124,9 @@ impl<S: System> Writer<S> {
         }
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {
