@@ -11,7 +11,7 @@ use crate::fault::{LoadPlan, MAX_WINDOW};
 use crate::page_table::PageState;
 use crate::units::PageNumber;
 
-/// Pages side by side that have nothing to be read, over which a stream is taken to go on: they were never used, or never left.
+/// Pages side by side that have nothing to be read, over which a stream is taken to go on.
 pub(crate) const HOLE_MAX: u32 = MAX_WINDOW as u32;
 /// Pages of the first chunk of a stream.
 const FIRST_CHUNK: u32 = 32;
@@ -157,9 +157,10 @@ impl Core {
             };
             let mut pages = first_that(&|page| !self.is_swapped(page));
             if pages == 0 {
-                let hole = first_that(&|page| self.is_swapped(page));
+                // Over what was never used; where pages are in memory already, the program may be somewhere else by now.
+                let hole = first_that(&|page| self.pages.get(page) != Some(PageState::Untouched));
                 in_holes += hole;
-                match in_holes <= HOLE_MAX && page(hole).is_some() {
+                match hole > 0 && in_holes <= HOLE_MAX && page(hole).is_some() {
                     true => self.readahead.skip_ahead(stream, hole),
                     false => self.readahead.end_ahead(stream),
                 }
@@ -349,12 +350,12 @@ mod tests {
         assert_eq!(core.readahead.window(PageNumber(127)).hits, 64);
     }
 
-    /// Of 1000 swapped pages, each third run of 4 is a hole: `of_zeros`, or pages that are in memory already.
+    /// Of 1000 swapped pages, each third run of 4 is a hole: `of_zeros`, or pages that were never used.
     fn with_holes(of_zeros: bool) -> (Core, impl Iterator<Item = u64>) {
         let is_hole = |page: u64| page / 4 % 3 == 2;
         let mut core = swapped(1000, 256);
         for page in (0..1000).filter(|&page| is_hole(page)) {
-            let state = if of_zeros { PageState::SwappedZero } else { PageState::Resident { clean: None } };
+            let state = if of_zeros { PageState::SwappedZero } else { PageState::Untouched };
             core.pages.set(PageNumber(page), state);
             core.swapped_pages -= u64::from(!of_zeros);
         }
