@@ -6,18 +6,7 @@ use crate::run::{cargo, step, target};
 
 /// The tests; built apart from everything else.
 pub fn tests() -> Command {
-    let mut command = cargo(&[
-        "test",
-        "-q",
-        "-p",
-        "uswap-system",
-        "-p",
-        "uswap-sys",
-        "-p",
-        "uswap-engine",
-        "--lib",
-        "--no-fail-fast",
-    ]);
+    let mut command = cargo(&["test", "-q", "-p", "uswap-system", "-p", "uswap-engine", "--lib", "--no-fail-fast"]);
     command.arg("--target-dir").arg(target().join("words"));
     // What must fail says so, each time.
     command.args(["--", "words::"]).env("RUSTFLAGS", "--cfg uswap_words").env("RUST_BACKTRACE", "0");
