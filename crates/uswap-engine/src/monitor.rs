@@ -169,10 +169,10 @@ impl<H: Host> Monitor<H> {
         let (mut total, mut processes, mut claims, mut fixed) = (0, 0, 0, 0);
         for (index, other) in group.processes() {
             if index != mine_index {
-                claims += other.claimed_pages.load(Relaxed);
+                claims += other.wants.claimed_pages.load(Relaxed);
             }
             fixed += other.fixed_pages();
-            for pages in [other.usage_pages(), other.promised_pages.load(Relaxed)] {
+            for pages in [other.usage_pages(), other.wants.promised_pages.load(Relaxed)] {
                 total += pages;
                 processes += u64::from(pages > 0);
             }
@@ -196,7 +196,7 @@ impl<H: Host> Monitor<H> {
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.claim.update(&usage, now_ms);
         usage.held_at = self.claim.held_at(&usage, now_ms);
-        self.member().slot().claimed_pages.store(claimed, Relaxed);
+        self.member().slot().wants.claimed_pages.store(claimed, Relaxed);
         usage
     }
 
@@ -215,14 +215,14 @@ impl<H: Host> Monitor<H> {
         };
         self.floor.update(&evidence, now_ms);
         let kept = self.floor.pages();
-        slot.floor_pages.store(kept, Relaxed);
+        slot.wants.floor_pages.store(kept, Relaxed);
         if kept == 0 { 0 } else { own + engine.content.pool_pages() + kept }
     }
 
     /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
     pub(crate) fn promise(&mut self, pages: u64) {
         self.promised = (pages > 0).then(H::now);
-        self.member().slot().promised_pages.store(pages, Relaxed);
+        self.member().slot().wants.promised_pages.store(pages, Relaxed);
     }
 
     fn end_promise(&mut self) {
@@ -544,7 +544,7 @@ impl<H: Host> Monitor<H> {
         let Some(engine) = self.engine() else {
             // Who has swapped nothing has nothing to do.
             let member = self.member();
-            member.slot().carried_out.store(member.group.announcements(), Release);
+            member.slot().called.carried_out.store(member.group.announcements(), Release);
             return;
         };
         let _ = H::refill_reserve();
@@ -586,17 +586,17 @@ impl<H: Host> Engine<H> {
     pub fn publish(&self) {
         let slot = self.member.slot();
         let core = self.core();
-        slot.managed_pages.store(core.pages().known_pages(), Relaxed);
-        slot.swapped_pages.store(core.swapped_pages(), Relaxed);
+        slot.managed.pages.store(core.pages().known_pages(), Relaxed);
+        slot.managed.swapped_pages.store(core.swapped_pages(), Relaxed);
         let cached = u64::from(core.swap_cache().populated_frames());
-        slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
-        slot.unmanaged_pages.store(self.unmanaged_pages(&core), Relaxed);
+        slot.pool.original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
+        slot.resident.unmanaged_pages.store(self.unmanaged_pages(&core), Relaxed);
         self.content.areas.publish(&core, &self.member);
         drop(core);
-        slot.overhead_pages.store(cached, Relaxed);
+        slot.resident.overhead_pages.store(cached, Relaxed);
         let pool = self.content.pool.lock();
-        slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
-        slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
+        slot.pool.bytes.store(pool.pool_bytes() as u64, Relaxed);
+        slot.pool.stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
     }
 
     /// Resident anonymous pages that the books do not know, as of the last look at the size of the process. Of what the
@@ -606,8 +606,8 @@ impl<H: Host> Engine<H> {
         let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
         let free = u64::from(core.swap_cache().free_frames());
         let slot = self.member.slot();
-        let anon = slot.anon_pages.load(Relaxed);
-        (anon + slot.kernel_swapped_pages.load(Relaxed)).saturating_sub(resident + free).min(anon)
+        let anon = slot.resident.anon_pages.load(Relaxed);
+        (anon + slot.resident.kernel_swapped_pages.load(Relaxed)).saturating_sub(resident + free).min(anon)
     }
 
     /// Frees what was kept for children that need it no more.

@@ -68,3 +68,6 @@ impl<H: Host> Requests<H> {
         self.done.store_and_wake(asked);
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;

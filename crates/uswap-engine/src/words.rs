@@ -9,13 +9,16 @@ use crate::group::Compressor;
 use crate::host::{Host, Threads};
 use crate::notices::Notices;
 
-static NOTICES: Notices<Shuttle> = Notices::new();
+thread_local! {
+    // Tests run at the same time, each with all its threads on one of the system's.
+    static NOTICES: &'static Notices<Shuttle> = Box::leak(Box::default());
+}
 
 impl Host for Shuttle {
     type Threads = NoThreads;
 
     fn notices() -> &'static Notices<Shuttle> {
-        &NOTICES
+        NOTICES.with(|notices| *notices)
     }
 }
 
