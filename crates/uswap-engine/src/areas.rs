@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use uswap_core::slots::Refused;
 use uswap_core::{AreaId, Core};
 use uswap_sys::report::Reason;
-use uswap_system::sync::Lock;
 use uswap_system::{Supervisor, System};
 
 use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter, Group};
+use crate::lock_order::Lock;
 use crate::member::Member;
 use crate::store::faulty::FaultyStore;
 use crate::store::file::FileStore;

@@ -3,14 +3,7 @@
 //! Each part has its own locks and says what holds of it: [`Memory`], [`Books`], [`Content`], [`Pressure`], [`Forking`], [`Staff`].
 //! None knows another. What is done with several of them is written above, in a file for each thing that is done.
 //!
-//! Locks, in the order in which they are taken:
-//!
-//! 1. that of the phase: read by every thread while it may change the books; written by a fork, which needs them still;
-//! 2. `swapoff` of the content: by whoever empties an area, while he asks the books what is next;
-//! 3. the gate of the memory;
-//! 4. `order` of the memory (or that of the window of a fork), `heirs` of the content or `trash` of the memory;
-//! 5. the books;
-//! 6. the pool of the content: a leaf.
+//! The order of their locks is that of [`Level`](crate::lock_order::Level).
 
 use std::fmt;
 use std::io;
@@ -21,7 +14,6 @@ use uswap_sys::report::Reason;
 use uswap_system::Supervisor;
 use uswap_system::System;
 use uswap_system::faults::Faults;
-use uswap_system::sync::LockGuard;
 
 use crate::areas::Areas;
 use crate::books::Books;
@@ -29,6 +21,7 @@ use crate::content::{Ancestor, Content};
 use crate::forking::Forking;
 use crate::group::Counter;
 use crate::host::Host;
+use crate::lock_order::LockGuard;
 use crate::member::Member;
 use crate::memory::{self, Mapped, Memory};
 use crate::phase::{Entry, Phase};
@@ -162,7 +155,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Waits out a fork that is being prepared, then tells how the books may be used.
-    pub(crate) fn enter(&self) -> Entry<'_> {
+    pub(crate) fn enter(&self) -> Entry<'_, H> {
         self.forking.phase.enter()
     }
 
@@ -172,7 +165,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Opens the books.
-    pub(crate) fn core(&self) -> LockGuard<'_, Core> {
+    pub(crate) fn core(&self) -> LockGuard<'_, Core, H> {
         self.books.core()
     }
 

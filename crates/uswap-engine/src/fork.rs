@@ -180,8 +180,9 @@ impl<H: Host> Engine<H> {
         for note in self.forking.window.notes() {
             self.apply_note(*note);
         }
-        for note in self.forking.window.beyond().iter() {
-            self.apply_note(*note);
+        let beyond = std::mem::take(&mut *self.forking.window.beyond());
+        for note in beyond {
+            self.apply_note(note);
         }
     }
 

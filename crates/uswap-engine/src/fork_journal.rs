@@ -19,9 +19,10 @@ use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::fork_window::{ForkWindow, Note};
 use uswap_sys::placement;
 use uswap_system::System;
-use uswap_system::sync::{Lock, SharedWord};
+use uswap_system::sync::SharedWord;
 
 use crate::ledger::Ledger;
+use crate::lock_order::{Level, Lock};
 
 /// Notes that a child can read. Memory is taken only for those that are written.
 const NOTES: usize = 1 << 16;
@@ -116,7 +117,7 @@ impl<H: System> Window<H> {
             reserved: Mutex::new(None),
             ledger: Mutex::new(None),
             beyond: Mutex::new(Vec::new()),
-            seen: Lock::new(ForkWindow::default()),
+            seen: Lock::new(Level::Window, ForkWindow::default()),
         }
     }
 

@@ -7,13 +7,13 @@ use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
 use uswap_sys::{private_memory, test_hook};
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
-use uswap_system::sync::Shut;
 
 use crate::engine::{BATCH, Engine};
 use crate::giving_way::Asking;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
 use crate::load::Load;
+use crate::lock_order::Shut;
 use crate::pause::pause;
 use crate::pending_fault::{PendingFault, Served};
 use crate::phase::Entry;
@@ -198,7 +198,7 @@ impl<H: Host> Engine<H> {
         self.read_with(worker, false, gate)
     }
 
-    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: Shut<'_>) -> usize {
+    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: Shut<'_, H>) -> usize {
         let mut messages = [Message::Other(0); MESSAGES];
         if frozen {
             self.forking.window.begins_reading();

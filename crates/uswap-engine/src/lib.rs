@@ -4,7 +4,8 @@
 //!
 //! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
 //! - [`engine`]: the engine of a process, made of its parts: `memory`, `books`, `content`, `pressure`, `forking` (with `phase`:
-//!   whether its books may change), `staff`; [`worker`]: what each thread has for itself;
+//!   whether its books may change), `staff`; `lock_order`: which lock may be
+//!   taken while another is held; [`worker`]: what each thread has for itself;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
 //!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
@@ -52,6 +53,7 @@ pub mod lazy_free;
 pub mod ledger;
 pub mod left_mapped;
 mod load;
+mod lock_order;
 pub mod member;
 mod memory;
 pub mod monitor;

@@ -11,13 +11,13 @@ use std::time::Instant;
 use uswap_core::fault::MAX_WINDOW;
 use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE};
 use uswap_system::faults::{Progress, Stop, Wake};
-use uswap_system::sync::LockGuard;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::Engine;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
 use crate::load::{Content, Load};
+use crate::lock_order::LockGuard;
 use crate::page_io::SlotPage;
 use crate::pause::pause;
 use crate::pending_fault::Served;
@@ -233,7 +233,7 @@ impl<H: Host> Engine<H> {
 
     /// `stop` keeps the page at `index` and those after it from being brought in: ends their loads. What that means for the
     /// fault.
-    fn leave_rest(&self, mut core: LockGuard<'_, Core>, plan: &LoadPlan, index: usize, stop: Stop) -> Served {
+    fn leave_rest(&self, mut core: LockGuard<'_, Core, H>, plan: &LoadPlan, index: usize, stop: Stop) -> Served {
         let loads = plan.pages();
         let later = matches!(stop, Stop::TryLater | Stop::NoMemory);
         for load in &loads[index..plan.mapped().end] {
