@@ -5,6 +5,8 @@
 //!
 //! The order of their locks is that of [`Level`](crate::lock_order::Level).
 
+#![allow(unsafe_code)]
+
 use std::fmt;
 use std::io;
 
@@ -147,6 +149,20 @@ impl<H: Host> Engine<H> {
         let pressure = Pressure::new()?;
         let content = Content::new(Areas::open(member)?, pool, ancestors);
         Ok((mapped.register()?, Books::new(core), content, pressure))
+    }
+
+    /// From here on the process has this engine.
+    pub(crate) fn becomes_that_of_process(&'static self) {
+        H::notices().set_engine(std::ptr::from_ref(self).cast_mut().cast());
+    }
+
+    /// The engine of the calling thread's process, if there is one. In a forked child it is the parent's until the child has its
+    /// own.
+    pub fn of_process() -> Option<&'static Self> {
+        let engine = H::notices().engine_at().cast::<Self>();
+        // SAFETY: null, or what `becomes_that_of_process` was given, which lives as long as the process; it is there before the pointer is. That
+        // of a parent is taken apart in the child by `Inherited::take`, and nobody keeps a reference to it beyond that.
+        unsafe { engine.as_ref() }
     }
 
     /// A thread of the engine has begun, and has all that it works with.

@@ -26,9 +26,7 @@ use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
-use uswap_sys::linux::Linux;
-use uswap_sys::private_memory;
-use uswap_sys::report::{self, Reason};
+use uswap_sys::report::Reason;
 use uswap_system::faults::{Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -42,6 +40,7 @@ use crate::ledger::Holder;
 use crate::monitor::Monitor;
 use crate::page_io::SlotPage;
 use crate::pending_fault::{PendingFault, Served};
+use crate::staffed::Staffed;
 use crate::store::IoOutcome;
 use crate::worker::Worker;
 
@@ -226,7 +225,7 @@ impl<H: Host> Engine<H> {
     }
 }
 
-impl<H: Host> Monitor<H> {
+impl<H: Staffed> Monitor<H> {
     /// Answers a thread that wants to fork, and closes the window when it has.
     pub(crate) fn follow_fork(&mut self) {
         if self.post.fork.is_asked() {
@@ -240,7 +239,7 @@ impl<H: Host> Monitor<H> {
         };
         let running = engine.forking.phase.freeze();
         // What the forking thread can know of has been done before; the child's books must have it, too.
-        let (begun, mut asking) = (H::now(), Asking::<H>::new());
+        let (begun, mut asking) = (H::now(), Asking::new(&H::notices().giving_way));
         while engine.memory.uffd.is_changing() && (engine.memory.uffd.holds_events() || H::since(begun) < READ_PATIENCE)
         {
             asking.for_fault_of(begun);
@@ -402,29 +401,6 @@ impl<H: Host> Monitor<H> {
         engine.forking.phase.goes_on();
         engine.take_and_release(self.worker());
     }
-}
-
-/// Child, before anything is mapped: the parent's frame area was not copied, and what is mapped in its place from here on
-/// belongs to whoever maps it. Returns whether the parent was swapping.
-pub fn child_begins() -> bool {
-    Linux::notices().child_begins();
-    // A copy of the parent's engine; its threads do not run here.
-    let Some(old) = Linux::notices().engine() else { return false };
-    for (start, end) in old.memory.ranges_without_copy() {
-        private_memory::forget(start, end);
-    }
-    true
-}
-
-/// A process could not join its group. A child whose memory is partly swapped out cannot live without.
-pub(crate) fn cannot_join(error: &str) {
-    if Linux::notices().has_engine() {
-        report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
-    }
-    report::stderr_line(format_args!(
-        "uswap: process {} cannot join its group: {error}; it runs unmanaged",
-        std::process::id(),
-    ));
 }
 
 impl<H: Host> Engine<H> {

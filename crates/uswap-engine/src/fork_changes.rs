@@ -22,6 +22,7 @@ use crate::giving_way::Asking;
 use crate::host::Host;
 use crate::monitor::Monitor;
 use crate::pending_fault::Served;
+use crate::staffed::Staffed;
 use crate::worker::Worker;
 
 /// How long a fork waits for memory to come to rest that is moved while it is let go.
@@ -29,12 +30,12 @@ const LIFT_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the parent waits for a moment in which no other thread changes the mappings.
 const STILL_PATIENCE: Duration = Duration::from_millis(100);
 
-impl<H: Host> Monitor<H> {
+impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was.
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
         engine.let_adopted_fork(&self.adopter.kept);
-        let (begun, mut seen, mut asking) = (H::now(), 0, Asking::<H>::new());
+        let (begun, mut seen, mut asking) = (H::now(), 0, Asking::new(&H::notices().giving_way));
         loop {
             let (moved, count) = engine.moved_since(seen);
             seen = count;
@@ -53,7 +54,7 @@ impl<H: Host> Monitor<H> {
 
     /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.
     pub(crate) fn tell_child(&mut self, engine: &Engine<H>) {
-        let (begun, mut asking) = (H::now(), Asking::<H>::new());
+        let (begun, mut asking) = (H::now(), Asking::new(&H::notices().giving_way));
         while !engine.tell_if_still() {
             asking.for_fault_of(begun);
             if H::since(begun) >= STILL_PATIENCE {

@@ -77,7 +77,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn serve_all(&self, worker: &mut Worker) {
-        let mut asking = Asking::<H>::new();
+        let mut asking = Asking::new(&H::notices().giving_way);
         while let Some(fault) = self.serve_pending(worker) {
             asking.for_fault_of(fault.since);
             // The event must be read, and then its task must run. Other faults may come along: they are served in turn,

@@ -2,7 +2,7 @@
 //!
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
-//! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
+//! - [`host`], [`staffed`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
 //! - [`engine`]: the engine of a process, made of its parts: `memory`, `books`, `content`, `pressure`, `forking` (with `phase`:
 //!   whether its books may change), `staff`; `lock_order`: which lock may be
 //!   taken while another is held; [`worker`]: what each thread has for itself;
@@ -72,6 +72,7 @@ pub mod protocol;
 mod scale;
 mod smaps;
 mod staff;
+pub mod staffed;
 pub mod store;
 pub mod swapin;
 mod swapoff;

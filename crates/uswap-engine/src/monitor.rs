@@ -25,25 +25,21 @@ use crate::fork_advice;
 use crate::fork_copy::Inherited;
 use crate::fork_patience::ForkPatience;
 use crate::group::Counter;
-use crate::host::{Host, Threads};
+use crate::host::{Host, notices};
 use crate::ledger::heirs_hold;
 use crate::member::{Member, Rendezvous};
 use crate::post::Post;
 use crate::protocol::{Client, Kind};
 use crate::scale::{Growth, Scale, Spurt};
 use crate::staff::Progress;
+use crate::staffed::{Staffed, Threads};
 use crate::worker::{RELEASED_KEPT, Worker};
 
 /// How long the supervisor may take to answer a process that joins, before that is said.
 const WELCOME_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether this process has an engine, or its parent had one when it forked.
-pub fn has_engine() -> bool {
-    Linux::notices().has_engine()
-}
-
 /// The member that the monitor looks after, with or without an engine.
-enum Stage<H: Host> {
+enum Stage<H: Staffed> {
     Watching(Member<H>),
     Swapping {
         engine: &'static Engine<H>,
@@ -54,7 +50,7 @@ enum Stage<H: Host> {
 }
 
 /// What the monitor of one process works with.
-pub struct Monitor<H: Host> {
+pub struct Monitor<H: Staffed> {
     pub(crate) post: &'static Post<H>,
     stage: Stage<H>,
     scale: Scale<H>,
@@ -81,7 +77,7 @@ pub struct Monitor<H: Host> {
     said_cannot_look: bool,
 }
 
-impl<H: Host> Monitor<H> {
+impl<H: Staffed> Monitor<H> {
     /// Of a process that is `member`, and has no engine yet.
     ///
     /// # Errors
@@ -509,7 +505,7 @@ impl<H: Host> Monitor<H> {
             Err(error) => return Err((Box::new(member), error.into())),
         };
         let engine: &'static Engine<H> = Box::leak(Box::new(Engine::start(member, self.post, inheritance)?));
-        H::notices().engine.store(std::ptr::from_ref(engine).cast_mut(), Release);
+        engine.becomes_that_of_process();
         fork_advice::engine_begins();
         self.stage = Stage::Swapping { engine, worker };
         let usage = self.usage();
@@ -551,7 +547,7 @@ impl<H: Host> Monitor<H> {
         engine.compact(&mut self.compaction);
         // Not only when it is needed, for what is posted takes memory.
         self.adopter.kept.catch_up(&H::notices().fork_advice);
-        self.adopter.kept.keep_lifted(engine);
+        engine.keep_lifted_from_forks(&mut self.adopter.kept);
         self.keep_from_forks(engine);
         if H::since(self.published) < Duration::from_millis(20) {
             return;
@@ -670,13 +666,13 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
     if let Err(error) = thread::unshare_files_and_close(stderr.as_slice()) {
         // A filter of seccomp's that the program has put on itself, for one. What is written to descriptor 2 goes to the program's.
         if stderr.is_some() {
-            crate::fork::cannot_join(&format!("it gets no descriptors of its own: {}", Reason(&error)));
-        } else if has_engine() {
+            cannot_join(&format!("it gets no descriptors of its own: {}", Reason(&error)));
+        } else if notices().has_engine() {
             uswap_sys::report::kill_self();
         }
         return leave(post);
     }
-    let has_pages_out = has_engine();
+    let has_pages_out = notices().has_engine();
     let joined = Member::<Linux>::join(rendezvous, kind, |client| wait_for_welcome(post, client, has_pages_out));
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
@@ -692,10 +688,21 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
         }
         Err(error) => {
             // In a child with swapped pages this ends the process: they would read as zeros.
-            crate::fork::cannot_join(&error);
+            cannot_join(&error);
             leave(post);
         }
     }
+}
+
+/// A process could not join its group. A child whose memory is partly swapped out cannot live without.
+fn cannot_join(error: &str) {
+    if notices().has_engine() {
+        uswap_sys::report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
+    }
+    uswap_sys::report::stderr_line(format_args!(
+        "uswap: process {} cannot join its group: {error}; it runs unmanaged",
+        std::process::id(),
+    ));
 }
 
 /// The process runs without a monitor from here on.

@@ -73,7 +73,7 @@ impl<H: Host> Engine<H> {
         }
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
-        let (mut asking, begun) = (Asking::<H>::new(), H::now());
+        let (mut asking, begun) = (Asking::new(&H::notices().giving_way), H::now());
         while self.pressure.is_over_limit() {
             // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
             if self.memory.uffd.is_changing() {
