@@ -34,6 +34,9 @@ pub const LAZY_DISCARD_ENDS: Duration = Duration::from_millis(200);
 pub const LOOK_UP_STEPS: u32 = 8;
 /// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.
 pub const ONLY_BROKEN_MAX: u32 = 8;
+/// Rounds that achieve nothing, one after the other, before the monitor takes it that nothing is left to reclaim: the second one
+/// looks at everything, and what that finds leaves in the next.
+pub const FRUITLESS_ROUNDS: u32 = 3;
 
 /// How long the monitor sleeps: no longer than a program may take to fill `headroom` pages, which `processes` share.
 pub fn monitor_sleep(headroom: u64, processes: u64, fruitless: bool) -> Duration {

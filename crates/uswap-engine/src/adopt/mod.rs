@@ -17,6 +17,7 @@ use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
 
+use crate::adoption_pace::AdoptionPace;
 use crate::engine::Engine;
 use crate::fork_advice::Kept;
 use crate::host::Host;
@@ -51,6 +52,8 @@ pub(crate) struct Adopter<H: Host> {
     adopted: usize,
     /// Memory that the program itself keeps from its children.
     pub kept: Kept,
+    /// How often it looks at what is new.
+    pub pace: AdoptionPace,
     /// What the kernel said about it when this walk first asked.
     mappings: Option<Vec<Mapping>>,
     /// Asks for single mappings in this walk, if it has asked for one.
@@ -81,6 +84,7 @@ impl<H: Host> Adopter<H> {
             fresh: Vec::with_capacity(1024),
             unlooked: VecDeque::with_capacity(1024),
             adopted: 0,
+            pace: AdoptionPace::new(H::now()),
             kept: Kept::default(),
             mappings: None,
             query: None,
