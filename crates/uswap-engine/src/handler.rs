@@ -253,25 +253,10 @@ impl<H: Host> Engine<H> {
         let (served, kind) = match plan {
             // Memory that was moved there has an event, which may not have been sent yet.
             FaultPlan::NotAdopted if !nothing_unread || self.memory.uffd.is_changing() => (Served::AfterEvents, None),
-            FaultPlan::NotAdopted => {
-                let address = page.address();
-                if private_memory::overlaps(address, address + 1) {
-                    return Answer::Served(self.serve_onlooker(page, thread));
-                }
-                // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
-                // or the range is being adopted right now. Or it has gone since: then the books must not have it.
-                let alone = PageRange { start: page, pages: 1 };
-                let (installed, served) = self.install_zeros(alone, write);
-                if installed > 0 {
-                    let mut core = self.core();
-                    core.adopt(alone);
-                    core.found_present(alone);
-                    self.memory.note_grown(true);
-                }
-                self.memory.wake(page, 1);
-                self.count(Counter::SwpinZero, 0);
-                (served, Some(LatencyKind::Zero))
+            FaultPlan::NotAdopted if private_memory::overlaps(page.address(), page.address() + 1) => {
+                return Answer::Served(self.serve_onlooker(page, thread));
             }
+            FaultPlan::NotAdopted => (self.serve_grown(page, write), Some(LatencyKind::Zero)),
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
                 self.core().zeros_installed(range, op, installed);
@@ -312,6 +297,22 @@ impl<H: Host> Engine<H> {
             self.record_latency(kind, since);
         }
         Answer::Served(served)
+    }
+
+    /// No event is unread and yet the kernel has `page` registered, which the books do not know: an mremap has grown an adopted
+    /// range, or the range is being adopted right now. Or it has gone since: then the books must not have it.
+    fn serve_grown(&self, page: PageNumber, write: bool) -> Served {
+        let alone = PageRange { start: page, pages: 1 };
+        let (installed, served) = self.install_zeros(alone, write);
+        if installed > 0 {
+            let mut core = self.core();
+            core.adopt(alone);
+            core.found_present(alone);
+            self.memory.note_grown(true);
+        }
+        self.memory.wake(page, 1);
+        self.count(Counter::SwpinZero, 0);
+        served
     }
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {
