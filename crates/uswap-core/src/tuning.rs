@@ -144,6 +144,18 @@ pub const PROMISE_KEPT: Duration = Duration::from_millis(50);
 /// A child that has not said hello by then never will.
 pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
 
+/// Pages of a child for which nobody has to give way: 4 MiB.
+pub const PROMISE_MIN: u64 = 1024;
+/// Pages that a process which forks needs to get on, beside what cannot be swapped: 2 MiB.
+pub const CHILD_WORKS_IN: u64 = 512;
+
+// How long a fork waits.
+
+/// For its process to become smaller, since it last did: its other threads may bring pages back as fast as they leave.
+pub const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
+/// For a moment in which no other thread changes the mappings.
+pub const READ_PATIENCE: Duration = Duration::from_millis(20);
+
 // What is weighed.
 
 /// Nanoseconds of a fault beside its handler's work: two threads change places twice, and another page leaves in its stead.

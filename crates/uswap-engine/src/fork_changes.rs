@@ -120,7 +120,7 @@ impl<H: Host> Engine<H> {
         let gate = self.memory.gate.shut();
         self.read_with(worker, true, gate);
         while let Some(fault) = worker.serving.pending.pop_front() {
-            if self.serve_frozen(&fault, worker) == Served::AfterEvents {
+            if self.serve_beside(&fault, worker) == Served::AfterEvents {
                 // Its thread faults again, and a handler will see to it.
                 self.memory.wake(fault.page, 1);
             }

@@ -99,7 +99,7 @@ impl<H: Host> Engine<H> {
                 Entry::Frozen => {
                     let fault = worker.serving.pending.pop_front()?;
                     self.member.slot().serves(worker.serving.number, fault.page.address());
-                    (self.serve_frozen(&fault, worker) == Served::AfterEvents).then_some(fault)
+                    (self.serve_beside(&fault, worker) == Served::AfterEvents).then_some(fault)
                 }
             };
             if after_events.is_some() {

@@ -14,7 +14,7 @@
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget; `scale`: what the process has of it;
 //!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
 //!   for disks in its stead; [`engine_threads`]: how all threads start;
-//! - [`fork`], [`fork_post`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
+//! - [`fork`] (with `fork_room`, `beside` and `fork_child`), [`fork_post`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children, as its threads tell it (`postings`);
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
@@ -26,6 +26,7 @@ mod adoption_pace;
 pub mod ahead;
 pub mod areas;
 pub mod assist;
+mod beside;
 mod books;
 mod common_pages;
 pub mod compaction;
@@ -38,10 +39,12 @@ mod events;
 pub mod fork;
 pub mod fork_advice;
 mod fork_changes;
+mod fork_child;
 pub mod fork_copy;
 mod fork_journal;
 mod fork_patience;
 pub mod fork_post;
+mod fork_room;
 mod forking;
 pub mod giving_way;
 pub mod group;
