@@ -6,12 +6,10 @@
 //! has read; and the child asks its own mappings what of that is in it ([`fork_cut`](uswap_core::fork_cut)). Where that cannot
 //! be told, it ends with a line.
 
-use std::time::Duration;
-
 use uswap_core::event_order::Event;
 use uswap_core::fork_cut::{self, Child, Unclear};
 use uswap_core::fork_window::Note;
-use uswap_core::{PageNumber, PageRange, PageState, RangeSet};
+use uswap_core::{PageNumber, PageRange, PageState, RangeSet, tuning};
 use uswap_sys::maps;
 use uswap_sys::report::Reason;
 use uswap_system::looks::{Mappings, Vma};
@@ -25,11 +23,6 @@ use crate::pending_fault::Served;
 use crate::staffed::Staffed;
 use crate::worker::Worker;
 
-/// How long a fork waits for memory to come to rest that is moved while it is let go.
-const LIFT_PATIENCE: Duration = Duration::from_millis(20);
-/// How long the parent waits for a moment in which no other thread changes the mappings.
-const STILL_PATIENCE: Duration = Duration::from_millis(100);
-
 impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was.
@@ -41,7 +34,7 @@ impl<H: Staffed> Monitor<H> {
             seen = count;
             moved.into_iter().for_each(|place| engine.let_fork(place));
             let is_still = engine.is_still();
-            if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= LIFT_PATIENCE {
+            if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= tuning::LIFT_PATIENCE {
                 return;
             }
             if !is_still {
@@ -57,7 +50,7 @@ impl<H: Staffed> Monitor<H> {
         let (begun, mut asking) = (H::now(), Asking::new(&H::notices().giving_way));
         while !engine.tell_if_still() {
             asking.for_fault_of(begun);
-            if H::since(begun) >= STILL_PATIENCE {
+            if H::since(begun) >= tuning::STILL_PATIENCE {
                 return engine.forking.window.tell_nothing();
             }
             engine.read_aside(self.worker());

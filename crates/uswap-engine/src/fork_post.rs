@@ -9,11 +9,11 @@
 
 use std::time::Duration;
 
+use uswap_core::tuning;
 use uswap_system::Waited;
 use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use uswap_system::sync::{RawLock, Word};
 
-use crate::fork_journal::TOLD_WITHIN;
 use crate::host::Host;
 
 const IDLE: u32 = 0;
@@ -198,7 +198,7 @@ impl<H: Host> ForkPost<H> {
             }
             self.state.wake_all();
             let begun = H::now();
-            while self.state.load() == FORKED && H::since(begun) < TOLD_WITHIN && !post.is_deserted() {
+            while self.state.load() == FORKED && H::since(begun) < tuning::TOLD_WITHIN && !post.is_deserted() {
                 let _ = self.state.wait(FORKED, Some(LOOK_AGAIN));
             }
         }

@@ -1,7 +1,6 @@
 //! Room for a child: both sides of a fork count the pages that they share, so the process and others make room before.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::tuning;
@@ -31,7 +30,7 @@ impl<H: Staffed> Monitor<H> {
             if !wait.goes_on(&usage, H::now()) {
                 return self.fork_patience.waited(&wait, usage.total <= usage.limit);
             }
-            H::sleep(Duration::from_millis(1));
+            H::sleep(tuning::ROOM_LOOK);
         }
     }
 

@@ -1,10 +1,10 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use uswap_sys::report::Reason;
 
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
-use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
+use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange, tuning};
 use uswap_sys::{private_memory, test_hook};
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
 
@@ -22,8 +22,6 @@ use crate::worker::Worker;
 
 /// Messages read at a time.
 const MESSAGES: usize = 16;
-/// How long a handler waits for more before it looks whether what was read can be settled.
-const SETTLING: Duration = Duration::from_millis(1);
 
 /// What the books say to a fault.
 #[expect(clippy::large_enum_variant, reason = "as for FaultPlan")]
@@ -52,7 +50,7 @@ impl<H: Host> Engine<H> {
     /// Waits for messages or for a call, and does what there is to be done.
     pub fn handler_turn(&self, worker: &mut Worker) {
         // What was read is settled as soon as the program rests, also if it asks for nothing.
-        let patience = if self.memory.uffd.holds_events() { Some(SETTLING) } else { None };
+        let patience = if self.memory.uffd.holds_events() { Some(tuning::SETTLING) } else { None };
         let heard = match self.memory.uffd.wait(&self.pressure.call, &self.member.supervisor, patience) {
             Ok(heard) => heard,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error))),

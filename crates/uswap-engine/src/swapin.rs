@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use uswap_core::fault::MAX_WINDOW;
-use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber};
+use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber, tuning};
 use uswap_system::faults::{Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -23,9 +23,6 @@ use crate::pause::pause;
 use crate::pending_fault::Served;
 use crate::store::IoOutcome;
 use crate::worker::Worker;
-
-/// Reads of a page before it is given up.
-const ATTEMPTS: u32 = 4;
 
 impl<H: Host> Engine<H> {
     /// Carries `plan` out.
@@ -102,7 +99,7 @@ impl<H: Host> Engine<H> {
 
     /// Reads what is on areas; what comes back wrong is read again a few times before it is given up.
     fn load_slots(&self, loads: &mut [Load], worker: &mut Worker) {
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..tuning::READ_ATTEMPTS {
             for area in self.content.areas.iter() {
                 let mut pages = std::mem::take(&mut worker.io.pages);
                 let core = self.core();

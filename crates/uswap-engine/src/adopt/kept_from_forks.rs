@@ -1,16 +1,11 @@
 //! Adopted memory and forks: a child has it when it is forked in a window, and not when its fork goes round the hooks.
 
-use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_system::Advice;
 
 use crate::engine::Engine;
 use crate::fork_advice::Kept;
 use crate::host::Host;
-
-/// How often memory is kept from forks again that the program is moving meanwhile.
-const KEEP_TRIES: u32 = 4;
-/// How often each time a look waits for the program to rest: 0.3 ms, and what the scheduler makes of it.
-const KEEP_PAUSES: u32 = 16;
 
 impl<H: Host> Engine<H> {
     /// Before a fork: the child gets adopted memory, but for what the program keeps from it.
@@ -30,11 +25,11 @@ impl<H: Host> Engine<H> {
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. `false` when some that the
     /// program is moving may be left: it is to be tried again.
     pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> bool {
-        for _ in 0..KEEP_TRIES {
+        for _ in 0..tuning::KEEP_TRIES {
             let moves = self.core().moves();
             let all = PageRange { start: PageNumber(0), pages: u64::MAX };
             // In this order: what is unread is counted, and what was read is in the books.
-            let is_kept = self.keep_adopted_from_forks(all, kept, KEEP_PAUSES);
+            let is_kept = self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES);
             if is_kept && !self.memory.uffd.is_changing() && self.core().moves() == moves {
                 return true;
             }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::iter::Peekable;
 
-use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange};
+use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
 
@@ -22,20 +22,11 @@ use crate::engine::Engine;
 use crate::fork_advice::Kept;
 use crate::host::Host;
 use crate::smaps::{self, Mapping};
-use registering::LOOKS_MAX;
 
 /// Looked at in one step: reclaim and handlers wait no longer than that takes.
 const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
 /// Populated ranges that one step can return.
 const RANGES: usize = 256;
-/// Steps in which one piece of memory is followed while it grows.
-const CHASE_STEPS: u32 = 16;
-/// Mappings that are adopted at a time, at most: a quarter of vm.max_map_count, 65530 by default.
-const ADOPTED_MAX: usize = 16_000;
-/// Mappings that one walk adopts: what is populated must be looked up, and pages leave, before it goes on.
-const FRESH_MAX: usize = 1024;
-/// The same when a mapping is adopted. There may be thousands, and what cannot be told is looked at again.
-const ADOPT_PAUSES: u32 = 1;
 
 /// Walks over the program's memory and adopts it.
 pub(crate) struct Adopter<H: Host> {
@@ -99,13 +90,13 @@ impl<H: Host> Adopter<H> {
         self.adopted = 0;
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.extend(maps::vmas(&self.maps).filter(is_adoptable).map(|vma| (vma.start, vma.end)));
-        if candidates.len() > FRESH_MAX {
+        if candidates.len() > tuning::FRESH_MAX {
             // Not all of them can be had, or not at once: the largest first.
             candidates.sort_unstable_by_key(|&(start, end)| std::cmp::Reverse(end - start));
         }
         let mut found = 0;
         for (mut at, end_of_mapping) in candidates.drain(..) {
-            if self.fresh.len() >= FRESH_MAX {
+            if self.fresh.len() >= tuning::FRESH_MAX {
                 break;
             }
             while let Some((start, end)) =
@@ -131,7 +122,7 @@ impl<H: Host> Adopter<H> {
         let mut found = 0;
         for index in 0..self.fresh.len() {
             let mut at = self.fresh[index].1;
-            for _ in 0..CHASE_STEPS {
+            for _ in 0..tuning::CHASE_STEPS {
                 let Some((start, end)) = self.query().and_then(|query| adoptable_part(query, at)) else { break };
                 if start != at {
                     break;
@@ -177,7 +168,7 @@ impl<H: Host> Adopter<H> {
         if !is_known && !may_be_cut && !engine.memory.pagemap.has_populated(start, end)? {
             return Ok(0);
         }
-        if self.adopted >= ADOPTED_MAX {
+        if self.adopted >= tuning::ADOPTED_MAX {
             return Ok(0);
         }
         let Some((start, end)) = self.as_it_is_now(start, end) else { return Ok(0) };
@@ -218,7 +209,7 @@ impl<H: Host> Adopter<H> {
 
     /// Adopted memory goes to no child of a fork that goes round the hooks.
     fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange) {
-        if !engine.keep_adopted_from_forks(range, &self.kept, ADOPT_PAUSES) {
+        if !engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES) {
             self.kept.look_again(range);
         }
     }
@@ -285,13 +276,13 @@ impl<H: Host> Adopter<H> {
         while at < end {
             // Pages must not be moved between the look and the note.
             let gate = engine.memory.gate.shut();
-            let step = if looks < LOOKS_MAX { STEP >> looks } else { STEP };
+            let step = if looks < tuning::CHANGING_LOOKS_MAX { STEP >> looks } else { STEP };
             let (count, next) = engine.memory.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
             let is_changing = engine.memory.uffd.is_changing();
             if is_changing {
-                if looks < LOOKS_MAX {
+                if looks < tuning::CHANGING_LOOKS_MAX {
                     looks += 1;
                     drop(gate);
                     crate::pause::pause::<H>();

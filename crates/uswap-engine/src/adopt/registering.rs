@@ -1,15 +1,12 @@
 //! Registration of what is adopted, and letting go of what the kernel does not register: books first, and never while it cannot be
 //! told whether what is there is what the books mean.
 
-use uswap_core::{PAGE_SIZE, PageRange, PageState};
+use uswap_core::{PAGE_SIZE, PageRange, PageState, tuning};
 use uswap_sys::private_memory;
 use uswap_system::faults::Faults;
 
 use crate::engine::Engine;
 use crate::host::Host;
-
-/// Looks at memory that the program is changing; each at half as much as the one before.
-pub(super) const LOOKS_MAX: u32 = 8;
 
 impl<H: Host> Engine<H> {
     /// Adopts `start..end`: books first. `false` when the kernel refuses, or the program does not rest.
@@ -49,13 +46,15 @@ impl<H: Host> Engine<H> {
     /// there before. A program that never rests has its memory adopted all the same. Not while events are held back, when
     /// they are about to be told apart by what is registered. Returns what the kernel says; `None` if it was not asked.
     pub(super) fn register_when_still(&self, range: PageRange) -> Option<bool> {
-        for looks in 0..2 * LOOKS_MAX {
+        for looks in 0..2 * tuning::CHANGING_LOOKS_MAX {
             if looks > 0 {
                 self.pause_and_settle();
             }
             // Until it is registered: no event is read in between.
             let _gate = self.memory.gate.pass();
-            if !self.memory.uffd.holds_events() && (looks + 1 >= LOOKS_MAX || !self.memory.uffd.is_changing()) {
+            if !self.memory.uffd.holds_events()
+                && (looks + 1 >= tuning::CHANGING_LOOKS_MAX || !self.memory.uffd.is_changing())
+            {
                 self.core().adopt(range);
                 let registered =
                     self.memory.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();

@@ -3,6 +3,7 @@
 use std::io;
 
 use uswap_core::PageRange;
+use uswap_core::tuning;
 use uswap_sys::maps;
 use uswap_system::faults::Faults;
 use uswap_system::looks::{Mappings, Vma};
@@ -11,19 +12,14 @@ use super::{Adopter, adoptable_part};
 use crate::engine::Engine;
 use crate::host::Host;
 
-/// How often what was adopted is verified, when it turns out to be larger.
-const VERIFY_ROUNDS: u32 = 4;
-/// How often a mapping that changes meanwhile is verified.
-const VERIFY_TRIES: u32 = 8;
-
 impl<H: Host> Adopter<H> {
     /// Between the reading of the maps and the registration a mapping may have been replaced by one that is none of our
     /// business. It is let go again.
     pub(super) fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
-        for round in 0..VERIFY_ROUNDS {
+        for round in 0..tuning::VERIFY_ROUNDS {
             if !self.fresh.is_empty() {
-                self.verify(engine, round + 1 < VERIFY_ROUNDS)?;
+                self.verify(engine, round + 1 < tuning::VERIFY_ROUNDS)?;
             }
         }
         Ok(())
@@ -66,7 +62,7 @@ impl<H: Host> Adopter<H> {
                     engine.forget_unless_swapped(range);
                 } else if !engine.is_registered(range) {
                     tries += 1;
-                    if tries < VERIFY_TRIES {
+                    if tries < tuning::VERIFY_TRIES {
                         engine.pause_and_settle();
                         continue;
                     }

@@ -207,7 +207,7 @@ impl<H: Staffed> Monitor<H> {
     }
 
     fn look_after_the_rest(&mut self) {
-        if H::since(self.looks.supervisor) > Duration::from_millis(50) {
+        if H::since(self.looks.supervisor) > tuning::LOOK_AT_OTHERS_EVERY {
             self.looks.supervisor = H::now();
             if self.member().supervisor.is_gone() {
                 H::kill_self();
@@ -228,7 +228,7 @@ impl<H: Staffed> Monitor<H> {
         self.adopter.kept.catch_up(&H::notices().fork_advice);
         engine.keep_lifted_from_forks(&mut self.adopter.kept);
         self.keep_from_forks(engine);
-        if H::since(self.looks.published) < Duration::from_millis(20) {
+        if H::since(self.looks.published) < tuning::PUBLISH_EVERY {
             return;
         }
         let patience = if H::notices().lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
