@@ -7,6 +7,7 @@ use crate::page_table::{OpId, PageState, PageTable};
 use crate::readahead::Window;
 use crate::reclaim::order::Came;
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
+use crate::swap_table::SwapTable;
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
 /// Most pages of one window.
@@ -77,6 +78,21 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
+    /// Of one page, with which the books have nothing to do.
+    pub(crate) fn alone(page: PageNumber, entry: EntryId, table: &SwapTable) -> LoadPlan {
+        let load = LoadPage {
+            page,
+            entry: Some(entry),
+            location: table.location(entry),
+            epoch: table.epoch_of(entry),
+            hash: table.hash(entry),
+            landing: Landing::Buffer,
+        };
+        let mut pages = [NO_PAGE; MAX_WINDOW];
+        pages[0] = load;
+        LoadPlan { op: OpId(0), pages, count: 1, faulting: Some(0), mapped: (0, 1), hits: 0 }
+    }
+
     /// The pages.
     pub fn pages(&self) -> &[LoadPage] {
         &self.pages[..self.count]

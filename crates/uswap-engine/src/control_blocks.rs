@@ -8,10 +8,7 @@
 //! that stays.
 
 use uswap_core::{PAGE_SIZE, PageNumber};
-use uswap_sys::linux::Linux;
 use uswap_system::atomic::{AtomicUsize, Ordering::*};
-
-use crate::host::Host;
 
 /// Bytes from the control block's start that hold the tid, and the list of robust mutexes behind it.
 const USED_BYTES: usize = 1024;
@@ -21,11 +18,6 @@ const PROBES: usize = 16;
 
 /// The pages of control blocks: page numbers; 0: free.
 pub struct ControlBlocks([AtomicUsize; PLACES]);
-
-/// A thread's control block is at `address`: the value of a pthread_t. Needs neither heap nor lock.
-pub fn keep(address: usize) {
-    Linux::notices().control_blocks.keep(address);
-}
 
 impl ControlBlocks {
     pub(crate) const fn new() -> ControlBlocks {

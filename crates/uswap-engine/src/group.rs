@@ -33,7 +33,7 @@ pub use config::{AreaConfig, Compressor, GroupConfig};
 pub use control::SwapoffProgress;
 pub use counters::{Counter, Tally};
 pub use fault_latency::{Histogram, LatencyKind};
-pub use lineage::Heirs;
+pub use lineage::{Heirs, Holder};
 pub use process_slots::{ProcessSlot, READING_AHEAD, SlotState};
 
 mod clusters;

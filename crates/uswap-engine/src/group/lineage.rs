@@ -15,6 +15,27 @@ const ARRIVED: u32 = 1;
 /// It is.
 const INHERITS: u32 = 2;
 
+/// A process, as the group knows it: not by its id, which is another one in each pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its slot in the group.
+    pub index: u32,
+    /// How often the slot had been used before.
+    pub generation: u32,
+}
+
+impl Holder {
+    /// As one word, not 0.
+    pub(crate) fn word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index + 1)
+    }
+
+    /// The other way.
+    pub(crate) fn of_word(word: u64) -> Option<Holder> {
+        Some(Holder { index: (word as u32).checked_sub(1)?, generation: (word >> 32) as u32 })
+    }
+}
+
 /// Who may read slots of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heirs {

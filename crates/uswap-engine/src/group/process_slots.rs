@@ -7,8 +7,7 @@ use uswap_system::atomic::{
 use uswap_system::{Scope, System};
 
 use super::lineage::Lineage;
-use super::{AREAS_MAX, Group, PROCESSES_MAX, Tally};
-use crate::ledger::Holder;
+use super::{AREAS_MAX, Group, Holder, PROCESSES_MAX, Tally};
 
 /// Handlers of a process that say what they are at; those of more CPUs share their places.
 const HANDLERS_SEEN: usize = 31;
