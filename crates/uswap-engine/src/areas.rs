@@ -147,7 +147,7 @@ impl<S: System> Areas<S> {
     /// Publishes the use of each area.
     pub fn publish(&self, core: &Core, member: &Member<S>) {
         for area in &self.areas {
-            member.slot().area_used_slots[area.id.0 as usize].store(core.slots(area.id).used(), Relaxed);
+            member.slot().managed.area_used_slots[area.id.0 as usize].store(core.slots(area.id).used(), Relaxed);
         }
     }
 

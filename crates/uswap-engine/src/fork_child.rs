@@ -7,8 +7,8 @@ use uswap_sys::report::Reason;
 use crate::content::Ancestor;
 use crate::engine::{Engine, Inheritance};
 use crate::fork_copy::Inherited;
+use crate::group::Holder;
 use crate::host::Host;
-use crate::ledger::Holder;
 use crate::monitor::Monitor;
 use crate::staffed::Staffed;
 

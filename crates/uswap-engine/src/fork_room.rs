@@ -37,7 +37,7 @@ impl<H: Staffed> Monitor<H> {
     /// Pages that this process keeps when it forks, and pages that the child will have.
     fn room_for_child(&self, usage: &Usage) -> (u64, u64) {
         let slot = self.member().slot();
-        let shared = slot.shmem_pages.load(Relaxed);
+        let shared = slot.resident.shmem_pages.load(Relaxed);
         // Neither can do with less, and reclaim would try in vain.
         let least = match self.engine() {
             Some(engine) => slot.fixed_pages() + engine.content.pool_pages() + tuning::CHILD_WORKS_IN,

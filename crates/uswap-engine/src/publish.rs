@@ -12,17 +12,17 @@ impl<H: Host> Engine<H> {
     pub fn publish(&self) {
         let slot = self.member.slot();
         let core = self.core();
-        slot.managed_pages.store(core.pages().known_pages(), Relaxed);
-        slot.swapped_pages.store(core.swapped_pages(), Relaxed);
+        slot.managed.pages.store(core.pages().known_pages(), Relaxed);
+        slot.managed.swapped_pages.store(core.swapped_pages(), Relaxed);
         let cached = u64::from(core.swap_cache().populated_frames());
-        slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
-        slot.unmanaged_pages.store(self.unmanaged_pages(&core), Relaxed);
+        slot.pool.original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
+        slot.resident.unmanaged_pages.store(self.unmanaged_pages(&core), Relaxed);
         self.content.areas.publish(&core, &self.member);
         drop(core);
-        slot.overhead_pages.store(cached, Relaxed);
+        slot.resident.overhead_pages.store(cached, Relaxed);
         let pool = self.content.pool.lock();
-        slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
-        slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
+        slot.pool.bytes.store(pool.pool_bytes() as u64, Relaxed);
+        slot.pool.stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
     }
 
     /// Resident anonymous pages that the books do not know, as of the last look at the size of the process. Of what the
@@ -32,7 +32,7 @@ impl<H: Host> Engine<H> {
         let resident = core.pages().known_pages().saturating_sub(core.swapped_pages());
         let free = u64::from(core.swap_cache().free_frames());
         let slot = self.member.slot();
-        let anon = slot.anon_pages.load(Relaxed);
-        (anon + slot.kernel_swapped_pages.load(Relaxed)).saturating_sub(resident + free).min(anon)
+        let anon = slot.resident.anon_pages.load(Relaxed);
+        (anon + slot.resident.kernel_swapped_pages.load(Relaxed)).saturating_sub(resident + free).min(anon)
     }
 }

@@ -57,3 +57,6 @@ impl<S: System> Requests<S> {
         self.done.store_and_wake(asked);
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;

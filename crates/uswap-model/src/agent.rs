@@ -78,7 +78,7 @@ fn monitor(environment: &'static Environment, parent: Option<u32>, inherited: Op
 fn begin(environment: &'static Environment, process: ProcessId, parent: Option<u32>) -> io::Result<Monitor<Model>> {
     let member = environment.tree.join(process, parent)?;
     let slot = member.slot();
-    let pool_pages = || slot.pool_bytes.load(Relaxed) / PAGE_SIZE as u64;
+    let pool_pages = || slot.pool.bytes.load(Relaxed) / PAGE_SIZE as u64;
     current().kernel_mut().process_mut(process).shared_pages = Some(Box::new(pool_pages));
     Monitor::new(&environment.post, member)
 }

@@ -335,7 +335,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     let (mut has_read, reading) = std::io::pipe().unwrap();
     let child = in_a_child(|| {
         drop(done.take());
-        rig.heirs.lock()[0].register(crate::ledger::Holder { index: 0, generation: 0 });
+        rig.heirs.lock()[0].register(crate::group::Holder { index: 0, generation: 0 });
         assert!(read_all());
         (&reading).write_all(&[1]).unwrap();
         for _ in 0..20 {

@@ -219,7 +219,7 @@ impl<H: Staffed> Monitor<H> {
         let Some(engine) = self.engine() else {
             // Who has swapped nothing has nothing to do.
             let member = self.member();
-            member.slot().carried_out.store(member.group.announcements(), Release);
+            member.slot().called.carried_out.store(member.group.announcements(), Release);
             return;
         };
         let _ = H::refill_reserve();

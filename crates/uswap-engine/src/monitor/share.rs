@@ -55,10 +55,10 @@ impl<H: Staffed> Monitor<H> {
         let (mut total, mut processes, mut claims, mut fixed) = (0, 0, 0, 0);
         for (index, other) in group.processes() {
             if index != mine_index {
-                claims += other.claimed_pages.load(Relaxed);
+                claims += other.wants.claimed_pages.load(Relaxed);
             }
             fixed += other.fixed_pages();
-            for pages in [other.usage_pages(), other.promised_pages.load(Relaxed)] {
+            for pages in [other.usage_pages(), other.wants.promised_pages.load(Relaxed)] {
                 total += pages;
                 processes += u64::from(pages > 0);
             }
@@ -82,7 +82,7 @@ impl<H: Staffed> Monitor<H> {
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.share.claim.update(&usage, now_ms);
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
-        self.member().slot().claimed_pages.store(claimed, Relaxed);
+        self.member().slot().wants.claimed_pages.store(claimed, Relaxed);
         usage
     }
 
@@ -101,14 +101,14 @@ impl<H: Staffed> Monitor<H> {
         };
         self.share.floor.update(&evidence, now_ms);
         let kept = self.share.floor.pages();
-        slot.floor_pages.store(kept, Relaxed);
+        slot.wants.floor_pages.store(kept, Relaxed);
         if kept == 0 { 0 } else { own + engine.content.pool_pages() + kept }
     }
 
     /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
     pub(crate) fn promise(&mut self, pages: u64) {
         self.share.promised = (pages > 0).then(H::now);
-        self.member().slot().promised_pages.store(pages, Relaxed);
+        self.member().slot().wants.promised_pages.store(pages, Relaxed);
     }
 
     fn end_promise(&mut self) {
