@@ -1,6 +1,5 @@
 //! Who asks for a mapping to be adopted as a whole goes on when that has been done after he asked, and is not left asleep.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32 as Plain;
 use std::sync::atomic::Ordering::SeqCst;
@@ -8,7 +7,6 @@ use std::sync::atomic::Ordering::SeqCst;
 use uswap_system::words::{Defect, Shuttle, finds, holds, preempt, thread};
 
 use super::Requests;
-use crate::host::Host;
 use crate::post::Post;
 
 struct Process {
@@ -28,8 +26,6 @@ fn adopt(process: &Process) {
 }
 
 fn threads_ask(serve: fn(&Process)) {
-    // It is never looked at: there are threads that ask only where there is an engine.
-    Shuttle::notices().engine.store(NonNull::dangling().as_ptr(), SeqCst);
     let process =
         Arc::new(Process { post: Post::new(), requests: Requests::new(), rounds: Plain::new(0), left: Plain::new(2) });
     let mut all: Vec<_> = (0..2)
@@ -38,7 +34,7 @@ fn threads_ask(serve: fn(&Process)) {
             thread::spawn(move || {
                 let before = process.rounds.load(SeqCst);
                 // Or its patience is over.
-                if process.requests.ask(&process.post) {
+                if process.requests.ask(|| process.post.ring(), || false) {
                     assert!(process.rounds.load(SeqCst) > before, "nothing has been done since this one asked");
                 }
                 process.left.fetch_sub(1, SeqCst);
