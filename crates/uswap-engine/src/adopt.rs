@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::iter::Peekable;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::{maps, private_memory};
 use uswap_system::Advice;
@@ -292,7 +293,7 @@ impl<H: Host> Adopter<H> {
             let (count, next) = engine.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
-            let is_changing = engine.uffd.is_changing();
+            let is_changing = engine.uffd.is_changing() && !is_on(Sabotage::ScanWhileChanging);
             if is_changing {
                 if looks < LOOKS_MAX {
                     looks += 1;
@@ -321,6 +322,9 @@ impl<H: Host> Adopter<H> {
     fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..VERIFY_ROUNDS {
+            if is_on(Sabotage::NotVerified) {
+                self.fresh.clear();
+            }
             if !self.fresh.is_empty() {
                 self.verify(engine, round + 1 < VERIFY_ROUNDS)?;
             }

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use uswap_core::entry::Epoch;
 use uswap_core::event_order::EventOrder;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::tuning;
 pub(crate) use uswap_core::tuning::ROUND_PAGES as BATCH;
 use uswap_core::{BLOCK_PAGES, Core, CoreConfig, FrameId, Location, PAGE_SIZE, PageNumber, RangeSet, Released};
@@ -499,6 +500,9 @@ impl<H: Host> Engine<H> {
             if place.epoch == own {
                 if let Location::Pool { handle, len } = place.location {
                     let pool = pool.get_or_insert_with(|| self.pool.lock());
+                    if is_on(Sabotage::DoubleFree) {
+                        pool.free(Handle(handle), len as usize);
+                    }
                     pool.free(Handle(handle), len as usize);
                 }
             } else if let Some(ancestor) = self.ancestors.get(place.epoch.0 as usize) {

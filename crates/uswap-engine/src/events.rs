@@ -3,6 +3,7 @@
 
 use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::report::Reason;
 use uswap_system::faults::{Faults, Message};
@@ -30,6 +31,15 @@ impl<H: Host> Engine<H> {
                 self.fatal(format_args!("uswap: userfaultfd sent a message of unknown kind {kind:#x}"))
             }
         };
+        let is_lost = match event {
+            Event::Remapped { .. } => is_on(Sabotage::RemapLost),
+            Event::Removed(_) => is_on(Sabotage::RemoveLost),
+            Event::Unmapped(_) => is_on(Sabotage::UnmapLost),
+            _ => false,
+        };
+        if is_lost {
+            return;
+        }
         if frozen {
             self.note_aside(&[Note::Read(event)]);
         } else {
@@ -49,7 +59,7 @@ impl<H: Host> Engine<H> {
     /// unless the kernel was asked ([`Mappings`]).
     pub(crate) fn settle_events(&self, frozen: bool) {
         let holds = if frozen { self.window.order(|order| order.holds()) } else { self.order.lock().holds() };
-        if !holds || self.uffd.kernel_is_changing() {
+        if !holds || self.uffd.kernel_is_changing() && !is_on(Sabotage::SettledTooEarly) {
             return;
         }
         let settlement =

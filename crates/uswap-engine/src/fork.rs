@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_sys::linux::Linux;
 use uswap_sys::private_memory;
@@ -121,7 +122,9 @@ impl<H: Host> Engine<H> {
         let progress = self.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
         match progress.stop {
             None => {
-                self.note_aside(&[Note::Installed(page)]);
+                if !is_on(Sabotage::ForkNoteLost) {
+                    self.note_aside(&[Note::Installed(page)]);
+                }
                 Served::Done
             }
             Some(Stop::TryLater | Stop::NoMemory) => Served::AfterEvents,
@@ -244,7 +247,9 @@ impl<H: Host> Monitor<H> {
         }
         self.adopter.kept.catch_up(&H::notices().fork_advice);
         self.adopt_grown(engine, begun);
-        engine.empty_swap_cache(self.worker());
+        if !is_on(Sabotage::CacheNotEmptied) {
+            engine.empty_swap_cache(self.worker());
+        }
         drop(asking);
         engine.take_and_release(self.worker());
         let opened = engine.window.open().and_then(|()| engine.write_ledger());

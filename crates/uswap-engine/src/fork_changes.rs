@@ -11,6 +11,7 @@ use std::time::Duration;
 use uswap_core::event_order::Event;
 use uswap_core::fork_cut::{self, Child, Unclear};
 use uswap_core::fork_window::Note;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PageNumber, PageRange, PageState, RangeSet};
 use uswap_sys::maps;
 use uswap_sys::report::Reason;
@@ -127,7 +128,9 @@ impl<H: Host> Engine<H> {
 
     fn apply_installed(&self, journal: &JournalAtFork<H>) {
         for &note in journal.notes() {
-            if let Note::Installed(page) = note {
+            if let Note::Installed(page) = note
+                && !is_on(Sabotage::JournalNotApplied)
+            {
                 self.installed_aside(page);
             }
         }
@@ -145,7 +148,7 @@ impl<H: Host> Engine<H> {
                 end_child::<H>(&format!("several threads moved it, near {:#x}", PageNumber(page).address()))
             }
         };
-        cut.done.into_iter().for_each(|event| self.apply(event));
+        cut.done.into_iter().filter(|_| !is_on(Sabotage::ChangesNotApplied)).for_each(|event| self.apply(event));
         let mut core = self.core();
         cut.loose.into_iter().for_each(|range| core.given_up_lazily(range));
         let mut refused = self.refused.lock();

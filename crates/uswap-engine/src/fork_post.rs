@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_system::Waited;
 use uswap_system::sync::{RawLock, Word};
 
@@ -213,7 +214,7 @@ impl<H: Host> ForkPost<H> {
 
     /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
     pub fn child_waits(&self, post: &Post<H>) -> bool {
-        while self.child.load() == CHILD_STARTING {
+        while self.child.load() == CHILD_STARTING && !is_on(Sabotage::ChildDoesNotWait) {
             if post.monitor.has_ended() {
                 return self.child.load() != CHILD_STARTING;
             }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
 use uswap_sys::{private_memory, test_hook};
 use uswap_system::System;
@@ -114,7 +115,9 @@ impl<H: Host> Engine<H> {
             // for the task of the event may be waiting for one of them.
             self.count(Counter::UffdTryAgain, 1);
             let nothing_unread = self.receive(worker) == 0;
-            worker.pending.push_back(PendingFault { nothing_unread, ..fault });
+            if !is_on(Sabotage::WaiterOfEventForgotten) {
+                worker.pending.push_back(PendingFault { nothing_unread, ..fault });
+            }
             if nothing_unread && fault.nothing_unread {
                 pause::<H>();
             }
@@ -213,7 +216,7 @@ impl<H: Host> Engine<H> {
                     let gate = self.gate.shut();
                     // The window may have been closed, and its journal applied, before the gate opened: an event that were
                     // noted now would be lost.
-                    if !self.is_frozen() {
+                    if !self.is_frozen() && !is_on(Sabotage::ClosedWindowNoted) {
                         continue;
                     }
                     return self.read_with(worker, true, gate);
@@ -272,7 +275,7 @@ impl<H: Host> Engine<H> {
         let PendingFault { page, write, thread, since, nothing_unread } = *fault;
         test_hook::fault_served();
         self.settle_what_is_held();
-        let gate = self.gate.pass();
+        let gate = (!is_on(Sabotage::AnswerWithoutGate)).then(|| self.gate.pass());
         let plan = self.plan(page, write);
         let (served, kind) = match plan {
             // Memory that was moved there has an event, which may not have been sent yet.
@@ -298,17 +301,22 @@ impl<H: Host> Engine<H> {
             }
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
+                if is_on(Sabotage::WakeBeforeBooks) {
+                    self.wake(range.start, range.pages);
+                }
                 self.core().zeros_installed(range, op, installed);
                 // After the books: who finds its page still missing asks again, and must not be told to wait for what
                 // is over.
-                self.wake(range.start, range.pages);
+                if !is_on(Sabotage::WakeBeforeBooks) {
+                    self.wake(range.start, range.pages);
+                }
                 self.count(Counter::SwpinZero, 0);
                 (served, Some(LatencyKind::Zero))
             }
             FaultPlan::Restore { first, frame, pages } => {
                 let (moved, left, served) = self.move_in(first, frame, pages);
                 self.core().restored(first, frame, pages, moved, left);
-                self.wake(first, u64::from(pages));
+                self.wake(first, if is_on(Sabotage::WakeLost) { 0 } else { u64::from(pages) });
                 self.count(Counter::SwapCacheHit, u64::from(moved));
                 (served, Some(LatencyKind::SwapCache))
             }
@@ -408,6 +416,7 @@ impl<H: Host> Engine<H> {
             done += (progress.bytes / uswap_core::PAGE_SIZE) as u32;
             match progress.stop {
                 None => {}
+                Some(Stop::TryLater) if is_on(Sabotage::AgainIsSuccess) => done = pages,
                 Some(Stop::TryLater) => {
                     served = if done > 0 { Served::Done } else { Served::AfterEvents };
                     break;

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::linux::Linux;
 
 use crate::host::Host;
@@ -45,7 +46,8 @@ impl LeftMapped {
     /// Whether the mremap of memory at `from` whose event has just been read may have left that mapped. In a forked child
     /// that may be said of a call of another thread of its parent: that is one more doubt, and no mistake.
     pub(crate) fn may_be_one(&self, from: usize) -> bool {
-        self.untold.load(SeqCst) || self.from.iter().any(|slot| slot.load(SeqCst) == from)
+        !is_on(Sabotage::LeftMappedUntold)
+            && (self.untold.load(SeqCst) || self.from.iter().any(|slot| slot.load(SeqCst) == from))
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::floor::{Evidence, Floor};
 use uswap_core::pool_share::{FaultCost, PoolShare};
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{Core, PAGE_SIZE, PageRange, tuning};
 use uswap_sys::linux::Linux;
 use uswap_sys::report::Reason;
@@ -261,7 +262,7 @@ impl<H: Host> Monitor<H> {
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(tuning::LOOK_UP_STEPS);
         self.judge_pool();
-        if usage.mine > marks.start() {
+        if usage.mine > marks.start() && !is_on(Sabotage::BudgetNotKept) {
             self.reclaim(marks);
         }
         self.look_after_the_rest();

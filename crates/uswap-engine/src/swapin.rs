@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use uswap_core::fault::MAX_WINDOW;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE};
 use uswap_system::faults::{Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
@@ -199,11 +200,15 @@ impl<H: Host> Engine<H> {
     fn judge_read(&self, read: &SlotPage, load: &Load, index: usize, worker: &Worker) -> Content {
         match read.outcome() {
             IoOutcome::Done => {
-                if xxh3_128(&load.landing_page(index, self, worker)[..]) == load.plan.pages()[index].hash {
+                let hash = xxh3_128(&load.landing_page(index, self, worker)[..]);
+                if hash == load.plan.pages()[index].hash || is_on(Sabotage::ChecksumNotCompared) {
                     self.count(Counter::Pswpin, 1);
                     return Content::Ready;
                 }
                 self.count(Counter::ChecksumFailures, 1);
+            }
+            IoOutcome::Failed(_) if is_on(Sabotage::FailedReadIsZero) => {
+                return self.load_zero(load.landing_page(index, self, worker));
             }
             IoOutcome::Failed(_) | IoOutcome::Pending => self.count(Counter::ReadErrors, 1),
         }
@@ -254,7 +259,10 @@ impl<H: Host> Engine<H> {
                 None => {}
                 Some(Stop::Busy | Stop::Invalid) if done > 0 => {}
                 Some(Stop::AlreadyThere) => {
-                    core.load_superseded(&loads[index], plan.op);
+                    match is_on(Sabotage::ExistsIsCancelled) {
+                        true => core.load_cancelled(&loads[index], plan.op),
+                        false => core.load_superseded(&loads[index], plan.op),
+                    }
                     drop(core);
                     self.wake(loads[index].page, 1);
                     index += 1;

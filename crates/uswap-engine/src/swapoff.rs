@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use uswap_core::fault::MAX_WINDOW;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{AreaId, Emptying, PAGE_SIZE, Survey};
 
 use crate::engine::{Engine, Worker};
@@ -47,6 +48,9 @@ impl<H: Host> Engine<H> {
     pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
         let slot = self.member.slot();
         let announced = self.member.group.announcements();
+        if is_on(Sabotage::AnnouncementLost) {
+            return Emptied::All;
+        }
         let mut swapoff = self.swapoff.lock();
         if swapoff.announced != announced {
             *swapoff = Swapoff { announced, ..Swapoff::default() };

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use uswap_core::reclaim::{Isolated, IsolationOutcome};
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_core::{
     AreaId, BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber, PageState, StoreJob, StoreResult, Stored,
@@ -73,7 +74,11 @@ impl<H: Host> Engine<H> {
     ///
     /// For the writer those that were read together wait no longer than one.
     pub(crate) fn wait_for_room(&self, fault: &PendingFault, worker: &mut Worker) {
-        if !self.is_over_limit() || self.is_hopeless() || !self.takes_memory(fault.page) {
+        if !self.is_over_limit()
+            || self.is_hopeless()
+            || is_on(Sabotage::BudgetNotKept)
+            || !self.takes_memory(fault.page)
+        {
             return;
         }
         self.count(Counter::Allocstall, 1);
@@ -121,7 +126,7 @@ impl<H: Host> Engine<H> {
     /// it does not keep up, more leaves here than came. Other faults that the handler has read wait meanwhile, so it does
     /// not go on for long.
     pub(crate) fn keep_room(&self, worker: &mut Worker) {
-        if self.is_hopeless() {
+        if self.is_hopeless() || is_on(Sabotage::BudgetNotKept) {
             return;
         }
         if self.meter.used() > self.meter.start.load(Relaxed) && !self.meter.called.load(Relaxed) {
@@ -219,7 +224,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn move_oldest_out(&self, worker: &mut Worker) -> Oldest {
-        let gate = self.gate.pass();
+        let gate = (!is_on(Sabotage::MoveOutWithoutGate)).then(|| self.gate.pass());
         let isolation = self.core().isolate();
         let Some(isolation) = isolation else { return Oldest::None };
         // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.
@@ -322,7 +327,7 @@ impl<H: Host> Engine<H> {
         if there & !(mask | gaps) != 0 {
             self.fatal(format_args!("uswap: pages beside those at {address:#x} were moved out"));
         }
-        outcome.moved = there;
+        outcome.moved = if is_on(Sabotage::RefusedIsMoved) { mask } else { there };
         // Whatever the kernel counted as passed, a page that is where it was has stayed there.
         let left = passed & mask & !there;
         let gone = |index: &usize| left >> index & 1 == 1 && !self.is_populated(first.plus(*index as u64));
@@ -459,12 +464,14 @@ impl<H: Host> Engine<H> {
     fn store_in_memory(&self, store: &mut PendingStore, worker: &mut Worker) {
         // SAFETY: the job made the frame's state `Writing`: populated, and nobody moves or writes it until `stored`.
         let page = unsafe { self.frame_page(store.job.frame) };
-        if is_zero(page) {
+        if is_zero(page) || is_on(Sabotage::NearlyZeroIsZero) && page[PAGE_SIZE - 8..] == [0; 8] {
             store.result = Some(StoreResult::Zero);
             return;
         }
         store.hash = xxh3_128(page);
-        if store.job.clean_hash == Some(store.hash) && (!store.job.wanted_soon || worker.pool_gate.is_full()) {
+        let is_clean =
+            store.job.clean_hash == Some(store.hash) || is_on(Sabotage::DirtyIsClean) && store.job.clean_hash.is_some();
+        if is_clean && (!store.job.wanted_soon || worker.pool_gate.is_full()) {
             store.result = Some(StoreResult::Clean);
             return;
         }
@@ -505,7 +512,7 @@ impl<H: Host> Engine<H> {
             let unplaced = stores.iter().enumerate().filter(|(_, store)| store.result.is_none());
             for ((index, store), slot) in unplaced.zip(slot..slot + u64::from(count)) {
                 // The slots lie side by side, the frames mostly do not: a copy costs much less than a request.
-                let target = worker.buffer_page(pages.len());
+                let target = worker.buffer_page(if is_on(Sabotage::BufferReused) { 0 } else { pages.len() });
                 // SAFETY: the frame is populated and nobody moves or writes it until `stored`; the buffer page is this
                 // worker's own, and holds the copy until the write is over.
                 unsafe {
@@ -514,11 +521,16 @@ impl<H: Host> Engine<H> {
                     pages.push(SlotPage::new(slot, target, index as u64));
                 }
             }
+            if is_on(Sabotage::SlotFreedBeforeWrite) {
+                let _ = self.core().slots_mut(area).free(slot);
+            }
             self.write(area, &mut pages, worker);
             for page in pages.drain(..) {
                 let store = &mut stores[page.tag as usize];
                 store.result = match page.outcome() {
-                    IoOutcome::Done => Some(StoreResult::Slot { area, slot: page.slot(), hash: store.hash }),
+                    outcome if outcome == IoOutcome::Done || is_on(Sabotage::FailedWriteIsDone) => {
+                        Some(StoreResult::Slot { area, slot: page.slot(), hash: store.hash })
+                    }
                     _ => Some(StoreResult::Failed),
                 };
             }
@@ -550,6 +562,9 @@ impl<H: Host> Engine<H> {
     /// Writes the oldest pages of a pool that is too large to an area, or has the writer do so; returns how many were written
     /// here.
     fn shrink_pool(&self, worker: &mut Worker) -> u64 {
+        if is_on(Sabotage::PoolShareNotKept) {
+            return 0;
+        }
         let (bytes, limit) = (self.pool.lock().pool_bytes() as u64, self.meter.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
         if worker.pool_gate.must_shrink(bytes, limit, accept) && self.areas.any_open() {
@@ -602,7 +617,7 @@ impl<H: Host> Engine<H> {
                 self.write(area, &mut pages, worker);
             }
             for page in pages.drain(..) {
-                if page.outcome() == IoOutcome::Done {
+                if page.outcome() == IoOutcome::Done || is_on(Sabotage::WrittenBackUnwritten) {
                     places[page.tag as usize] = Some((area, page.slot()));
                 }
             }
