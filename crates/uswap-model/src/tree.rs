@@ -82,6 +82,18 @@ impl Tree {
         Ok(Member { group: self.group, index, generation, supervisor: ModelSupervisor::with_areas(areas) })
     }
 
+    /// How many areas there are.
+    pub fn areas(&self) -> usize {
+        self.areas.len()
+    }
+
+    /// Of an area that is empty: other bytes are on it from now on.
+    pub fn spoil_area(&self, area: usize) {
+        let len = self.group.config().areas[area].slots * uswap_system::PAGE_SIZE as u64;
+        let spoilt = vec![0xE5; len as usize];
+        let _ = rustix::io::pwrite(&self.areas[area], &spoilt, 0);
+    }
+
     /// Looks which processes have died, and clears up after them.
     pub fn look_after_the_dead(&self, world: &World) {
         for place in self.places.borrow_mut().iter_mut().filter(|place| !place.is_retired) {

@@ -17,6 +17,12 @@ pub enum Checker {
     RightUse,
     /// An assertion of the code itself.
     Assertion,
+    /// A program at rest is within its budget, and its pool within its share.
+    BudgetKept,
+    /// A tree ends with its supervisor, and with nothing else.
+    EndsWithSupervisor,
+    /// A process ends itself only for a reason that there was.
+    EndsForAReason,
     /// One of the world's own checkers.
     Custom,
 }

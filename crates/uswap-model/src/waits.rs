@@ -128,10 +128,9 @@ impl World {
 
     /// As futex(2).
     pub(crate) fn futex_wake(&self, word: &AtomicU32, count: u32) {
-        if self.scheduler.running().is_none() {
-            return;
+        if self.scheduler.running().is_some() {
+            self.point();
         }
-        self.point();
         let address = std::ptr::from_ref(word).addr();
         self.wake_those(count as usize, |_, on| on == Key::Word(address));
     }

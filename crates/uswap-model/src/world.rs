@@ -220,6 +220,13 @@ impl World {
         self.tally.add(what, count as u64);
     }
 
+    /// Whether a request of the engine is refused.
+    pub(crate) fn refuses(&self, what: Happening) -> bool {
+        let is_so = self.happens(self.config.refusals, 1000);
+        self.note(what, usize::from(is_so));
+        is_so
+    }
+
     /// What has happened so far.
     pub fn coverage(&self) -> Coverage {
         self.tally.coverage()

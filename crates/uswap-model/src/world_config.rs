@@ -21,6 +21,8 @@ pub struct WorldConfig {
     pub spurious: u64,
     /// Parts of 1000 pages that the kernel has no memory for.
     pub no_memory: u64,
+    /// Parts of 1000 requests of the engine for threads, memory, registrations and advice that are refused.
+    pub refusals: u64,
     /// Parts of 1000 pages that it does not move although they are exclusive.
     pub busy: u64,
     /// Parts of 1000 pages moved that the kernel does not count.
@@ -54,6 +56,7 @@ impl WorldConfig {
             stops: 0,
             spurious: 0,
             no_memory: 0,
+            refusals: 0,
             busy: 0,
             miscounts: 0,
             kernel_swap: 0,
@@ -71,6 +74,7 @@ impl WorldConfig {
     pub fn draw(chance: &mut Chance) -> WorldConfig {
         let mut rare = |one_in: u64, most: u64| if chance.happens(1, one_in) { 1 + chance.below(most) } else { 0 };
         let (stops, spurious, no_memory, busy) = (rare(2, 100), rare(2, 100), rare(4, 30), rare(4, 15));
+        let refusals = rare(8, 60);
         let kernel_swap = rare(4, 300);
         let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 200));
         WorldConfig {
@@ -80,6 +84,7 @@ impl WorldConfig {
             stops,
             spurious,
             no_memory,
+            refusals,
             busy,
             miscounts,
             kernel_swap,

@@ -14,11 +14,18 @@ use crate::mremap::Place;
 use crate::program;
 use crate::scheduler::Kind;
 use crate::system::Model;
+use crate::violation::Checker;
 use crate::vma::{Attributes, Vma};
 use crate::world::current;
 
 /// Processes that one world has in all.
 const PROCESSES_MAX: usize = 8;
+
+/// How long a program rests before its budget is looked at: several looks of a monitor that sleeps for long.
+const REST: Duration = Duration::from_millis(500);
+/// Pages beyond the budget, and pages of pool beyond its share, that nobody would mind.
+const BEYOND: u64 = 8;
+const POOL_BEYOND: u64 = 32;
 
 /// What programs do.
 #[derive(Clone, Debug)]
@@ -45,13 +52,42 @@ pub struct Habits {
     pub filled: u64,
     /// Parts of 100 of what is mapped that may be executed.
     pub executable: u64,
+    /// What leaves finds a place: a process that rests has no more than its budget.
+    pub rests_in_budget: bool,
+    /// How many of its calls, beside forks, discard memory, unmap it, move it, grow it, keep it from forks, and lock it.
+    pub calls_of: [u64; 6],
+    /// Parts of 4 of what is discarded that goes by MADV_FREE.
+    pub lazily: u64,
 }
 
 impl Habits {
+    /// Threads that change the same memory all the time, most of it by moving it.
+    fn of_movers(self, chance: &mut Chance) -> Habits {
+        let len = (self.space.len() / (1 + chance.index(3))).max(48);
+        Habits {
+            space: self.space.start..self.space.start + len,
+            threads: 2 + chance.index(3),
+            calls: 100 + chance.below(400),
+            calls_of: [chance.below(4), 1 + chance.below(4), 4 + chance.below(6), 1, 0, chance.below(2)],
+            forks: self.forks / 4,
+            ..self
+        }
+    }
+
+    /// Threads that fork all the time, while the others go on.
+    fn of_forkers(self, chance: &mut Chance) -> Habits {
+        Habits { threads: 2 + chance.index(3), calls: 20 + chance.below(60), forks: 150 + chance.below(400), ..self }
+    }
+
+    /// Programs that give most of their memory up again, mostly with MADV_FREE.
+    fn of_wasters(self, chance: &mut Chance) -> Habits {
+        Habits { calls: 50 + chance.below(100), calls_of: [8, 1, 1, 0, 0, 0], lazily: 3, writes: 80, ..self }
+    }
+
     /// The habits of `chance`.
     pub fn draw(chance: &mut Chance, base: usize, span: usize) -> Habits {
         let many_calls = chance.happens(1, 8);
-        Habits {
+        let habits = Habits {
             space: base..base + span,
             threads: 1 + chance.index(3),
             steps: 100 + chance.below(700),
@@ -63,6 +99,15 @@ impl Habits {
             rests: 1 + chance.below(20),
             filled: 50 + chance.below(50),
             executable: chance.below(20),
+            rests_in_budget: false,
+            calls_of: [5, 1, 3, 1, 1, 1],
+            lazily: 1,
+        };
+        match chance.below(8) {
+            0 | 1 => habits.of_movers(chance),
+            2 => habits.of_forkers(chance),
+            3 => habits.of_wasters(chance),
+            _ => habits,
         }
     }
 }
@@ -102,8 +147,31 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
     random.run();
     others.into_iter().for_each(|thread| world.join(thread));
     read_everything();
+    if habits.rests_in_budget {
+        rest_within_budget();
+    }
     while let Some(&first) = mapped_pages().first() {
         program::munmap(first..habits.space.end);
+    }
+}
+
+/// A process that rests is within its budget, and its pool within its share.
+fn rest_within_budget() {
+    let world = current();
+    Model::sleep(REST);
+    let group = agent::environment().tree.group;
+    let limit = group.limit_pages();
+    let kernel = world.kernel();
+    let process = kernel.process(world.this_process());
+    let pool = process.shared_pages.as_ref().map_or(0, |count| count());
+    let used = process.mm.resident() + pool;
+    let share = limit * u64::from(group.config().zpool_percent) / 100;
+    drop(kernel);
+    if used > limit + BEYOND {
+        world.violate(Checker::BudgetKept, format!("{used} pages at rest, of {limit}"));
+    }
+    if pool > share + POOL_BEYOND {
+        world.violate(Checker::BudgetKept, format!("{pool} pages of pool at rest, of {share}"));
     }
 }
 
@@ -165,14 +233,25 @@ impl Random {
         if program::is_claimed(&range) {
             return;
         }
-        match self.chance.below(12) {
-            0..5 => agent::discard(range, self.chance.happens(1, 4)),
-            5 => program::munmap(range),
-            6..9 => self.remap(range),
-            9 => self.grow(vma),
-            10 => agent::keep_from_forks(range, self.chance.happens(1, 2)),
+        match self.which_call() {
+            0 => agent::discard(range, self.chance.happens(self.habits.lazily, 4)),
+            1 => program::munmap(range),
+            2 => self.remap(range),
+            3 => self.grow(vma),
+            4 => agent::keep_from_forks(range, self.chance.happens(1, 2)),
             _ => self.lock(range),
         }
+    }
+
+    /// By number, as in [`Habits::calls_of`].
+    fn which_call(&mut self) -> usize {
+        let mut rest = self.chance.below(self.habits.calls_of.iter().sum());
+        let is_it = |&parts: &u64| {
+            let is_it = rest < parts;
+            rest = rest.saturating_sub(parts);
+            is_it
+        };
+        self.habits.calls_of.iter().position(is_it).expect("it is below their sum")
     }
 
     fn map(&mut self, page: usize) {
