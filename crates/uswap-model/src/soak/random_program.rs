@@ -11,7 +11,7 @@ use crate::agent;
 use crate::chance::Chance;
 use crate::content::Content;
 use crate::mremap::Place;
-use crate::program;
+use crate::program::{self, Claimed};
 use crate::scheduler::Kind;
 use crate::system::Model;
 use crate::violation::Checker;
@@ -21,6 +21,8 @@ use crate::world::current;
 /// Processes that one world has in all.
 const PROCESSES_MAX: usize = 8;
 
+/// No memory.
+const NOTHING: Range<usize> = 0..0;
 /// How long a program rests before its budget is looked at: several looks of a monitor that sleeps for long.
 const REST: Duration = Duration::from_millis(500);
 /// Pages beyond the budget, and pages of pool beyond its share, that nobody would mind.
@@ -90,7 +92,7 @@ impl Habits {
         let habits = Habits {
             space: base..base + span,
             threads: 1 + chance.index(3),
-            steps: 100 + chance.below(700),
+            steps: 60 + chance.below(440),
             calls: if many_calls { 200 } else { chance.below(25) },
             forks: if chance.happens(1, 3) { chance.below(150) } else { 0 },
             hot_pages: 8 + chance.index(100),
@@ -234,7 +236,12 @@ impl Random {
             return;
         }
         match self.which_call() {
-            0 => agent::discard(range, self.chance.happens(self.habits.lazily, 4)),
+            0 => {
+                let lazily = self.chance.happens(self.habits.lazily, 4);
+                if let Some(_claimed) = Claimed::claim(std::slice::from_ref(&range), &NOTHING) {
+                    agent::discard(range, lazily);
+                }
+            }
             1 => program::munmap(range),
             2 => self.remap(range),
             3 => self.grow(vma),
@@ -274,6 +281,8 @@ impl Random {
             return;
         }
         let stays = pages == old.len() && self.chance.happens(1, 6);
+        let both = [new, old.clone()];
+        let Some(_claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
         let _ = agent::mremap(old, pages, Place::Fixed(to), stays);
     }
 
@@ -282,6 +291,7 @@ impl Random {
         let more = vma.end..vma.end + pages;
         if more.end <= self.habits.space.end && !program::is_claimed(&more) && Self::is_free(&more) {
             let start = vma.end - 1;
+            let Some(_claimed) = Claimed::claim(&[more], &(start..vma.end)) else { return };
             let _ = agent::mremap(start..vma.end, 1 + pages, Place::Here, false);
         }
     }
