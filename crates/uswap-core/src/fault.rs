@@ -536,7 +536,7 @@ impl Core {
         if let Some(PageState::Resident { clean }) = self.pages.get(page) {
             self.drop_clean(clean);
         }
-        let (state, answer) = match self.pages.was_discarded(page) || is_on(Sabotage::LostIsZero) {
+        let (state, answer) = match self.pages.was_discarded(page) {
             true => (PageState::Untouched, Vanished::Discarded),
             false => (PageState::Poisoned, Vanished::Lost),
         };

@@ -67,8 +67,6 @@ sabotages! {
     ChecksumNotCompared in "engine/swapin.rs",
     /// A read that failed gives zeros.
     FailedReadIsZero in "engine/swapin.rs",
-    /// EEXIST of a page that was loaded passes for having loaded it.
-    ExistsIsCancelled in "engine/swapin.rs",
     /// What could not be placed because an event is unread is forgotten, and nobody is woken.
     WaiterOfEventForgotten in "engine/handler.rs",
     /// The report of a mremap is lost.
@@ -81,14 +79,14 @@ sabotages! {
     SettledTooEarly in "engine/events.rs",
     /// Holes in what is moved are filled while events are held back.
     FilledWhileHeld in "engine/userfault.rs",
-    /// A page that was brought in during a fork is not noted.
-    ForkNoteLost in "engine/fork.rs",
+    /// An event that is read in the window of a fork is not noted.
+    ForkNoteLost in "engine/events.rs",
+    /// What was noted in the window of a fork is not applied to the parent's books.
+    NotesNotApplied in "engine/fork.rs",
     /// The swap cache is not emptied before a fork.
     CacheNotEmptied in "engine/fork.rs",
     /// The forked child does not wait until its memory is served.
     ChildDoesNotWait in "engine/fork_post.rs",
-    /// The child leaves out what its parent brought in around the fork.
-    JournalNotApplied in "engine/fork_changes.rs",
     /// The child leaves out what its parent's other threads did to the mappings around the fork.
     ChangesNotApplied in "engine/fork_changes.rs",
     /// The ledger does not say what a child holds.
@@ -113,8 +111,6 @@ sabotages! {
     WantedForgotten in "core/swapout.rs",
     /// A load goes on although its page was given up and is being loaded anew.
     OldLoadGoesOn in "core/fault.rs",
-    /// A page that is missing without a reason reads as zeros.
-    LostIsZero in "core/fault.rs",
     /// A scan takes in what is being discarded.
     RecentDiscardsIgnored in "core/reclaim.rs",
     /// Only the first half of what a mremap moved is moved in the books.

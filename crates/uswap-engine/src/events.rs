@@ -37,7 +37,7 @@ impl<H: Host> Engine<H> {
             Event::Unmapped(_) => is_on(Sabotage::UnmapLost),
             _ => false,
         };
-        if is_lost {
+        if is_lost || frozen && is_on(Sabotage::ForkNoteLost) {
             return;
         }
         if frozen {

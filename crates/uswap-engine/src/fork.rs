@@ -122,9 +122,7 @@ impl<H: Host> Engine<H> {
         let progress = self.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
         match progress.stop {
             None => {
-                if !is_on(Sabotage::ForkNoteLost) {
-                    self.note_aside(&[Note::Installed(page)]);
-                }
+                self.note_aside(&[Note::Installed(page)]);
                 Served::Done
             }
             Some(Stop::TryLater | Stop::NoMemory) => Served::AfterEvents,
@@ -178,6 +176,9 @@ impl<H: Host> Engine<H> {
 
     /// Makes the books say what the notes say.
     fn apply_notes(&self) {
+        if is_on(Sabotage::NotesNotApplied) {
+            return;
+        }
         for note in self.window.notes() {
             self.apply_note(*note);
         }

@@ -259,10 +259,7 @@ impl<H: Host> Engine<H> {
                 None => {}
                 Some(Stop::Busy | Stop::Invalid) if done > 0 => {}
                 Some(Stop::AlreadyThere) => {
-                    match is_on(Sabotage::ExistsIsCancelled) {
-                        true => core.load_cancelled(&loads[index], plan.op),
-                        false => core.load_superseded(&loads[index], plan.op),
-                    }
+                    core.load_superseded(&loads[index], plan.op);
                     drop(core);
                     self.wake(loads[index].page, 1);
                     index += 1;

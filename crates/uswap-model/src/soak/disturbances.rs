@@ -111,7 +111,7 @@ impl Outside {
     }
 
     fn change_an_area(&mut self, world: &World) {
-        let areas = self.tree.areas();
+        let areas = self.tree.areas.len();
         if areas == 0 {
             return;
         }

@@ -5,6 +5,7 @@
 
 mod disturbances;
 mod endings;
+mod left_behind;
 mod random_program;
 mod scenario;
 
@@ -13,6 +14,8 @@ use std::rc::Rc;
 pub use disturbances::Disturbances;
 pub use random_program::Habits;
 pub use scenario::Scenario;
+
+use left_behind::LeftBehind;
 
 use crate::chance::Chance;
 use crate::coverage::{Coverage, Happening};
@@ -65,6 +68,7 @@ pub fn run_seed_and_keep_steps(seed: u64) -> Soaked {
 /// # Panics
 /// The machine has no memory for it.
 pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
+    let mut left_behind = LeftBehind::begin();
     let world = World::with(scenario.world.clone(), chance);
     let tree = Tree::new(scenario.group.clone(), &scenario.area_slots, scenario.crew).expect("there is memory");
     let process = world.new_process();
@@ -79,6 +83,8 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     coverage.take_counters(tree.group);
     let processes = world.kernel().processes.len();
     let lines = world.lines().clone();
+    left_behind.descriptors(tree.given.take(), &tree.areas);
+    drop(world);
     Soaked { outcome, coverage, processes, lines }
 }
 
