@@ -14,6 +14,9 @@
 //!     cargo xtask performance [FILE]...
 //!                                takes what `uswap bench --json` wrote into docs/performance.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
+//!     cargo xtask sabotage [NAME]...
+//!                                plants defects in the engine: the soak on the model finds each, docs/sabotage.md says how
+//!     cargo xtask sabotage quick a few of them, at the seeds that are known to find them; CI runs it
 //!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
@@ -30,12 +33,13 @@ mod overhead;
 mod performance;
 mod policies;
 mod run;
+mod sabotage;
 mod summary;
 mod waits;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | sabotage [NAME]... | sabotage quick | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -61,6 +65,8 @@ fn main() -> ExitCode {
         ["exhaustive"] => exhaustive::run(),
         ["policies", words @ ..] => policies::run(words),
         ["performance", files @ ..] => performance::run(files),
+        ["sabotage", "quick"] => sabotage::quick(),
+        ["sabotage", names @ ..] => sabotage::run(names),
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };

@@ -1,6 +1,7 @@
 //! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|DEFECT [PAGE]]`. Tells each violation, and what happened in all.
 //! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
-//! the feature `sabotage`, that is planted, and the first violation ends it.
+//! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
+//! violation, `soak defects` lists the defects.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -16,7 +17,12 @@ static SEED: AtomicU64 = AtomicU64::new(u64::MAX);
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["defects"] {
+        return Sabotage::ALL.iter().for_each(|it| println!("{}\t{}\t{}", it.name(), it.place(), it.what()));
+    }
+    let is_quiet = arguments.first().is_some_and(|word| word == "quietly");
+    arguments.drain(..usize::from(is_quiet));
     let number = |index: usize, otherwise| arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (first, count) = (number(0, 0), number(1, 1));
     let kind = arguments.get(2).map_or("all", String::as_str);
@@ -40,23 +46,23 @@ fn main() {
             "no-forks" => scenario.without_forks(),
             _ => scenario,
         };
-        (scenario.world.trace, scenario.world.keeps_last_steps) = (page, count == 1);
-        if count == 1 {
+        (scenario.world.trace, scenario.world.keeps_last_steps) = (page, count == 1 && !is_quiet);
+        if count == 1 && !is_quiet {
             println!("{scenario:#?}");
         }
         let soaked = soak::run(scenario, chance);
         coverage.merge(&soaked.coverage);
-        if count == 1 {
+        if count == 1 && !is_quiet {
             world::last_steps().iter().for_each(|step| println!("{step}"));
             println!("{:?}, {} processes, {:#?}", soaked.outcome, soaked.processes, soaked.lines);
         } else if let Some(violation) = soaked.violation() {
             println!("seed {seed}: step {}: {violation}", soaked.outcome.steps);
-            if defect.is_some() {
+            if defect.is_some() || is_quiet {
                 std::process::exit(1);
             }
         }
     }
-    for (name, count) in coverage.iter().filter(|_| defect.is_none()) {
+    for (name, count) in coverage.iter().filter(|_| defect.is_none() && !is_quiet) {
         println!("{count:>12} {name}");
     }
     println!("{:.1} seeds per second", count as f64 / begun.elapsed().as_secs_f64());
