@@ -10,6 +10,7 @@ use crate::failures::Failures;
 use crate::fuzz;
 use crate::run::{build_uswap, cargo, root, step, target};
 use crate::summary::Summary;
+use crate::words;
 
 /// How much the end-to-end tests do.
 struct Length<'a> {
@@ -23,7 +24,7 @@ struct Length<'a> {
 /// CI; a soak takes ten runs and 200 kills.
 const CI: Length = Length { full: false, runs: "1", kills: "60" };
 
-/// Format, lints, licences, unit tests, a canary that must die, end-to-end tests, documents. All of it runs, also after a
+/// Format, lints, licences, unit tests, words under shuttle, a canary that must die, end-to-end tests, documents. All of it runs, also after a
 /// failure, so that one run
 /// tells everything.
 pub fn all() -> Result<(), String> {
@@ -39,6 +40,7 @@ pub fn all() -> Result<(), String> {
         cargo(&["test", "-q", "--workspace", "--exclude", "uswap-e2e", "--no-fail-fast"]),
         &mut summary,
     ));
+    note(tests("words", words::tests(), &mut summary));
     note(fuzz::canary());
     note(end_to_end_tests(None, CI, &mut summary));
     note(documents());

@@ -14,9 +14,7 @@
 //!     cargo xtask performance [FILE]...
 //!                                takes what `uswap bench --json` wrote into docs/performance.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
-//!     cargo xtask sabotage [NAME]...
-//!                                plants defects in the engine: the soak on the model finds each, docs/sabotage.md says how
-//!     cargo xtask sabotage quick a few of them, at the seeds that are known to find them; CI runs it
+//!     cargo xtask words          words that threads share without a lock, under shuttle: many schedules, and defects that must show
 //!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
@@ -36,10 +34,11 @@ mod run;
 mod sabotage;
 mod summary;
 mod waits;
+mod words;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | sabotage [NAME]... | sabotage quick | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | words | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,6 +62,7 @@ fn main() -> ExitCode {
         ["battery", words @ ..] => battery::run(words),
         ["churn", options @ ..] => churn::run(options),
         ["exhaustive"] => exhaustive::run(),
+        ["words"] => words::run(),
         ["policies", words @ ..] => policies::run(words),
         ["performance", files @ ..] => performance::run(files),
         ["sabotage", "quick"] => sabotage::quick(),

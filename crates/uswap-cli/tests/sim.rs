@@ -245,7 +245,7 @@ fn a_planted_defect_is_reported_with_its_seed() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert_eq!(text.lines().count(), 1, "not one line: {text}");
-    assert!(text.contains("not true that a page reads as what was written last"), "{text}");
+    assert!(text.contains("not true that a page reads as what was written to it"), "{text}");
     let (_, seed) = text.split_once("replay it with: uswap sim soak --seed ").unwrap();
     let again = sim(&["soak", "--canary", "--seed", seed.trim()]);
     assert_eq!(String::from_utf8_lossy(&again.stderr), text);

@@ -60,7 +60,7 @@ sabotages! {
     /// Nothing makes the pool smaller.
     PoolShareNotKept in "engine/swapout.rs",
     /// A pool object is freed twice.
-    DoubleFree in "engine/engine.rs",
+    DoubleFree in "engine/content.rs",
     /// An event that is read when the window of a fork has just been closed is noted in it all the same.
     ClosedWindowNoted in "engine/handler.rs",
     /// The checksum of what was read is not compared.

@@ -145,6 +145,9 @@ pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
 
 /// Nanoseconds of a fault beside its handler's work: two threads change places twice, and another page leaves in its stead.
 pub const FAULT_OVERHEAD_NS: u64 = 30_000;
+/// Nanoseconds of a handler for a page from the pool, and for one from an area, before any was measured: decompression, and a
+/// read of an SSD.
+pub const FAULT_NS_AT_FIRST: [u64; 2] = [10_000, 100_000];
 
 #[cfg(test)]
 mod tests {

@@ -178,7 +178,7 @@ impl<H: Host> Adopter<H> {
         }
         let is_known = new < range.pages;
         let may_be_cut = look == Look::Beside && is_beside_adopted(engine, range);
-        if !is_known && !may_be_cut && !engine.pagemap.has_populated(start, end)? {
+        if !is_known && !may_be_cut && !engine.memory.pagemap.has_populated(start, end)? {
             return Ok(0);
         }
         if self.adopted >= ADOPTED_MAX {
@@ -288,17 +288,17 @@ impl<H: Host> Adopter<H> {
         let mut looks = 0;
         while at < end {
             // Pages must not be moved between the look and the note.
-            let gate = engine.gate.shut();
+            let gate = engine.memory.gate.shut();
             let step = if looks < LOOKS_MAX { STEP >> looks } else { STEP };
-            let (count, next) = engine.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
+            let (count, next) = engine.memory.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
-            let is_changing = engine.uffd.is_changing() && !is_on(Sabotage::ScanWhileChanging);
+            let is_changing = engine.memory.uffd.is_changing() && !is_on(Sabotage::ScanWhileChanging);
             if is_changing {
                 if looks < LOOKS_MAX {
                     looks += 1;
                     drop(gate);
-                    crate::handler::pause::<H>();
+                    crate::pause::pause::<H>();
                     continue;
                 }
                 // The program changes its memory all the time. A page that is not where the books have it then must not be
@@ -360,7 +360,7 @@ impl<H: Host> Adopter<H> {
                 }
                 let range = PageRange::of_bytes(from, to);
                 if !piece.is_anonymous_private {
-                    let _ = engine.uffd.unregister(from, to - from);
+                    let _ = engine.memory.uffd.unregister(from, to - from);
                     engine.core().let_go_untouched(range);
                 } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
                     at = adopted.min(to);
@@ -498,7 +498,7 @@ impl<H: Host> Engine<H> {
         }
         // Memory of the engine may have been mapped where the maps still showed the program's.
         if private_memory::overlaps(start, end) {
-            let _ = self.uffd.unregister(start, end - start);
+            let _ = self.memory.uffd.unregister(start, end - start);
             self.forget_unless_swapped(range);
             return false;
         }
@@ -509,11 +509,11 @@ impl<H: Host> Engine<H> {
     /// page moved out of it would read as zeros. Registering again what is registered changes nothing. `Some(false)` when
     /// the kernel refuses, `None` when events are held back.
     fn register_again(&self, start: usize, end: usize) -> Option<bool> {
-        let _gate = self.gate.pass();
-        if self.uffd.holds_events() {
+        let _gate = self.memory.gate.pass();
+        if self.memory.uffd.holds_events() {
             return None;
         }
-        let registered = self.uffd.register(start, end - start).is_ok();
+        let registered = self.memory.uffd.register(start, end - start).is_ok();
         self.note_if_changing(PageRange::of_bytes(start, end));
         Some(registered)
     }
@@ -527,10 +527,11 @@ impl<H: Host> Engine<H> {
                 self.pause_and_settle();
             }
             // Until it is registered: no event is read in between.
-            let _gate = self.gate.pass();
-            if !self.uffd.holds_events() && (looks + 1 >= LOOKS_MAX || !self.uffd.is_changing()) {
+            let _gate = self.memory.gate.pass();
+            if !self.memory.uffd.holds_events() && (looks + 1 >= LOOKS_MAX || !self.memory.uffd.is_changing()) {
                 self.core().adopt(range);
-                let registered = self.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();
+                let registered =
+                    self.memory.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();
                 self.note_if_changing(range);
                 return Some(registered);
             }
@@ -541,8 +542,8 @@ impl<H: Host> Engine<H> {
     /// With the gate held, after `range` was registered: if the program is changing its memory, what is there may be newer than
     /// what is unread, and whoever puts that in order must know.
     pub(crate) fn note_if_changing(&self, range: PageRange) {
-        if self.uffd.kernel_is_changing() {
-            self.order.lock().came(range);
+        if self.memory.uffd.kernel_is_changing() {
+            self.memory.order.lock().came(range);
         }
     }
 
@@ -550,15 +551,15 @@ impl<H: Host> Engine<H> {
     /// by now is not, and its end would not be told.
     fn is_registered(&self, range: PageRange) -> bool {
         // In this order: what had been registered and went before the look is still counted, or gone from the books.
-        self.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE) == Some(true)
-            && !self.uffd.is_changing()
+        self.memory.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE) == Some(true)
+            && !self.memory.uffd.is_changing()
             && self.core().pages().adopted_in(range) == range.pages
     }
 
     /// Lets the program go on, and applies what is held back if it rests.
     fn pause_and_settle(&self) {
-        crate::handler::pause::<H>();
-        let _gate = self.gate.shut();
+        crate::pause::pause::<H>();
+        let _gate = self.memory.gate.shut();
         if !self.is_frozen() {
             self.settle_events(false);
         }
@@ -568,8 +569,8 @@ impl<H: Host> Engine<H> {
     /// zeros.
     fn forget_unless_swapped(&self, range: PageRange) {
         // With it, every event that has been read is in the books.
-        let _gate = self.gate.pass();
-        let changing = self.uffd.is_changing();
+        let _gate = self.memory.gate.pass();
+        let changing = self.memory.uffd.is_changing();
         let mut core = self.core();
         if changing {
             // It may have been moved or unmapped a moment ago.
@@ -611,7 +612,7 @@ impl<H: Host> Engine<H> {
             let all = PageRange { start: PageNumber(0), pages: u64::MAX };
             // In this order: what is unread is counted, and what was read is in the books.
             let is_kept = self.keep_adopted_from_forks(all, kept, KEEP_PAUSES);
-            if is_kept && !self.uffd.is_changing() && self.core().moves() == moves {
+            if is_kept && !self.memory.uffd.is_changing() && self.core().moves() == moves {
                 return true;
             }
             self.pause_and_settle();
@@ -639,15 +640,15 @@ impl<H: Host> Engine<H> {
     /// Of the first adopted memory in `range`: its end, and whether it is kept from forks.
     fn keep_next_from_forks(&self, range: PageRange, kept: &Kept) -> Option<(PageNumber, bool)> {
         // With the gate held nothing is read: what the program gives up from here on stays counted.
-        let _gate = self.gate.pass();
-        let is_changing = self.uffd.is_changing();
+        let _gate = self.memory.gate.pass();
+        let is_changing = self.memory.uffd.is_changing();
         let next = self.core().pages().adopted_within(range).next()?;
         if is_changing {
             // The books have what was there. What a thread has mapped there meanwhile, its children must have.
             return Some((next.end(), false));
         }
         advise_for_fork::<H>(next, Advice::DontFork);
-        let is_kept = !self.uffd.kernel_is_changing();
+        let is_kept = !self.memory.uffd.kernel_is_changing();
         if !is_kept {
             // Something else may be mapped there by now, and a child that lacked it would die.
             kept.outside(next).for_each(|part| advise_for_fork::<H>(part, Advice::DoFork));

@@ -5,7 +5,6 @@
 //! Nobody waits for these pages, so nothing is lost by giving up: what cannot be had at once, for want of room or because an
 //! event is unread, is left where it is, for the fault that may ask for it.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::*;
 
 use uswap_core::fault::MAX_WINDOW;
@@ -13,47 +12,17 @@ use uswap_core::tuning::{self, AHEAD_PAGES, AHEAD_STRETCHES, SWAPOFF_PAGES, SWAP
 use uswap_sys::call::descriptors_are_scarce;
 use uswap_system::Scope;
 
-use crate::engine::{Engine, Worker};
-use crate::group::{Compressor, Counter, ProcessSlot};
+use crate::engine::Engine;
+use crate::group::{Compressor, Counter};
 use crate::host::Host;
+use crate::load::Load;
 use crate::phase::Entry;
-use crate::swapin::Load;
 use crate::swapoff::Emptied;
+use crate::worker::Worker;
 
 /// How many threads a process gets. Each has a ring, which is a descriptor.
 pub(crate) fn threads() -> u32 {
     if descriptors_are_scarce() { 0 } else { tuning::AHEAD_THREADS }
-}
-
-/// A call for the threads.
-pub(crate) struct Ahead {
-    /// There are such threads.
-    present: AtomicBool,
-    /// There may be something to read.
-    wanted: AtomicBool,
-}
-
-impl Ahead {
-    pub const fn new() -> Ahead {
-        Ahead { present: AtomicBool::new(false), wanted: AtomicBool::new(false) }
-    }
-
-    /// Whether anybody reads ahead, and empties areas that leave.
-    pub fn is_present(&self) -> bool {
-        self.present.load(Relaxed)
-    }
-
-    /// A handler, with the books in its hands: there is something to read.
-    pub fn want(&self) {
-        self.wanted.store(true, Relaxed);
-    }
-
-    /// A handler that has served its fault: calls the threads if there is something to read.
-    pub fn call_if_wanted<H: Host>(&self, slot: &ProcessSlot) {
-        if self.wanted.load(Relaxed) && self.wanted.swap(false, Relaxed) {
-            slot.call::<H>();
-        }
-    }
 }
 
 /// What a thread that reads ahead keeps between its turns.
@@ -82,7 +51,7 @@ impl<H: Host> Engine<H> {
 
     /// A thread that reads ahead has begun.
     pub fn reader_begins(&self) -> Reader {
-        self.ahead.present.store(true, Relaxed);
+        self.staff.ahead.begins();
         let loads = Vec::with_capacity(SWAPOFF_PAGES / MAX_WINDOW);
         // Last: from here on a fork may come, and must find nobody in the heap.
         self.thread_begins();
@@ -97,7 +66,7 @@ impl<H: Host> Engine<H> {
         let announced = group.announcements();
         if std::mem::replace(heard, announced) != announced {
             // The budget may be another.
-            self.post.ring();
+            self.forking.post.ring();
         }
         let mut emptied = Emptied::Later;
         let mut filled = false;
@@ -120,12 +89,12 @@ impl<H: Host> Engine<H> {
 
     /// Whether there may be more.
     fn read_some_ahead(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> bool {
-        if self.is_over_limit() {
+        if self.pressure.is_over_limit() {
             // Faults wait for memory.
             return false;
         }
         {
-            let _gate = self.gate.pass();
+            let _gate = self.memory.gate.pass();
             let mut core = self.core();
             while loads.len() < AHEAD_STRETCHES {
                 let Some(plan) = core.plan_ahead() else { break };

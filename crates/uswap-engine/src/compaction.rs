@@ -31,6 +31,7 @@ use uswap_core::{CompactionJob, CompactionSearch, Core, PAGE_SIZE, Released};
 use uswap_system::System;
 use uswap_system::sync::Lock;
 
+use crate::content::Content;
 use crate::engine::Engine;
 use crate::group::Counter;
 use crate::host::Host;
@@ -247,10 +248,10 @@ impl<H: Host> Engine<H> {
         if now < compaction.next {
             return;
         }
-        let _running = self.phase.pass();
-        let Self { heirs, core, pool, view, .. } = self;
-        let release = |released: &mut Vec<Released>| self.release(released);
-        let round = compaction.round(Parts { heirs, core, pool, view: *view, release: &release });
+        let _running = self.forking.phase.pass();
+        let Content { heirs, pool, view, .. } = &self.content;
+        let release = |released: &mut Vec<Released>| self.content.release(released);
+        let round = compaction.round(Parts { heirs, core: self.books.lock(), pool, view: *view, release: &release });
         compaction.next =
             now + if compaction.is_resting() { std::mem::replace(&mut compaction.pause, LOOK_EVERY) } else { PAUSE };
         self.count(Counter::CompactMoved, round.moved as u64);
@@ -258,5 +259,5 @@ impl<H: Host> Engine<H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(uswap_words)))]
 mod tests;

@@ -15,9 +15,10 @@ use uswap_sys::report::Reason;
 use uswap_sys::reserve;
 use uswap_sys::thread::{self, FileTable, RawThread};
 
-use crate::engine::{BATCH, Engine, Worker};
+use crate::engine::{BATCH, Engine};
 use crate::group::Compressor;
 use crate::host::Threads;
+use crate::worker::Worker;
 use crate::{ahead, writer};
 
 /// Stack of an engine thread.
@@ -143,8 +144,8 @@ impl Threads<Linux> for EngineThreads {
         }
         // A fork now would copy the heap as it is, locked by a thread that takes its memory, and the child's monitor would
         // wait for that lock for ever.
-        while (engine.handlers_ready.load(Acquire) as usize) < started.len() {
-            crate::handler::pause::<Linux>();
+        while (engine.staff.ready()) < started.len() {
+            crate::pause::pause::<Linux>();
         }
         started
     }

@@ -49,21 +49,22 @@ impl<H: Host> Engine<H> {
 
     /// Keeps an event that was read until it is settled.
     pub(crate) fn keep_event(&self, event: Event) {
-        let mut order = self.order.lock();
+        let mut order = self.memory.order.lock();
         order.read(event);
-        self.uffd.hold_events(true);
+        self.memory.uffd.hold_events(true);
     }
 
     /// With the gate shut: applies all that was read, if nothing is being changed, so that everything that has happened was
     /// read. Nothing is filled until then. What the program changes meanwhile is unread, and so comes later: it does not matter,
     /// unless the kernel was asked ([`Mappings`]).
     pub(crate) fn settle_events(&self, frozen: bool) {
-        let holds = if frozen { self.window.order(|order| order.holds()) } else { self.order.lock().holds() };
-        if !holds || self.uffd.kernel_is_changing() && !is_on(Sabotage::SettledTooEarly) {
+        let holds =
+            if frozen { self.forking.window.order(|order| order.holds()) } else { self.memory.order.lock().holds() };
+        if !holds || self.memory.uffd.kernel_is_changing() && !is_on(Sabotage::SettledTooEarly) {
             return;
         }
         let settlement =
-            if frozen { self.settle_window() } else { self.order.lock().settle(self.core().pages(), self) };
+            if frozen { self.settle_window() } else { self.memory.order.lock().settle(self.core().pages(), self) };
         match settlement {
             Settlement::Decided(events) if frozen => self.settle_aside(events),
             Settlement::Decided(events) => self.settle(events),
@@ -74,16 +75,16 @@ impl<H: Host> Engine<H> {
 
     /// Before something is filled or moved, with `running` held: another thread may have read events since the last look.
     pub(crate) fn settle_what_is_held(&self) {
-        if self.uffd.holds_events() && !self.uffd.kernel_is_changing() {
-            let _gate = self.gate.shut();
+        if self.memory.uffd.holds_events() && !self.memory.uffd.kernel_is_changing() {
+            let _gate = self.memory.gate.shut();
             self.settle_events(false);
         }
     }
 
     fn settle(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.apply(event));
-        self.order.lock().clear();
-        self.uffd.hold_events(false);
+        self.memory.order.lock().clear();
+        self.memory.uffd.hold_events(false);
     }
 
     /// As [`settle`](Self::settle), beside the books.
@@ -105,30 +106,32 @@ impl<H: Host> Engine<H> {
 
     /// What was read is settled elsewhere.
     pub(crate) fn events_are_settled(&self) {
-        self.order.lock().clear();
-        self.uffd.hold_events(false);
+        self.memory.order.lock().clear();
+        self.memory.uffd.hold_events(false);
     }
 
     pub(crate) fn apply(&self, event: Event) {
         self.core().apply(event);
+        self.books.begins_anew(event.range());
         if let Event::Remapped { from, to, .. } = event {
+            self.books.begins_anew(from.moved_to(to));
             H::notices().fork_advice.moved(from.start, to, from.pages);
         }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
         let range = event.range();
-        self.wake(range.start, range.pages);
+        self.memory.wake(range.start, range.pages);
     }
 }
 
 impl<H: Host> Mappings for Engine<H> {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
-        self.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
+        self.memory.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
-        match self.pagemap.has_populated(page.address(), page.address() + PAGE_SIZE) {
+        match self.memory.pagemap.has_populated(page.address(), page.address() + PAGE_SIZE) {
             // With the gate shut nothing is read: whatever has been changed since the events were read is counted still.
-            Ok(is_present) => (!self.uffd.kernel_is_changing()).then_some(is_present),
+            Ok(is_present) => (!self.memory.uffd.kernel_is_changing()).then_some(is_present),
             Err(error) => self.fatal(format_args!("uswap: the kernel does not tell what is there: {}", Reason(&error))),
         }
     }

@@ -33,16 +33,18 @@ use uswap_sys::report::{self, Reason};
 use uswap_system::faults::{Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{Engine, Inheritance, Worker};
-use crate::fork_copy::{Ancestor, Inherited};
+use crate::content::Ancestor;
+use crate::engine::{Engine, Inheritance};
+use crate::fork_copy::Inherited;
 use crate::giving_way::Asking;
 use crate::group::Counter;
-use crate::handler::{PendingFault, Served};
 use crate::host::Host;
 use crate::ledger::Holder;
 use crate::monitor::Monitor;
 use crate::page_io::SlotPage;
+use crate::pending_fault::{PendingFault, Served};
 use crate::store::IoOutcome;
+use crate::worker::Worker;
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 const PROMISE_MIN: u64 = 1024;
@@ -56,16 +58,16 @@ const READ_PATIENCE: Duration = Duration::from_millis(20);
 impl<H: Host> Engine<H> {
     /// Writes notes, with the gate shut.
     pub(crate) fn note_aside(&self, notes: &[Note]) {
-        self.window.write(notes);
-        let mut seen = self.window.seen.lock();
+        self.forking.window.write(notes);
+        let mut seen = self.forking.window.seen.lock();
         notes.iter().for_each(|&note| seen.note(note));
-        self.uffd.hold_events(seen.order().holds());
+        self.memory.uffd.hold_events(seen.order().holds());
     }
 
     /// What was read before the window and could not be settled yet is settled in it.
     fn hand_over_events(&self) {
-        let _gate = self.gate.shut();
-        let mut order = self.order.lock();
+        let _gate = self.memory.gate.shut();
+        let mut order = self.memory.order.lock();
         let came = order.all_that_came().iter().map(|&range| Note::Came(range));
         let notes: Vec<Note> = came.chain(order.log().iter().map(|&event| Note::Read(event))).collect();
         order.clear();
@@ -75,43 +77,44 @@ impl<H: Host> Engine<H> {
 
     /// What was read in a window comes to.
     pub(crate) fn settle_window(&self) -> Settlement {
-        self.window.seen.lock().settle(self.core().pages(), self)
+        self.forking.window.seen.lock().settle(self.core().pages(), self)
     }
 
     /// Serves a fault in a window: nothing but the journal changes.
     pub(crate) fn serve_frozen(&self, fault: &PendingFault, worker: &mut Worker) -> Served {
-        let _gate = self.gate.shut();
+        let _gate = self.memory.gate.shut();
         if !self.is_frozen() {
             return Served::AfterEvents;
         }
         let page = fault.page;
-        if self.is_frame(page) {
+        if self.memory.frame_at(page).is_some() {
             // Who looks at it from outside waits until the fork is over.
             return Served::AfterEvents;
         }
         let source: *const u8 = match self.look_up_aside(page) {
             Beside::Installed | Beside::Known(_, Some(PageState::Resident { .. })) => {
-                self.wake(page, 1);
+                self.memory.wake(page, 1);
                 return Served::Done;
             }
             Beside::Known(_, None) if !fault.nothing_unread => return Served::AfterEvents,
             Beside::Discarded | Beside::Known(_, None | Some(PageState::Untouched | PageState::SwappedZero)) => {
-                self.zeros.as_ptr()
+                self.memory.zeros()
             }
             Beside::Known(_, Some(PageState::Poisoned)) => {
                 self.tell_refused(page);
-                self.poison(page);
+                self.memory.poison(page);
                 return Served::Done;
             }
             Beside::Known(known, Some(PageState::Swapped { .. })) => match self.read_frozen(known, worker) {
                 Some(content) => content,
                 None => {
                     self.count(Counter::PoisonedPages, 1);
+                    let _ = self.books.say_lost(page);
                     self.member.alarm(format_args!(
                         "uswap: page {:#x} is lost: its copy cannot be read back; an access raises SIGBUS",
                         page.address()
                     ));
-                    self.poison(page);
+                    self.memory.poison(page);
                     return Served::Done;
                 }
             },
@@ -119,7 +122,7 @@ impl<H: Host> Engine<H> {
                 self.fatal(format_args!("uswap: page {:#x} is {state:?} while a fork is under way", known.address()))
             }
         };
-        let progress = self.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
+        let progress = self.memory.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
         match progress.stop {
             None => {
                 self.note_aside(&[Note::Installed(page)]);
@@ -127,14 +130,14 @@ impl<H: Host> Engine<H> {
             }
             Some(Stop::TryLater | Stop::NoMemory) => Served::AfterEvents,
             Some(_) => {
-                self.wake(page, 1);
+                self.memory.wake(page, 1);
                 Served::Done
             }
         }
     }
 
     fn look_up_aside(&self, page: PageNumber) -> Beside {
-        let seen = self.window.seen.lock();
+        let seen = self.forking.window.seen.lock();
         seen.look_up(page, self.core().pages())
     }
 
@@ -152,13 +155,13 @@ impl<H: Host> Engine<H> {
             match location {
                 Location::Pool { handle, len } => {
                     // SAFETY: nothing is freed in a window.
-                    let object = unsafe { self.object(epoch, handle, len) };
-                    worker.compressor.decompress(object, content).ok()?;
+                    let object = unsafe { self.content.object(epoch, handle, len) };
+                    worker.compression.decompress(object, content).ok()?;
                 }
                 Location::Slot { area, slot } => {
                     // SAFETY: the buffer page is the worker's own until the read is over.
                     let mut pages = [unsafe { SlotPage::new(slot, target, 0) }];
-                    worker.batch.read::<H>(&*self.areas.get(area).store, &mut worker.ring, &mut pages);
+                    worker.io.read::<H>(&*self.content.areas.get(area).store, &mut pages);
                     if pages[0].outcome() != IoOutcome::Done {
                         self.count(Counter::ReadErrors, 1);
                         continue;
@@ -179,10 +182,10 @@ impl<H: Host> Engine<H> {
         if is_on(Sabotage::NotesNotApplied) {
             return;
         }
-        for note in self.window.notes() {
+        for note in self.forking.window.notes() {
             self.apply_note(*note);
         }
-        for note in self.window.beyond().iter() {
+        for note in self.forking.window.beyond().iter() {
             self.apply_note(*note);
         }
     }
@@ -198,7 +201,7 @@ impl<H: Host> Engine<H> {
     fn apply_note(&self, note: Note) {
         match note {
             Note::Installed(page) => self.installed_aside(page),
-            Note::Came(range) => self.order.lock().came(range),
+            Note::Came(range) => self.memory.order.lock().came(range),
             Note::Read(event) => self.keep_event(event),
             Note::Applied(event) => self.apply(event),
             Note::Settled => self.events_are_settled(),
@@ -217,13 +220,13 @@ impl<H: Host> Engine<H> {
 
     fn read_before_fork(&self, worker: &mut Worker) {
         self.read_messages(worker);
-        while let Some(fault) = worker.pending.pop_front() {
+        while let Some(fault) = worker.serving.pending.pop_front() {
             if self.serve(&fault, worker) == Served::AfterEvents {
                 // Its thread faults again, and a handler will see to it.
-                self.wake(fault.page, 1);
+                self.memory.wake(fault.page, 1);
             }
         }
-        crate::handler::pause::<H>();
+        crate::pause::pause::<H>();
     }
 }
 
@@ -239,10 +242,11 @@ impl<H: Host> Monitor<H> {
             self.post.fork.let_fork(&self.threads);
             return self.post.fork.is_over();
         };
-        let running = engine.phase.freeze();
+        let running = engine.forking.phase.freeze();
         // What the forking thread can know of has been done before; the child's books must have it, too.
         let (begun, mut asking) = (H::now(), Asking::<H>::new());
-        while engine.uffd.is_changing() && (engine.uffd.holds_events() || H::since(begun) < READ_PATIENCE) {
+        while engine.memory.uffd.is_changing() && (engine.memory.uffd.holds_events() || H::since(begun) < READ_PATIENCE)
+        {
             asking.for_fault_of(begun);
             engine.read_before_fork(self.worker());
         }
@@ -253,13 +257,13 @@ impl<H: Host> Monitor<H> {
         }
         drop(asking);
         engine.take_and_release(self.worker());
-        let opened = engine.window.open().and_then(|()| engine.write_ledger());
+        let opened = engine.forking.window.open().and_then(|()| engine.write_ledger());
         if let Err(error) = opened {
             // Whoever called `fork` was told so before. Here libc forks by itself, and it cannot be kept from it.
             engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
         }
         engine.hand_over_events();
-        engine.phase.is_still();
+        engine.forking.phase.is_still();
         self.post.fork.lift(true);
         self.let_adopted_fork(engine);
         let forked = self.post.fork.let_fork(&self.threads);
@@ -268,10 +272,10 @@ impl<H: Host> Monitor<H> {
             self.post.fork.child_is_told();
         }
         {
-            let _gate = engine.gate.shut();
+            let _gate = engine.memory.gate.shut();
             engine.apply_notes();
-            engine.window.close();
-            engine.phase.goes_on();
+            engine.forking.window.close();
+            engine.forking.phase.goes_on();
         }
         drop(running);
         self.keep_from_forks(engine);
@@ -341,7 +345,7 @@ impl<H: Host> Monitor<H> {
         let shared = slot.shmem_pages.load(Relaxed);
         // Neither can do with less, and reclaim would try in vain.
         let least = match self.engine() {
-            Some(engine) => slot.fixed_pages() + engine.pool_pages() + CHILD_WORKS_IN,
+            Some(engine) => slot.fixed_pages() + engine.content.pool_pages() + CHILD_WORKS_IN,
             None => 0,
         };
         let target = usage.before_fork(shared).max(least);
@@ -401,7 +405,7 @@ impl<H: Host> Monitor<H> {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
         // Readers ahead have waited until here: a page on its way would pass for one that is not swapped out.
-        engine.phase.goes_on();
+        engine.forking.phase.goes_on();
         engine.take_and_release(self.worker());
     }
 }
@@ -412,7 +416,7 @@ pub fn child_begins() -> bool {
     Linux::notices().child_begins();
     // A copy of the parent's engine; its threads do not run here.
     let Some(old) = Linux::notices().engine() else { return false };
-    for (start, end) in [(old.frames.start(), old.frames.end()), old.trash_range] {
+    for (start, end) in old.memory.ranges_without_copy() {
         private_memory::forget(start, end);
     }
     true
@@ -433,18 +437,18 @@ impl<H: Host> Engine<H> {
     /// Sets the memory aside that a fork takes.
     fn reserve_for_fork(&self) -> io::Result<()> {
         let entries = self.core().swap_table().len();
-        self.window.reserve(entries)
+        self.forking.window.reserve(entries)
     }
 
     /// Writes down what the child of the fork that begins will inherit.
     fn write_ledger(&self) -> io::Result<()> {
         let mut core = self.core();
-        let ledger = self.window.ledger(core.swap_table().len())?;
+        let ledger = self.forking.window.ledger(core.swap_table().len())?;
         ledger.fork_begins_with(core.inherited());
         core.add_heir();
         drop(core);
-        self.heirs.lock().push(ledger);
-        for ancestor in &self.ancestors {
+        self.content.heirs.lock().push(ledger);
+        for ancestor in &self.content.ancestors {
             ancestor.ledger.fork_begins();
         }
         self.member.slot().fork_begins();
@@ -462,7 +466,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn fork_failed(&self) {
-        let mut heirs = self.heirs.lock();
+        let mut heirs = self.content.heirs.lock();
         if let Some(ledger) = heirs.pop() {
             ledger.discard();
         }
@@ -472,7 +476,7 @@ impl<H: Host> Engine<H> {
             core.bury_unheld(|_| false);
         }
         drop(heirs);
-        for ancestor in &self.ancestors {
+        for ancestor in &self.content.ancestors {
             ancestor.ledger.fork_failed();
         }
         self.member.slot().fork_failed();

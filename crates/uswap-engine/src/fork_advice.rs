@@ -13,10 +13,9 @@
 //! MADV_WIPEONFORK is never changed by the engine, so the child reads it from the kernel. It is enough to know that the
 //! program ever used it.
 
-use std::sync::atomic::{AtomicBool, Ordering::*, fence};
-
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
 use uswap_sys::linux::Linux;
+use uswap_system::atomic::{AtomicBool, Ordering::*, fence};
 
 use crate::engine::Engine;
 use crate::host::Host;
@@ -201,6 +200,9 @@ impl Kept {
         self.pages.outside(range)
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

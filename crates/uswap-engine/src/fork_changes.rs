@@ -17,12 +17,13 @@ use uswap_sys::maps;
 use uswap_sys::report::Reason;
 use uswap_system::looks::{Mappings, Vma};
 
-use crate::engine::{Engine, Worker};
+use crate::engine::Engine;
 use crate::fork_journal::{JournalAtFork, Told};
 use crate::giving_way::Asking;
-use crate::handler::Served;
 use crate::host::Host;
 use crate::monitor::Monitor;
+use crate::pending_fault::Served;
+use crate::worker::Worker;
 
 /// How long a fork waits for memory to come to rest that is moved while it is let go.
 const LIFT_PATIENCE: Duration = Duration::from_millis(20);
@@ -46,7 +47,7 @@ impl<H: Host> Monitor<H> {
             if !is_still {
                 asking.for_fault_of(begun);
                 engine.read_aside(self.worker());
-                crate::handler::pause::<H>();
+                crate::pause::pause::<H>();
             }
         }
     }
@@ -57,10 +58,10 @@ impl<H: Host> Monitor<H> {
         while !engine.tell_if_still() {
             asking.for_fault_of(begun);
             if H::since(begun) >= STILL_PATIENCE {
-                return engine.window.tell_nothing();
+                return engine.forking.window.tell_nothing();
             }
             engine.read_aside(self.worker());
-            crate::handler::pause::<H>();
+            crate::pause::pause::<H>();
         }
     }
 
@@ -92,22 +93,22 @@ fn end_child<H: Host>(why: &str) -> ! {
 impl<H: Host> Engine<H> {
     /// Tells the child, if nothing is being changed: then everything that was done has been read.
     fn tell_if_still(&self) -> bool {
-        let _gate = self.gate.shut();
+        let _gate = self.memory.gate.shut();
         let is_still = self.is_still();
         if is_still {
-            self.window.tell_changes();
+            self.forking.window.tell_changes();
         }
         is_still
     }
 
     /// Whether nothing is being changed, and everything that was read is settled.
     fn is_still(&self) -> bool {
-        !self.uffd.kernel_is_changing() && self.window.is_settled()
+        !self.memory.uffd.kernel_is_changing() && self.forking.window.is_settled()
     }
 
     /// Where memory was moved in this window, after so many changes; and how many there are by now.
     fn moved_since(&self, seen: usize) -> (Vec<PageRange>, usize) {
-        let window = self.window.seen.lock();
+        let window = self.forking.window.seen.lock();
         let places = window.events().skip(seen).filter_map(|event| match event {
             Event::Remapped { from, to, .. } => Some(from.moved_to(to)),
             _ => None,
@@ -116,12 +117,12 @@ impl<H: Host> Engine<H> {
     }
 
     fn read_aside(&self, worker: &mut Worker) {
-        let gate = self.gate.shut();
+        let gate = self.memory.gate.shut();
         self.read_with(worker, true, gate);
-        while let Some(fault) = worker.pending.pop_front() {
+        while let Some(fault) = worker.serving.pending.pop_front() {
             if self.serve_frozen(&fault, worker) == Served::AfterEvents {
                 // Its thread faults again, and a handler will see to it.
-                self.wake(fault.page, 1);
+                self.memory.wake(fault.page, 1);
             }
         }
     }
@@ -149,16 +150,13 @@ impl<H: Host> Engine<H> {
         cut.done.into_iter().filter(|_| !is_on(Sabotage::ChangesNotApplied)).for_each(|event| self.apply(event));
         let mut core = self.core();
         cut.loose.into_iter().for_each(|range| core.given_up_lazily(range));
-        let mut refused = self.refused.lock();
-        for range in cut.doubtful {
-            core.doubt(range);
-            refused.insert(range);
-        }
+        cut.doubtful.into_iter().for_each(|range| core.doubt(range));
     }
 
-    /// A page is touched whose content cannot be told.
+    /// A page is touched that is given up for lost. If the user does not know, it was doubtful when this process was forked, or when
+    /// its parent was; it may have been moved since.
     pub(crate) fn tell_refused(&self, page: PageNumber) {
-        if self.refused.lock().contains(page) {
+        if self.books.say_lost(page) {
             self.member.alarm(format_args!(
                 "uswap: page {:#x} of process {} may be lost: another thread was giving it up when the process was forked; an \
                  access raises SIGBUS",

@@ -12,19 +12,12 @@ use std::sync::atomic::Ordering::AcqRel;
 use uswap_core::Core;
 use uswap_sys::linux::Linux;
 
+use crate::content::Ancestor;
 use crate::engine::Engine;
 use crate::fork_journal::JournalAtFork;
 use crate::host::Host;
 use crate::ledger::Ledger;
 use crate::zpool::ForeignPool;
-
-/// What this process inherited from an ancestor, by the epoch of the ancestor.
-pub struct Ancestor {
-    /// Its entries are named in this ledger.
-    pub ledger: Ledger,
-    /// Its compressed objects.
-    pub pool: ForeignPool,
-}
 
 /// The parts.
 pub struct Inherited<H: Host> {
@@ -50,47 +43,15 @@ impl Inherited<Linux> {
     }
 
     fn of_copy(old: Engine<Linux>) -> Inherited<Linux> {
-        // Each field by name: one with a descriptor that were dropped here would close a descriptor of this process.
-        let Engine {
-            member,
-            uffd,
-            pagemap,
-            call,
-            frames,
-            zeros,
-            areas,
-            ancestors,
-            window,
-            order,
-            core,
-            pool,
-            heirs,
-            trash,
-            view: _,
-            phase: _,
-            gate: _,
-            trash_range: _,
-            meter: _,
-            handlers_ready: _,
-            post: _,
-            fault_cost: _,
-            started: _,
-            ahead: _,
-            swapoff: _,
-            writer: _,
-            refused: _,
-            said_full: _,
-            said_out_of_memory: _,
-        } = old;
-        std::mem::forget((member, uffd, pagemap, call, areas));
-        // Another thread may have been writing into these.
-        std::mem::forget((trash.into_inner(), frames, zeros, order));
-        let mut heirs = heirs.into_inner();
-        let ledger = heirs.pop().expect(HAS_LEDGER);
-        std::mem::forget(heirs);
-        let journal = window.at_fork();
-        std::mem::forget(window);
-        Inherited { core: core.into_inner(), ledger, pool: pool.into_inner().into_foreign(), ancestors, journal }
+        // Each part by name: a descriptor that were dropped here would close a descriptor of this process.
+        let Engine { member, memory, books, content, pressure, forking, staff: _ } = old;
+        std::mem::forget(member);
+        memory.forget();
+        pressure.forget();
+        let (ledger, pool, ancestors) = content.into_inherited();
+        let journal = forking.window.at_fork();
+        std::mem::forget(forking);
+        Inherited { core: books.into_core(), ledger: ledger.expect(HAS_LEDGER), pool, ancestors, journal }
     }
 }
 
@@ -106,14 +67,14 @@ impl<H: Host> Inherited<H> {
     /// # Panics
     /// No fork is under way.
     pub fn of(engine: &Engine<H>) -> io::Result<Inherited<H>> {
-        let journal = engine.window.map_at_fork()?;
-        let ledger = engine.heirs.lock().last().expect(HAS_LEDGER).map_again()?;
+        let journal = engine.forking.window.map_at_fork()?;
+        let ledger = engine.content.heirs.lock().last().expect(HAS_LEDGER).map_again()?;
         let core = engine.core().clone();
-        let pool = engine.pool.lock().foreign()?;
+        let pool = engine.content.pool.lock().foreign()?;
         let again = |ancestor: &Ancestor| {
             Ok(Ancestor { ledger: ancestor.ledger.map_again()?, pool: ancestor.pool.map_again()? })
         };
-        let ancestors = engine.ancestors.iter().map(again).collect::<io::Result<Vec<Ancestor>>>()?;
+        let ancestors = engine.content.ancestors.iter().map(again).collect::<io::Result<Vec<Ancestor>>>()?;
         Ok(Inherited { core, ledger, pool, ancestors, journal })
     }
 }

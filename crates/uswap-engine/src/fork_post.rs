@@ -1,17 +1,17 @@
 //! What forking threads and the monitor say to each other, in words that they wait on.
 //!
 //! One fork at a time, from `IDLE` to `IDLE`: before fork(2) is called at all, a thread may ask whether there is memory for it
-//! (`ASKED`, `ANSWERED`). Then it says that it forks (`REQUESTED`), the monitor prepares that and lets it (`READY`), it says
+//! (`ASKED`; `HAS_MEMORY`, `HAS_NONE`). Then it says that it forks (`REQUESTED`), the monitor prepares that and lets it (`READY`), it says
 //! whether there is a child (`FORKED`, `FAILED`), and waits until the child has been told of the rest (`TOLD`). In the child,
 //! its only thread waits for a monitor of its own.
 //!
 //! A process for which the monitor has nothing to do is not held up at all: its thread keeps the monitor from waking instead.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
 use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_system::Waited;
+use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use uswap_system::sync::{RawLock, Word};
 
 use crate::fork_journal::TOLD_WITHIN;
@@ -27,7 +27,8 @@ const FAILED: u32 = 4;
 const TOLD: u32 = 5;
 /// Before a fork is begun: is there the memory that it takes to follow it?
 const ASKED: u32 = 6;
-const ANSWERED: u32 = 7;
+const HAS_MEMORY: u32 = 7;
+const HAS_NONE: u32 = 8;
 
 /// Who waits for the monitor looks so often whether there still is one.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -50,8 +51,6 @@ pub struct ForkPost<H> {
     forker: AtomicU32,
     /// The monitor was not asked about the fork under way.
     unasked: AtomicBool,
-    /// What was [`ANSWERED`].
-    has_memory: AtomicBool,
     /// Adopted memory may go to children, those of forks that go round the hooks as well.
     lifted: AtomicBool,
 }
@@ -65,7 +64,6 @@ impl<H: Host> ForkPost<H> {
             trivial: AtomicBool::new(true),
             forker: AtomicU32::new(0),
             unasked: AtomicBool::new(false),
-            has_memory: AtomicBool::new(true),
             lifted: AtomicBool::new(false),
         }
     }
@@ -112,8 +110,7 @@ impl<H: Host> ForkPost<H> {
         self.child.store_and_wake(CHILD_READY);
     }
 
-    /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it. One thread at a
-    /// time.
+    /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it.
     pub fn has_memory(&self, post: &Post<H>) -> bool {
         if self.trivial.load(Relaxed) {
             return true;
@@ -129,10 +126,13 @@ impl<H: Host> ForkPost<H> {
                         post.ring();
                     }
                 }
-                ANSWERED => {
-                    let answer = self.has_memory.load(Acquire);
-                    self.state.store(IDLE);
-                    return answer;
+                // The answer is in the word itself: whoever changes that has it, and no other.
+                answer @ (HAS_MEMORY | HAS_NONE) => {
+                    if self.state.atomic().compare_exchange(answer, IDLE, AcqRel, Acquire).is_ok() {
+                        // Whoever else waits has seen another state, and would sleep on that until it looks again.
+                        self.state.wake_all();
+                        return answer == HAS_MEMORY;
+                    }
                 }
                 // The window of an earlier fork is being closed, or the answer is not there yet.
                 other => {
@@ -232,8 +232,7 @@ impl<H: Host> ForkPost<H> {
 
     /// Answers who has asked.
     pub(crate) fn answer(&self, has_memory: bool) {
-        self.has_memory.store(has_memory, Release);
-        self.state.store_and_wake(ANSWERED);
+        self.state.store_and_wake(if has_memory { HAS_MEMORY } else { HAS_NONE });
     }
 
     /// Lets the thread fork and waits until it has. Returns whether there is a child. `threads`: the engine's.
@@ -272,6 +271,9 @@ impl<H: Host> ForkPost<H> {
     }
 }
 
+#[cfg(all(test, uswap_words))]
+mod words;
+
 #[cfg(test)]
 mod tests {
     use uswap_sys::linux::Linux;
@@ -305,8 +307,7 @@ mod tests {
             post.fork.trivial.store(true, Relaxed);
             post.fork.state.wake_all();
             std::thread::sleep(Duration::from_millis(20));
-            post.fork.has_memory.store(false, Release);
-            post.fork.state.store_and_wake(ANSWERED);
+            post.fork.answer(false);
             assert!(!asks.join().expect("it ends"));
         });
         assert_eq!(post.fork.state.load(), IDLE);

@@ -6,11 +6,11 @@
 //! function, waits a little: those changes end that are under way, and the fault is served. Nobody waits for longer than
 //! [`GIVES_WAY`]; changes that go round libc (realloc's) do not wait.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
 use uswap_sys::linux::Linux;
+use uswap_system::atomic::AtomicU32;
 use uswap_system::sync::Word;
 
 use crate::host::Host;
@@ -115,6 +115,9 @@ impl<H: Host> Drop for Asking<H> {
         self.end();
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

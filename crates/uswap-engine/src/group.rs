@@ -17,16 +17,16 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::ledger::Holder;
 use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_system::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use uswap_system::{Scope, System};
 
 pub use crate::store::faulty::FaultPlan;

@@ -27,13 +27,13 @@ impl<H: Host> Adopter<H> {
                 let new: Vec<PageRange> = engine.core().pages().not_adopted(PageRange::of_bytes(start, end)).collect();
                 for part in new {
                     let (start, len) = (part.start.address(), part.pages as usize * PAGE_SIZE);
-                    if engine.uffd.holds_events() {
+                    if engine.memory.uffd.holds_events() {
                         return Ok(Some(start));
                     }
-                    match engine.uffd.is_registered(start, len) {
+                    match engine.memory.uffd.is_registered(start, len) {
                         None => return Ok(Some(start)),
                         // Unless it is the program's own userfaultfd that it is registered with.
-                        Some(true) if engine.uffd.register(start, len).is_ok() => {
+                        Some(true) if engine.memory.uffd.register(start, len).is_ok() => {
                             self.kept.has_grown(part, PageRange::of_bytes(vma.start, vma.end));
                             engine.note_if_changing(part);
                             engine.core().adopt(part);

@@ -1,6 +1,5 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use uswap_sys::report::Reason;
 
@@ -8,33 +7,24 @@ use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
 use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
 use uswap_sys::{private_memory, test_hook};
-use uswap_system::System;
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
 use uswap_system::sync::Shut;
 
-use crate::engine::{BATCH, Engine, Worker};
+use crate::engine::{BATCH, Engine};
 use crate::giving_way::Asking;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
+use crate::load::Load;
+use crate::pause::pause;
+use crate::pending_fault::{PendingFault, Served};
 use crate::phase::Entry;
 use crate::presence::Presence;
-use crate::swapin::Load;
+use crate::worker::Worker;
 
 /// Messages read at a time.
 const MESSAGES: usize = 16;
 /// How long a handler waits for more before it looks whether what was read can be settled.
 const SETTLING: Duration = Duration::from_millis(1);
-/// How long a pause is.
-const PAUSE: Duration = Duration::from_micros(20);
-
-/// What serving a fault came to.
-#[derive(PartialEq, Eq)]
-pub(crate) enum Served {
-    /// The thread goes on, or another thread sees to it.
-    Done,
-    /// An unread event stands in the way.
-    AfterEvents,
-}
 
 /// What the books say to a fault.
 #[expect(clippy::large_enum_variant, reason = "as for FaultPlan")]
@@ -43,26 +33,6 @@ enum Answer {
     Served(Served),
     /// This must be had first.
     Load(LoadPlan),
-}
-
-/// A fault that has been read.
-#[derive(Clone, Copy)]
-pub(crate) struct PendingFault {
-    pub page: PageNumber,
-    pub write: bool,
-    /// Who waits.
-    pub thread: Option<u32>,
-    /// When it was read.
-    pub since: Instant,
-    /// No event was unread when the fault had been tried before: the books are up to date for it.
-    pub nothing_unread: bool,
-}
-
-impl PendingFault {
-    /// A fault that nobody sent: a page is to come back because a thread waits for it.
-    pub fn wanted<H: Host>(page: PageNumber) -> Self {
-        Self { page, write: false, thread: None, since: H::now(), nothing_unread: false }
-    }
 }
 
 impl<H: Host> Engine<H> {
@@ -76,15 +46,15 @@ impl<H: Host> Engine<H> {
 
     /// Handler `number` has begun.
     pub fn handler_begins(&self, number: usize, worker: &mut Worker) {
-        worker.number = number;
+        worker.serving.number = number;
         self.thread_begins();
     }
 
     /// Waits for messages or for a call, and does what there is to be done.
     pub fn handler_turn(&self, worker: &mut Worker) {
         // What was read is settled as soon as the program rests, also if it asks for nothing.
-        let patience = if self.uffd.holds_events() { Some(SETTLING) } else { None };
-        let heard = match self.uffd.wait(&self.call, &self.member.supervisor, patience) {
+        let patience = if self.memory.uffd.holds_events() { Some(SETTLING) } else { None };
+        let heard = match self.memory.uffd.wait(&self.pressure.call, &self.member.supervisor, patience) {
             Ok(heard) => heard,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error))),
         };
@@ -104,7 +74,7 @@ impl<H: Host> Engine<H> {
     fn serve_waiting(&self, worker: &mut Worker) {
         self.receive(worker);
         self.serve_all(worker);
-        self.member.slot().serves(worker.number, 0);
+        self.member.slot().serves(worker.serving.number, 0);
     }
 
     fn serve_all(&self, worker: &mut Worker) {
@@ -116,7 +86,7 @@ impl<H: Host> Engine<H> {
             self.count(Counter::UffdTryAgain, 1);
             let nothing_unread = self.receive(worker) == 0;
             if !is_on(Sabotage::WaiterOfEventForgotten) {
-                worker.pending.push_back(PendingFault { nothing_unread, ..fault });
+                worker.serving.pending.push_back(PendingFault { nothing_unread, ..fault });
             }
             if nothing_unread && fault.nothing_unread {
                 pause::<H>();
@@ -126,12 +96,12 @@ impl<H: Host> Engine<H> {
 
     /// Serves the faults that have been read. Stops at one that has to wait until an event has been read, and returns it.
     fn serve_pending(&self, worker: &mut Worker) -> Option<PendingFault> {
-        while !worker.pending.is_empty() {
+        while !worker.serving.pending.is_empty() {
             let after_events = match self.enter() {
                 Entry::Running(_guard) => self.serve_together(worker),
                 Entry::Frozen => {
-                    let fault = worker.pending.pop_front()?;
-                    self.member.slot().serves(worker.number, fault.page.address());
+                    let fault = worker.serving.pending.pop_front()?;
+                    self.member.slot().serves(worker.serving.number, fault.page.address());
                     (self.serve_frozen(&fault, worker) == Served::AfterEvents).then_some(fault)
                 }
             };
@@ -146,21 +116,21 @@ impl<H: Host> Engine<H> {
     /// them at a time, and after what can be had at once: a disk is fastest with several requests.
     fn serve_together(&self, worker: &mut Worker) -> Option<PendingFault> {
         let mut after_events = None;
-        while let Some(fault) = worker.pending.pop_front() {
-            if !worker.loads.is_empty() && self.is_over_limit() {
+        while let Some(fault) = worker.serving.pending.pop_front() {
+            if !worker.serving.loads.is_empty() && self.pressure.is_over_limit() {
                 // Nobody who waits for a read has to wait for memory.
-                worker.pending.push_front(fault);
+                worker.serving.pending.push_front(fault);
                 break;
             }
             self.count(Counter::Pgfault, 1);
-            self.member.slot().serves(worker.number, fault.page.address());
+            self.member.slot().serves(worker.serving.number, fault.page.address());
             self.wait_for_room(&fault, worker);
             let served = match self.answer(&fault) {
                 Answer::Served(served) => served,
                 Answer::Load(plan) if plan.reads_area() => {
-                    worker.loads.push(Load::after(&worker.loads, plan));
-                    worker.reading.push(fault);
-                    if Load::buffer_pages(&worker.loads) + MAX_WINDOW > BATCH {
+                    worker.serving.loads.push(Load::after(&worker.serving.loads, plan));
+                    worker.serving.reading.push(fault);
+                    if Load::buffer_pages(&worker.serving.loads) + MAX_WINDOW > BATCH {
                         break;
                     }
                     continue;
@@ -176,32 +146,32 @@ impl<H: Host> Engine<H> {
         self.read_together(worker, after_events)
     }
 
-    /// Reads what the faults of `worker.reading` wait for, and ends them; returns one that has to wait for an event, if that
+    /// Reads what the faults of `worker.serving.reading` wait for, and ends them; returns one that has to wait for an event, if that
     /// is not `after_events` already.
     fn read_together(&self, worker: &mut Worker, mut after_events: Option<PendingFault>) -> Option<PendingFault> {
-        let mut loads = std::mem::take(&mut worker.loads);
+        let mut loads = std::mem::take(&mut worker.serving.loads);
         self.load(&mut loads, worker);
         for (index, load) in loads.iter().enumerate() {
-            let fault = worker.reading[index];
+            let fault = worker.serving.reading[index];
             if self.end_fault(load, fault.since, worker) == Served::AfterEvents
                 && let Some(another) = after_events.replace(fault)
             {
-                worker.pending.push_back(another);
+                worker.serving.pending.push_back(another);
             }
         }
         // Reclaim may use the buffer, so all of it comes last.
         for _ in loads.drain(..) {
             self.after_fault(worker);
         }
-        worker.reading.clear();
-        worker.loads = loads;
+        worker.serving.reading.clear();
+        worker.serving.loads = loads;
         after_events
     }
 
     /// After a fault has been served. Its thread goes on meanwhile, and another handler serves its next fault.
     fn after_fault(&self, worker: &mut Worker) {
-        if !self.is_over_limit() {
-            self.ahead.call_if_wanted::<H>(self.member.slot());
+        if !self.pressure.is_over_limit() {
+            self.staff.ahead.call_if_wanted::<H>(self.member.slot());
         }
         self.keep_room(worker);
     }
@@ -213,7 +183,7 @@ impl<H: Host> Engine<H> {
             match self.enter() {
                 Entry::Running(_guard) => return self.read_messages(worker),
                 Entry::Frozen => {
-                    let gate = self.gate.shut();
+                    let gate = self.memory.gate.shut();
                     // The window may have been closed, and its journal applied, before the gate opened: an event that were
                     // noted now would be lost.
                     if !self.is_frozen() && !is_on(Sabotage::ClosedWindowNoted) {
@@ -227,16 +197,16 @@ impl<H: Host> Engine<H> {
 
     /// As [`receive`](Self::receive), for a caller that may change the books.
     pub(crate) fn read_messages(&self, worker: &mut Worker) -> usize {
-        let gate = self.gate.shut();
+        let gate = self.memory.gate.shut();
         self.read_with(worker, false, gate)
     }
 
     pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: Shut<'_>) -> usize {
         let mut messages = [Message::Other(0); MESSAGES];
         if frozen {
-            self.window.begins_reading();
+            self.forking.window.begins_reading();
         }
-        let count = match self.uffd.read(&mut messages) {
+        let count = match self.memory.uffd.read(&mut messages) {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
         };
@@ -245,18 +215,24 @@ impl<H: Host> Engine<H> {
             match message {
                 Message::Fault { addr, write, thread } => {
                     let page = PageNumber::containing(addr);
-                    worker.pending.push_back(PendingFault { page, write, thread, since, nothing_unread: false });
+                    worker.serving.pending.push_back(PendingFault {
+                        page,
+                        write,
+                        thread,
+                        since,
+                        nothing_unread: false,
+                    });
                 }
                 event => self.read_event(event, frozen),
             }
         }
         // The task of what was just read has hardly gone on. Nobody may ever ask for what it was about.
-        let asks = frozen || count == 0 || !worker.pending.is_empty();
-        if asks || self.order.lock().is_pressing() {
+        let asks = frozen || count == 0 || !worker.serving.pending.is_empty();
+        if asks || self.memory.order.lock().is_pressing() {
             self.settle_events(frozen);
         }
         if frozen {
-            self.window.ends_reading();
+            self.forking.window.ends_reading();
         }
         drop(gate);
         count
@@ -275,11 +251,11 @@ impl<H: Host> Engine<H> {
         let PendingFault { page, write, thread, since, nothing_unread } = *fault;
         test_hook::fault_served();
         self.settle_what_is_held();
-        let gate = (!is_on(Sabotage::AnswerWithoutGate)).then(|| self.gate.pass());
+        let gate = (!is_on(Sabotage::AnswerWithoutGate)).then(|| self.memory.gate.pass());
         let plan = self.plan(page, write);
         let (served, kind) = match plan {
             // Memory that was moved there has an event, which may not have been sent yet.
-            FaultPlan::NotAdopted if !nothing_unread || self.uffd.is_changing() => (Served::AfterEvents, None),
+            FaultPlan::NotAdopted if !nothing_unread || self.memory.uffd.is_changing() => (Served::AfterEvents, None),
             FaultPlan::NotAdopted => {
                 let address = page.address();
                 if private_memory::overlaps(address, address + 1) {
@@ -293,22 +269,22 @@ impl<H: Host> Engine<H> {
                     let mut core = self.core();
                     core.adopt(alone);
                     core.found_present(alone);
-                    self.meter.grown.store(true, Relaxed);
+                    self.memory.note_grown(true);
                 }
-                self.wake(page, 1);
+                self.memory.wake(page, 1);
                 self.count(Counter::SwpinZero, 0);
                 (served, Some(LatencyKind::Zero))
             }
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
                 if is_on(Sabotage::WakeBeforeBooks) {
-                    self.wake(range.start, range.pages);
+                    self.memory.wake(range.start, range.pages);
                 }
                 self.core().zeros_installed(range, op, installed);
                 // After the books: who finds its page still missing asks again, and must not be told to wait for what
                 // is over.
                 if !is_on(Sabotage::WakeBeforeBooks) {
-                    self.wake(range.start, range.pages);
+                    self.memory.wake(range.start, range.pages);
                 }
                 self.count(Counter::SwpinZero, 0);
                 (served, Some(LatencyKind::Zero))
@@ -316,7 +292,7 @@ impl<H: Host> Engine<H> {
             FaultPlan::Restore { first, frame, pages } => {
                 let (moved, left, served) = self.move_in(first, frame, pages);
                 self.core().restored(first, frame, pages, moved, left);
-                self.wake(first, if is_on(Sabotage::WakeLost) { 0 } else { u64::from(pages) });
+                self.memory.wake(first, if is_on(Sabotage::WakeLost) { 0 } else { u64::from(pages) });
                 self.count(Counter::SwapCacheHit, u64::from(moved));
                 (served, Some(LatencyKind::SwapCache))
             }
@@ -329,13 +305,13 @@ impl<H: Host> Engine<H> {
                     return self.answer(fault);
                 }
                 Presence::There | Presence::Vanished(Vanished::Lost) => {
-                    self.wake(page, 1);
+                    self.memory.wake(page, 1);
                     (Served::Done, None)
                 }
             },
             FaultPlan::Poisoned => {
                 self.tell_refused(page);
-                self.poison(page);
+                self.memory.poison(page);
                 (Served::Done, None)
             }
         };
@@ -353,7 +329,7 @@ impl<H: Host> Engine<H> {
         }
         let plan = core.fault(page, write);
         if core.wants_ahead() {
-            self.ahead.want();
+            self.staff.ahead.want();
         }
         plan
     }
@@ -374,16 +350,19 @@ impl<H: Host> Engine<H> {
             let pages = (range.pages - done).min(uswap_core::BLOCK_PAGES as u64) as usize;
             let len = pages * uswap_core::PAGE_SIZE;
             let progress = if write {
-                self.meter.added.fetch_add(pages as u64, Relaxed);
-                self.uffd.copy(address, self.zeros.as_ptr(), len, Wake::Wake)
+                self.pressure.add(pages as u64);
+                self.memory.uffd.copy(address, self.memory.zeros(), len, Wake::Wake)
             } else {
-                self.uffd.zeropage(address, len, Wake::Wake)
+                self.memory.uffd.zeropage(address, len, Wake::Wake)
             };
             done += (progress.bytes / uswap_core::PAGE_SIZE) as u64;
             match progress.stop {
                 None => {}
-                // Populated before the range was registered.
-                Some(Stop::AlreadyThere) => done += 1,
+                // Another thread was served first, or it was populated before the range was registered.
+                Some(Stop::AlreadyThere) if done == 0 => done += 1,
+                // Nobody asked for this one. The program may be discarding it: its thread drops the page only after the report was
+                // read, and what passed for resident until then could be moved out and come back. A scan knows (`recent_discards`).
+                Some(Stop::AlreadyThere) => break,
                 Some(Stop::TryLater) => {
                     return (done, if done > 0 { Served::Done } else { Served::AfterEvents });
                 }
@@ -451,32 +430,16 @@ impl<H: Host> Engine<H> {
         pages: usize,
         may_copy: bool,
     ) -> (Progress, FrameLeft) {
-        let (target, source) = (page.address(), self.frame_address(frame));
+        let (target, source) = (page.address(), self.memory.frame_address(frame));
         if pages >= MOVE_PAGES_MIN || !may_copy {
-            let progress = self.move_run(target, source, pages, Wake::Wake);
+            let progress = self.memory.move_run(target, source, pages, Wake::Wake);
             if !may_copy || progress.bytes > 0 || !matches!(progress.stop, Some(Stop::Busy | Stop::Invalid)) {
                 return (progress, FrameLeft::Empty);
             }
         }
         let copies = if pages >= MOVE_PAGES_MIN { 1 } else { pages };
-        self.meter.added.fetch_add(copies as u64, Relaxed);
-        let copied = self.uffd.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
+        self.pressure.add(copies as u64);
+        let copied = self.memory.uffd.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
         (copied, if copied.bytes > 0 { FrameLeft::Populated } else { FrameLeft::Empty })
     }
-
-    pub(crate) fn wake(&self, first: PageNumber, pages: u64) {
-        if pages > 0 {
-            let _ = self.uffd.wake(first.address(), pages as usize * uswap_core::PAGE_SIZE);
-        }
-    }
-
-    pub(crate) fn poison(&self, page: PageNumber) {
-        let _ = self.uffd.poison(page.address(), uswap_core::PAGE_SIZE);
-        self.wake(page, 1);
-    }
-}
-
-/// Lets the task of an event that has been read run.
-pub(crate) fn pause<S: System>() {
-    S::sleep(PAUSE);
 }

@@ -27,6 +27,6 @@ impl<H: Host> Engine<H> {
         if !H::notices().lazy_free.is_noted() || moved == 0 || is_on(Sabotage::LazyFreeNotNoted) {
             return 0;
         }
-        H::keep_lazily_freed(self.frame_address(block.frame(0)), moved)
+        H::keep_lazily_freed(self.memory.frame_address(block.frame(0)), moved)
     }
 }

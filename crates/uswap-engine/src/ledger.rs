@@ -15,12 +15,12 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::EntryId;
 use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::placement;
+use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crate::group::Heirs;
 
@@ -189,6 +189,9 @@ impl Ledger {
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,9 @@
 //! Which mremap does so, its event does not say. The wrapper of mremap posts where such a call moves memory from, for as long
 //! as that is in the kernel. Its event is read before it returns, so whoever reads that finds the posting.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-
 use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::linux::Linux;
+use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use crate::host::Host;
 
@@ -58,6 +57,9 @@ impl Drop for Posted<'_> {
         }
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,8 @@
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
 //! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
-//! - [`engine`]: the shared state of a process's engine, its locks and their order; `phase`: whether its books may change;
+//! - [`engine`]: the engine of a process, made of its parts: `memory`, `books`, `content`, `pressure`, `forking` (with `phase`:
+//!   whether its books may change), `staff`; [`worker`]: what each thread has for itself;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
 //!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
@@ -24,9 +25,11 @@ mod adoption_pace;
 pub mod ahead;
 pub mod areas;
 pub mod assist;
+mod books;
 mod common_pages;
 pub mod compaction;
 pub mod compress;
+mod content;
 pub mod control_blocks;
 pub mod engine;
 pub mod engine_threads;
@@ -38,6 +41,7 @@ pub mod fork_copy;
 mod fork_journal;
 mod fork_patience;
 pub mod fork_post;
+mod forking;
 pub mod giving_way;
 pub mod group;
 mod grown;
@@ -47,19 +51,25 @@ pub mod host;
 pub mod lazy_free;
 pub mod ledger;
 pub mod left_mapped;
+mod load;
 pub mod member;
+mod memory;
 pub mod monitor;
 pub mod notices;
 mod onlookers;
 mod page_io;
 pub mod page_references;
+mod pause;
+mod pending_fault;
 mod phase;
 pub mod post;
 mod postings;
 mod presence;
+mod pressure;
 pub mod protocol;
 mod scale;
 mod smaps;
+mod staff;
 pub mod store;
 pub mod swapin;
 mod swapoff;
@@ -67,5 +77,8 @@ pub mod swapout;
 mod trash;
 mod userfault;
 pub mod whole_mappings;
+#[cfg(all(test, uswap_words))]
+mod words;
+pub mod worker;
 mod writer;
 pub mod zpool;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::budget::{Claim, Usage, Watermarks};
 use uswap_core::floor::{Evidence, Floor};
-use uswap_core::pool_share::{FaultCost, PoolShare};
+use uswap_core::pool_share::PoolShare;
 use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{Core, PAGE_SIZE, PageRange, tuning};
 use uswap_sys::linux::Linux;
@@ -21,7 +21,7 @@ use uswap_system::{Advice, Supervisor};
 use crate::adopt::{Adopter, Look};
 use crate::adoption_pace::AdoptionPace;
 use crate::compaction::Compaction;
-use crate::engine::{BATCH, Engine, Inheritance, NotStarted, RELEASED_KEPT, StartErrorOf, Worker};
+use crate::engine::{BATCH, Engine, Inheritance, NotStarted, StartErrorOf};
 use crate::fork_advice;
 use crate::fork_copy::Inherited;
 use crate::fork_patience::ForkPatience;
@@ -32,7 +32,8 @@ use crate::member::{Member, Rendezvous};
 use crate::post::Post;
 use crate::protocol::{Client, Kind};
 use crate::scale::{Growth, Scale, Spurt};
-use crate::writer::Progress;
+use crate::staff::Progress;
+use crate::worker::{RELEASED_KEPT, Worker};
 
 /// How long the supervisor may take to answer a process that joins, before that is said.
 const WELCOME_PATIENCE: Duration = Duration::from_secs(2);
@@ -216,7 +217,7 @@ impl<H: Host> Monitor<H> {
         self.floor.update(&evidence, now_ms);
         let kept = self.floor.pages();
         slot.floor_pages.store(kept, Relaxed);
-        if kept == 0 { 0 } else { own + engine.pool_pages() + kept }
+        if kept == 0 { 0 } else { own + engine.content.pool_pages() + kept }
     }
 
     /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
@@ -236,16 +237,14 @@ impl<H: Host> Monitor<H> {
     /// Finds out whether the pool pays.
     fn judge_pool(&mut self) {
         let Some(engine) = self.engine() else { return };
-        if !engine.areas.any_open() {
+        if !engine.content.areas.any_open() {
             self.pool_share = PoolShare::new();
             return;
         }
-        let pool_bytes = engine.pool.lock().pool_bytes();
+        let pool_bytes = engine.content.pool_bytes();
         let refaults = engine.core().take_refaults(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
         if let Some(refaults) = refaults {
-            let [pool_ns, area_ns] =
-                engine.fault_cost.each_ref().map(|cost| cost.load(Relaxed) + tuning::FAULT_OVERHEAD_NS);
-            self.pool_share.update(refaults, FaultCost { pool_ns, area_ns });
+            self.pool_share.update(refaults, engine.pressure.fault_cost());
         }
     }
 
@@ -276,9 +275,7 @@ impl<H: Host> Monitor<H> {
         }
         let fruitless = std::mem::take(&mut self.fruitless);
         if let Some(engine) = self.engine() {
-            // Where nothing is left to reclaim, the next look is soon enough.
-            engine.meter.called.store(fruitless, Relaxed);
-            engine.meter.fruitless.store(fruitless, Relaxed);
+            engine.pressure.monitor_rests(fruitless);
         }
         let sleep = tuning::monitor_sleep(headroom, usage.processes, fruitless);
         (self.compaction.due(H::now()).map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
@@ -286,22 +283,16 @@ impl<H: Host> Monitor<H> {
 
     fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
         let Some(engine) = self.engine() else { return };
-        let meter = &engine.meter;
-        meter.mine.store(usage.mine, Relaxed);
-        meter.added.store(0, Relaxed);
-        meter.limit.store(marks.limit, Relaxed);
-        meter.low.store(marks.low, Relaxed);
-        meter.start.store(marks.start(), Relaxed);
-        meter.direct.store(marks.direct(), Relaxed);
+        engine.pressure.set(usage, marks);
+        let kept = &engine.pressure.kept;
         let percent = u64::from(engine.member.group.config().zpool_percent);
         let share = self.pool_share.share();
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
         let pool = usage.entitled() * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
-        meter.pool_limit.store(pool, Relaxed);
+        kept.pool_limit.store(pool, Relaxed);
         let reserve = if H::notices().page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
-        meter.reserve.store(reserve, Relaxed);
-        let frames = (engine.frames.len() / PAGE_SIZE) as u64;
-        meter.inactive.store(tuning::swap_cache_pages(marks.limit, frames), Relaxed);
+        kept.reserve.store(reserve, Relaxed);
+        kept.inactive.store(tuning::swap_cache_pages(marks.limit, engine.memory.frame_count()), Relaxed);
     }
 
     /// Whether there is an engine; starts it.
@@ -315,11 +306,11 @@ impl<H: Host> Monitor<H> {
         let Some(engine) = self.engine().filter(|engine| !engine.is_out_of_memory()) else { return };
         let unmanaged = engine.unmanaged_pages(&engine.core());
         // What is adopted and not looked up hides what comes.
-        let is_likely = !self.adopter.has_looked_everywhere() || engine.meter.grown.load(Relaxed);
+        let is_likely = !self.adopter.has_looked_everywhere() || engine.memory.has_grown();
         if look == Look::New && !self.adoption_pace.is_due(H::now(), urgent, is_likely, unmanaged) {
             return;
         }
-        engine.meter.grown.store(false, Relaxed);
+        engine.memory.note_grown(false);
         let start = H::now();
         let found = self.adopter.adopt_more(engine, look, urgent);
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
@@ -369,7 +360,7 @@ impl<H: Host> Monitor<H> {
         }
         let engine = self.engine().expect("started above");
         let fork = &self.post.fork;
-        engine.meter.called.store(true, Relaxed);
+        engine.pressure.monitor_reclaims();
         let mut set = H::now();
         self.reclaim_while(engine, |usage| {
             // Not at each round: several that see the same room would all stop for it.
@@ -387,7 +378,7 @@ impl<H: Host> Monitor<H> {
         let mut shared = false;
         let mut spurt = Spurt::default();
         let mut written = 0;
-        let _ = engine.writer.progress(&mut written);
+        let _ = engine.staff.writer.progress(&mut written);
         self.fruitless = false;
         loop {
             let begun = H::now();
@@ -406,10 +397,10 @@ impl<H: Host> Monitor<H> {
                 self.looked_at_all = H::now();
             }
             let urgent = usage.mine > marks.limit;
-            let grows = spurt.is_on(usage.mine, begun) && urgent && engine.writer.is_getting_on();
+            let grows = spurt.is_on(usage.mine, begun) && urgent && engine.staff.writer.is_getting_on();
             // Only the monitor ends the sharing of a fork; others would look at the same pages in vain.
             if urgent && !shared {
-                engine.call.make();
+                engine.pressure.call.make();
             }
             self.adopt(if all { Look::All } else { Look::New }, urgent);
             // Little at a time, so that reclaim goes on meanwhile.
@@ -421,18 +412,18 @@ impl<H: Host> Monitor<H> {
             let broken = self.break_sharing(engine);
             if round.achieved_something() {
                 (fruitless, only_broken) = (0, 0);
-                engine.meter.fruitless.store(false, Relaxed);
+                engine.pressure.is_fruitful();
                 continue;
             }
-            match engine.writer.progress(&mut written) {
+            match engine.staff.writer.progress(&mut written) {
                 Progress::Made => {
                     (fruitless, only_broken) = (0, 0);
-                    engine.meter.fruitless.store(false, Relaxed);
+                    engine.pressure.is_fruitful();
                     self.await_writer(posted, grows.then(|| H::since(begun)));
                     continue;
                 }
-                Progress::Awaited if broken == 0 && !engine.is_hopeless() => {
-                    engine.meter.fruitless.store(false, Relaxed);
+                Progress::Awaited if broken == 0 && !engine.pressure.is_hopeless() => {
+                    engine.pressure.is_fruitful();
                     self.await_writer(posted, grows.then(|| H::since(begun)));
                     continue;
                 }
@@ -444,7 +435,7 @@ impl<H: Host> Monitor<H> {
                 continue;
             }
             fruitless += 1;
-            if fruitless > 3 || engine.is_hopeless() {
+            if fruitless > 3 || engine.pressure.is_hopeless() {
                 self.fruitless = true;
                 return;
             }
@@ -462,10 +453,10 @@ impl<H: Host> Monitor<H> {
     /// Returns how many.
     fn break_sharing(&mut self, engine: &Engine<H>) -> u64 {
         let mut broken = 0;
-        while let Some(page) = self.worker().busy.pop() {
+        while let Some(page) = self.worker().reclaiming.busy.pop() {
             let mut range = PageRange { start: page, pages: 1 };
-            while self.worker().busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
-                range.start = self.worker().busy.pop().expect("looked at above");
+            while self.worker().reclaiming.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
+                range.start = self.worker().reclaiming.busy.pop().expect("looked at above");
                 range.pages += 1;
             }
             engine.core().reclaim_soon(range);
@@ -525,7 +516,7 @@ impl<H: Host> Monitor<H> {
         let usage = self.usage();
         self.set_meter(&usage, &usage.watermarks());
         self.threads = first.begin(engine);
-        self.worker().writes = !engine.writer.is_present();
+        self.worker().reclaiming.writes = !engine.staff.writer.is_present();
         Ok(engine)
     }
 
@@ -536,7 +527,8 @@ impl<H: Host> Monitor<H> {
         }
         H::keep_addresses();
         let compressor = member.group.config().compressor;
-        let worker = Box::new(Worker { collects_busy: true, ..Worker::new::<H>(compressor, BATCH, BATCH)? });
+        let mut worker = Box::new(Worker::new::<H>(compressor, BATCH, BATCH)?);
+        worker.reclaiming.collects_busy = true;
         Ok((worker, H::Threads::prepare(compressor)?))
     }
 
@@ -572,18 +564,18 @@ impl<H: Host> Monitor<H> {
         }
         self.published = H::now();
         H::keep_addresses();
-        let _running = engine.phase.pass();
+        let _running = engine.forking.phase.pass();
         engine.settle_heirs(self.worker());
-        if !engine.ahead.is_present() {
+        if !engine.staff.ahead.is_present() {
             let _ = engine.empty_areas(&mut Vec::new(), self.worker());
         }
         engine.publish();
-        if engine.writer.is_present() && engine.areas.have_spare_clusters(&engine.core()) {
-            engine.writer.call();
+        if engine.staff.writer.is_present() && engine.content.areas.have_spare_clusters(&engine.core()) {
+            engine.staff.writer.call();
         }
-        let spare = engine.meter.reserve.load(Relaxed);
+        let spare = engine.pressure.kept.reserve.load(Relaxed);
         engine.trash_free_frames(spare);
-        for ancestor in &engine.ancestors {
+        for ancestor in &engine.content.ancestors {
             // The parent's pool counts against this process as far as it has looked at it.
             let _ = ancestor.pool.drop_resident();
         }
@@ -600,17 +592,12 @@ impl<H: Host> Engine<H> {
         let cached = u64::from(core.swap_cache().populated_frames());
         slot.pool_original_bytes.store(core.pool_objects() * PAGE_SIZE as u64, Relaxed);
         slot.unmanaged_pages.store(self.unmanaged_pages(&core), Relaxed);
-        self.areas.publish(&core, &self.member);
+        self.content.areas.publish(&core, &self.member);
         drop(core);
         slot.overhead_pages.store(cached, Relaxed);
-        let pool = self.pool.lock();
+        let pool = self.content.pool.lock();
         slot.pool_bytes.store(pool.pool_bytes() as u64, Relaxed);
         slot.pool_stored_bytes.store(pool.stored_bytes() as u64, Relaxed);
-    }
-
-    /// Pages of RAM that the compressed pool takes.
-    pub(crate) fn pool_pages(&self) -> u64 {
-        (self.pool.lock().pool_bytes() / PAGE_SIZE) as u64
     }
 
     /// Resident anonymous pages that the books do not know, as of the last look at the size of the process. Of what the
@@ -626,7 +613,7 @@ impl<H: Host> Engine<H> {
 
     /// Frees what was kept for children that need it no more.
     pub(crate) fn settle_heirs(&self, worker: &mut Worker) {
-        let mut heirs = self.heirs.lock();
+        let mut heirs = self.content.heirs.lock();
         if heirs.is_empty() {
             return;
         }
@@ -647,7 +634,7 @@ impl<H: Host> Engine<H> {
         core.take_released(&mut worker.released);
         drop(core);
         drop(heirs);
-        self.release(&mut worker.released);
+        self.content.release(&mut worker.released);
         // A child that ends may let go of very many.
         worker.released.shrink_to(RELEASED_KEPT);
     }

@@ -48,7 +48,7 @@ impl<S: System> Phase<S> {
                 RUNNING => match self.running.try_pass() {
                     Some(guard) if self.state.load() == RUNNING => return Entry::Running(guard),
                     Some(_) => {}
-                    None if self.state.load() == RUNNING => crate::handler::pause::<S>(),
+                    None if self.state.load() == RUNNING => crate::pause::pause::<S>(),
                     None => {}
                 },
                 FREEZING => {
@@ -85,3 +85,6 @@ impl<S: System> Phase<S> {
         self.state.load() == FROZEN
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;

@@ -1,12 +1,12 @@
 //! Post: what threads of the program and the monitor say to each other.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
 use uswap_sys::linux::Linux;
 use uswap_sys::rusage::peak_rss_bytes;
 use uswap_sys::thread::ThreadLife;
 use uswap_system::Waited;
+use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use uswap_system::sync::Word;
 
 use crate::fork_post::ForkPost;

@@ -8,12 +8,12 @@
 #![allow(unsafe_code)]
 
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
+use uswap_system::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
-/// Places of a segment: it takes 20 KiB.
-const PLACES: usize = 512;
+/// Places of a segment: it takes 20 KiB. Few where each step is looked at, so that segments come and go.
+const PLACES: usize = if cfg!(all(test, uswap_words)) { 2 } else { 512 };
 
 /// One posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,9 @@ struct Segment {
     /// Places that have been given away; more than there are when threads found it full.
     given: AtomicUsize,
     next: AtomicPtr<Segment>,
+    /// It would be unmapped, had it no test.
+    #[cfg(all(test, uswap_words))]
+    is_gone: std::sync::atomic::AtomicBool,
 }
 
 impl Segment {
@@ -59,6 +62,8 @@ impl Segment {
             places: [const { Place::new() }; PLACES],
             given: AtomicUsize::new(0),
             next: AtomicPtr::new(null_mut()),
+            #[cfg(all(test, uswap_words))]
+            is_gone: std::sync::atomic::AtomicBool::new(false),
         }
     }
 }
@@ -93,7 +98,10 @@ impl Postings {
     fn at(&self, segment: *mut Segment) -> &Segment {
         // SAFETY: null, or a mapping made by `extend`. The reader unmaps what it has read itself, and only while no thread
         // is inside `post`; who comes in later begins at `last`, which lies behind it.
-        unsafe { segment.as_ref() }.unwrap_or(&self.home)
+        let segment = unsafe { segment.as_ref() }.unwrap_or(&self.home);
+        #[cfg(all(test, uswap_words))]
+        assert!(!segment.is_gone.load(SeqCst), "a segment that has been unmapped");
+        segment
     }
 
     /// Any thread. `false` when there is no memory for it.
@@ -211,11 +219,21 @@ fn extend(full: &Segment) -> Option<NonNull<Segment>> {
 }
 
 fn unmap(segment: *mut Segment) {
-    let Some(base) = NonNull::new(segment.cast::<u8>()) else { return };
+    let Some(segment) = NonNull::new(segment) else { return };
+    #[cfg(all(test, uswap_words))]
+    return words::is_gone(segment);
+    #[cfg(not(all(test, uswap_words)))]
+    unmap_for_good(segment);
+}
+
+fn unmap_for_good(segment: NonNull<Segment>) {
     let len = size_of::<Segment>().next_multiple_of(uswap_core::PAGE_SIZE);
     // SAFETY: `extend` made the mapping of this length, and the caller knows that nobody looks at it any more.
-    drop(unsafe { PrivateMapping::from_raw(base, len, Purpose::Tables) });
+    drop(unsafe { PrivateMapping::from_raw(segment.cast(), len, Purpose::Tables) });
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

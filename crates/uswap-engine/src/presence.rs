@@ -34,12 +34,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use uswap_core::fault::Vanished;
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
 use uswap_sys::report::Reason;
+use uswap_system::System;
 use uswap_system::faults::{Holes, Progress, Stop, Wake};
 use uswap_system::looks::{PopulatedRange, Residency};
 
-use crate::engine::{BLOCK_BYTES, Engine};
+use crate::engine::Engine;
 use crate::group::Counter;
 use crate::host::Host;
+use crate::memory::{BLOCK_BYTES, Memory};
 
 /// What became of a page that the books call resident.
 pub(crate) enum Presence {
@@ -59,7 +61,7 @@ fn mask_of(start: usize, ranges: &[PopulatedRange], is_meant: impl Fn(&Populated
     })
 }
 
-impl<H: Host> Engine<H> {
+impl<S: System> Memory<S> {
     /// Whether `page` is populated. Where that cannot be known it is said to be.
     pub(crate) fn is_populated(&self, page: PageNumber) -> bool {
         !self.pagemap.is_exact() || self.is_seen(page)
@@ -70,23 +72,11 @@ impl<H: Host> Engine<H> {
         self.look_at_block(self.frame_address(block.frame(0)), |_| true)
     }
 
-    /// Which pages of a block the kernel has swapped out, as far as it has any of this process.
-    pub(crate) fn kernel_swapped(&self, first: PageNumber) -> u16 {
-        match self.kernel_swaps() {
-            true => self.look_at_block(first.address(), PopulatedRange::kernel_swapped),
-            false => 0,
-        }
-    }
-
-    fn kernel_swaps(&self) -> bool {
-        self.member.slot().kernel_swapped_pages.load(Relaxed) > 0
-    }
-
     fn look_at_block(&self, start: usize, is_meant: impl Fn(&PopulatedRange) -> bool) -> u16 {
         let mut ranges = [PopulatedRange::default(); BLOCK_PAGES];
         match self.pagemap.populated(start, start + BLOCK_BYTES, &mut ranges) {
             Ok((count, _)) => mask_of(start, &ranges[..count], is_meant),
-            Err(error) => self.fatal(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
+            Err(error) => S::end(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
         }
     }
 
@@ -120,17 +110,38 @@ impl<H: Host> Engine<H> {
         }
     }
 
+    /// Whether `page` is seen to be populated; where that is not known, whoever asks must ask further.
+    fn is_seen(&self, page: PageNumber) -> bool {
+        let mut found = [PopulatedRange::default(); 1];
+        let (start, end) = (page.address(), page.address() + PAGE_SIZE);
+        matches!(self.pagemap.populated(start, end, &mut found), Ok((1.., _)) | Err(_))
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// Which pages of a block the kernel has swapped out, as far as it has any of this process.
+    pub(crate) fn kernel_swapped(&self, first: PageNumber) -> u16 {
+        match self.kernel_swaps() {
+            true => self.memory.look_at_block(first.address(), PopulatedRange::kernel_swapped),
+            false => 0,
+        }
+    }
+
+    fn kernel_swaps(&self) -> bool {
+        self.member.slot().kernel_swapped_pages.load(Relaxed) > 0
+    }
+
     /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the
     /// message had been read. If it really is missing, was not discarded, and no unread event tells that it was unmapped
     /// or moved, its content is lost. The caller keeps events from being applied.
     pub(crate) fn check_present(&self, page: PageNumber) -> Presence {
         let mut core = self.core();
         // Looked at under the lock, for a page is there before the books say so, and leaves after they say so.
-        if !core.is_resident(page) || self.is_seen(page) {
+        if !core.is_resident(page) || self.memory.is_seen(page) {
             return Presence::There;
         }
         // In this order: an event is counted before the page goes.
-        if self.uffd.is_changing() {
+        if self.memory.uffd.is_changing() {
             return Presence::Changing;
         }
         let vanished = core.vanished(page);
@@ -152,13 +163,6 @@ impl<H: Host> Engine<H> {
         Presence::Vanished(vanished)
     }
 
-    /// Whether `page` is seen to be populated; where that is not known, whoever asks must ask further.
-    fn is_seen(&self, page: PageNumber) -> bool {
-        let mut found = [PopulatedRange::default(); 1];
-        let (start, end) = (page.address(), page.address() + PAGE_SIZE);
-        matches!(self.pagemap.populated(start, end, &mut found), Ok((1.., _)) | Err(_))
-    }
-
     /// The content of `page`, poisoned in the books, is lost, and nobody knows why. Or it is there after all.
     pub(crate) fn page_is_missing(&self, page: PageNumber) {
         if self.take_the_place_of(page) == Some(Stop::AlreadyThere) {
@@ -168,16 +172,17 @@ impl<H: Host> Engine<H> {
     }
 
     fn take_the_place_of(&self, page: PageNumber) -> Option<Stop> {
-        self.uffd.poison(page.address(), PAGE_SIZE).stop
+        self.memory.uffd.poison(page.address(), PAGE_SIZE).stop
     }
 
     fn tell_vanished(&self, page: PageNumber) {
         self.count(Counter::PoisonedPages, 1);
+        let _ = self.books.say_lost(page);
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
             page.address(),
             H::process_id()
         ));
-        self.poison(page);
+        self.memory.poison(page);
     }
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use uswap_system::looks::Footprint;
 
 use crate::common_pages::{Around, CommonPages, Shared};
+use crate::content::Ancestor;
 use crate::engine::Engine;
-use crate::fork_copy::Ancestor;
+
 use crate::group::{Group, ProcessSlot};
 use crate::host::Host;
 
@@ -66,8 +67,8 @@ impl<H: Host> Scale<H> {
         let anon = resident.saturating_sub(shared);
         let shmem = shared.saturating_sub(self.file_pages);
         // As it is at this moment: what the pool has grown since must not pass for the program's.
-        let pool = engine.map_or(0, Engine::<H>::pool_pages);
-        let ancestors = engine.map_or(&[][..], |engine| &engine.ancestors);
+        let pool = engine.map_or(0, |engine| engine.content.pool_pages());
+        let ancestors = engine.map_or(&[][..], |engine| &engine.content.ancestors[..]);
         let resident = shmem.saturating_sub(pool);
         let grown = if ancestors.is_empty() { self.common.grown(resident) } else { 0 };
         if grown > 0 {

@@ -6,71 +6,27 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use uswap_core::fault::MAX_WINDOW;
 use uswap_core::sabotage::{Sabotage, is_on};
-use uswap_core::{FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE};
-use uswap_system::faults::{Stop, Wake};
+use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE};
+use uswap_system::faults::{Progress, Stop, Wake};
+use uswap_system::sync::LockGuard;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{Engine, Worker};
+use crate::engine::Engine;
 use crate::group::{Counter, LatencyKind};
-use crate::handler::{Served, pause};
 use crate::host::Host;
+use crate::load::{Content, Load};
 use crate::page_io::SlotPage;
+use crate::pause::pause;
+use crate::pending_fault::Served;
 use crate::store::IoOutcome;
+use crate::worker::Worker;
 
 /// Reads of a page before it is given up.
 const ATTEMPTS: u32 = 4;
-
-/// What is known of the content of a page of the window.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Content {
-    Wanted,
-    Ready,
-    Lost,
-}
-
-/// A plan that is being carried out.
-pub(crate) struct Load {
-    pub plan: LoadPlan,
-    contents: [Content; MAX_WINDOW],
-    /// Where in the worker's buffer the pages without a frame are put.
-    buffer: usize,
-}
-
-impl Load {
-    /// The next of those that a worker carries out together.
-    pub fn after(others: &[Load], plan: LoadPlan) -> Load {
-        Load { plan, contents: [Content::Wanted; MAX_WINDOW], buffer: Load::buffer_pages(others) }
-    }
-
-    /// Pages of the worker's buffer that these need.
-    pub fn buffer_pages(loads: &[Load]) -> usize {
-        loads.last().map_or(0, |last| last.buffer + last.plan.count)
-    }
-
-    /// Where the content of page `index` is put.
-    fn landing<H: Host>(&self, index: usize, engine: &Engine<H>, worker: &Worker) -> *mut u8 {
-        match self.plan.pages()[index].landing {
-            Landing::Frame(frame) => engine.frame_address(frame) as *mut u8,
-            Landing::Buffer => worker.buffer_page(self.buffer + index),
-        }
-    }
-
-    fn landing_page<'a, H: Host>(&self, index: usize, engine: &Engine<H>, worker: &Worker) -> &'a mut [u8; PAGE_SIZE] {
-        // SAFETY: a frame that the books gave to this load is populated and this thread's alone until the load ends; a
-        // buffer page is the worker's own, and lives as long as it. Either is one whole page, and each caller is done
-        // with it before the next one asks.
-        unsafe { &mut *(self.landing(index, engine, worker) as *mut [u8; PAGE_SIZE]) }
-    }
-
-    fn wants(&self, index: usize) -> bool {
-        self.contents[index] == Content::Wanted
-    }
-}
 
 impl<H: Host> Engine<H> {
     /// Carries `plan` out.
@@ -97,18 +53,9 @@ impl<H: Host> Engine<H> {
                 (_, Location::Slot { .. }) => LatencyKind::Area,
             };
             self.record_latency(kind, since);
-            self.note_cost(plan.reads_area(), since);
+            self.pressure.note_cost(plan.reads_area(), since);
         }
         served
-    }
-
-    /// A mean of about the last 64, in which no single one counts much.
-    fn note_cost(&self, from_area: bool, since: Instant) {
-        let cost = &self.fault_cost[usize::from(from_area)];
-        let mean = cost.load(Relaxed);
-        let taken = (H::since(since).as_nanos() as u64).min(mean * 8);
-        // Two handlers may do this at a time; then one of them counts.
-        cost.store(mean - mean / 64 + taken / 64, Relaxed);
     }
 
     /// Gets the content of all pages of some plans, as far as it can be had.
@@ -116,7 +63,8 @@ impl<H: Host> Engine<H> {
         for load in loads.iter_mut() {
             for index in 0..load.plan.count {
                 let page = load.plan.pages()[index];
-                let target = load.landing_page(index, self, worker);
+                // SAFETY: this thread carries the load out, and is done with the page before the next one.
+                let target = unsafe { load.landing_page(index, &self.memory, &worker.buffer) };
                 match (page.entry, page.location) {
                     (None, _) => load.contents[index] = self.load_zero(target),
                     (Some(_), Location::Pool { handle, len }) => {
@@ -146,8 +94,8 @@ impl<H: Host> Engine<H> {
         worker: &mut Worker,
     ) -> Content {
         // SAFETY: the load pins its entry, so its object stays as it is.
-        let object = unsafe { self.object(load.epoch, handle, len) };
-        let decompressed = worker.compressor.decompress(object, page);
+        let object = unsafe { self.content.object(load.epoch, handle, len) };
+        let decompressed = worker.compression.decompress(object, page);
         self.count(Counter::Zswpin, 1);
         self.count(Counter::Pswpin, 1);
         if decompressed.is_ok() && xxh3_128(&page[..]) == load.hash { Content::Ready } else { Content::Lost }
@@ -156,8 +104,8 @@ impl<H: Host> Engine<H> {
     /// Reads what is on areas; what comes back wrong is read again a few times before it is given up.
     fn load_slots(&self, loads: &mut [Load], worker: &mut Worker) {
         for attempt in 0..ATTEMPTS {
-            for area in self.areas.iter() {
-                let mut pages = std::mem::take(&mut worker.slot_pages);
+            for area in self.content.areas.iter() {
+                let mut pages = std::mem::take(&mut worker.io.pages);
                 let core = self.core();
                 for (number, load) in loads.iter_mut().enumerate() {
                     for index in 0..load.plan.count {
@@ -169,7 +117,7 @@ impl<H: Host> Engine<H> {
                                 load.contents[index] = Content::Lost;
                                 continue;
                             }
-                            let address = load.landing(index, self, worker);
+                            let address = load.landing(index, &self.memory, &worker.buffer);
                             let tag = (number * MAX_WINDOW + index) as u64;
                             // SAFETY: the landing is one page that is this load's alone until the load ends.
                             pages.push(unsafe { SlotPage::new(slot, address, tag) });
@@ -179,14 +127,14 @@ impl<H: Host> Engine<H> {
                 drop(core);
                 if !pages.is_empty() {
                     self.count(Counter::AreaPagesRead, pages.len() as u64);
-                    worker.batch.read::<H>(&*area.store, &mut worker.ring, &mut pages);
+                    worker.io.read::<H>(&*area.store, &mut pages);
                 }
                 for read in pages.drain(..) {
                     let load = &mut loads[read.tag as usize / MAX_WINDOW];
                     let index = read.tag as usize % MAX_WINDOW;
                     load.contents[index] = self.judge_read(&read, load, index, worker);
                 }
-                worker.slot_pages = pages;
+                worker.io.pages = pages;
             }
             if !loads.iter().any(|load| load.contents[..load.plan.count].contains(&Content::Wanted)) {
                 return;
@@ -200,15 +148,18 @@ impl<H: Host> Engine<H> {
     fn judge_read(&self, read: &SlotPage, load: &Load, index: usize, worker: &Worker) -> Content {
         match read.outcome() {
             IoOutcome::Done => {
-                let hash = xxh3_128(&load.landing_page(index, self, worker)[..]);
-                if hash == load.plan.pages()[index].hash || is_on(Sabotage::ChecksumNotCompared) {
+                // SAFETY: this thread carries the load out, and the read is over.
+                let page = unsafe { load.landing_page(index, &self.memory, &worker.buffer) };
+                let is_right = xxh3_128(&page[..]) == load.plan.pages()[index].hash;
+                if is_right || is_on(Sabotage::ChecksumNotCompared) {
                     self.count(Counter::Pswpin, 1);
                     return Content::Ready;
                 }
                 self.count(Counter::ChecksumFailures, 1);
             }
             IoOutcome::Failed(_) if is_on(Sabotage::FailedReadIsZero) => {
-                return self.load_zero(load.landing_page(index, self, worker));
+                // SAFETY: this thread carries the load out, and the read is over.
+                return self.load_zero(unsafe { load.landing_page(index, &self.memory, &worker.buffer) });
             }
             IoOutcome::Failed(_) | IoOutcome::Pending => self.count(Counter::ReadErrors, 1),
         }
@@ -217,17 +168,17 @@ impl<H: Host> Engine<H> {
 
     /// Moves what is ready to where it is waited for, and ends the load of every page of the plan.
     pub(crate) fn install(&self, work: &Load, worker: &mut Worker) -> Served {
-        let Load { plan, contents, buffer } = work;
+        let Load { plan, contents, buffer: _ } = work;
         let loads = plan.pages();
         let mut served = Served::Done;
-        let gate = self.gate.pass();
+        let gate = self.memory.gate.pass();
         let mapped = plan.mapped();
         let mut index = mapped.start;
         while index < mapped.end {
             let load = &loads[index];
             if !self.core().still_loading(load.page, plan.op) {
                 self.core().load_cancelled(load, plan.op);
-                self.wake(load.page, 1);
+                self.memory.wake(load.page, 1);
                 index += 1;
                 continue;
             }
@@ -237,19 +188,12 @@ impl<H: Host> Engine<H> {
                 continue;
             }
             let run = self.run_length(plan, contents, index);
-            let (progress, left) = match load.landing {
-                Landing::Frame(frame) => self.move_or_copy(load.page, frame, run, true),
-                Landing::Buffer => {
-                    self.meter.added.fetch_add(run as u64, Relaxed);
-                    let source = worker.buffer_page(buffer + index);
-                    (self.uffd.copy(load.page.address(), source, run * PAGE_SIZE, Wake::Wake), FrameLeft::Populated)
-                }
-            };
+            let (progress, left) = self.install_run(work, index, run, worker);
             let done = progress.bytes / PAGE_SIZE;
             let mut core = self.core();
             for (offset, load) in loads[index..index + done].iter().enumerate() {
                 let keep_clean = match load.location {
-                    Location::Slot { area, .. } => self.areas.keeps_copies(area),
+                    Location::Slot { area, .. } => self.content.areas.keeps_copies(area),
                     Location::Pool { .. } => false,
                 };
                 core.load_done(load, plan.op, left, keep_clean, plan.faulting == Some(index + offset));
@@ -261,26 +205,11 @@ impl<H: Host> Engine<H> {
                 Some(Stop::AlreadyThere) => {
                     core.load_superseded(&loads[index], plan.op);
                     drop(core);
-                    self.wake(loads[index].page, 1);
+                    self.memory.wake(loads[index].page, 1);
                     index += 1;
                 }
                 Some(stop) => {
-                    let later = matches!(stop, Stop::TryLater | Stop::NoMemory);
-                    for load in &loads[index..mapped.end] {
-                        core.load_cancelled(load, plan.op);
-                    }
-                    drop(core);
-                    if later && plan.faulting.is_some_and(|faulting| index <= faulting) {
-                        served = Served::AfterEvents;
-                    }
-                    let rest = plan.span_from(index);
-                    self.wake(rest.start, rest.pages);
-                    if !later && !matches!(stop, Stop::Missing | Stop::ProcessGone) {
-                        self.fatal(format_args!(
-                            "uswap: page {:#x} cannot be moved in: {stop:?}",
-                            loads[index].page.address()
-                        ));
-                    }
+                    served = self.leave_rest(core, plan, index, stop);
                     break;
                 }
             }
@@ -290,8 +219,40 @@ impl<H: Host> Engine<H> {
         }
         self.core().take_released(&mut worker.released);
         drop(gate);
-        self.release(&mut worker.released);
+        self.content.release(&mut worker.released);
         served
+    }
+
+    /// Moves or copies `run` pages from `index` on to where they belong.
+    fn install_run(&self, work: &Load, index: usize, run: usize, worker: &Worker) -> (Progress, FrameLeft) {
+        let load = &work.plan.pages()[index];
+        match load.landing {
+            Landing::Frame(frame) => self.move_or_copy(load.page, frame, run, true),
+            Landing::Buffer => {
+                self.pressure.add(run as u64);
+                let source = worker.buffer_page(work.buffer + index);
+                let copied = self.memory.uffd.copy(load.page.address(), source, run * PAGE_SIZE, Wake::Wake);
+                (copied, FrameLeft::Populated)
+            }
+        }
+    }
+
+    /// `stop` keeps the page at `index` and those after it from being brought in: ends their loads. What that means for the
+    /// fault.
+    fn leave_rest(&self, mut core: LockGuard<'_, Core>, plan: &LoadPlan, index: usize, stop: Stop) -> Served {
+        let loads = plan.pages();
+        let later = matches!(stop, Stop::TryLater | Stop::NoMemory);
+        for load in &loads[index..plan.mapped().end] {
+            core.load_cancelled(load, plan.op);
+        }
+        drop(core);
+        let rest = plan.span_from(index);
+        self.memory.wake(rest.start, rest.pages);
+        if !later && !matches!(stop, Stop::Missing | Stop::ProcessGone) {
+            self.fatal(format_args!("uswap: page {:#x} cannot be moved in: {stop:?}", loads[index].page.address()));
+        }
+        let is_asked_for = plan.faulting.is_some_and(|faulting| index <= faulting);
+        if later && is_asked_for { Served::AfterEvents } else { Served::Done }
     }
 
     /// Ends the loads of the pages that are not to be mapped.
@@ -308,7 +269,7 @@ impl<H: Host> Engine<H> {
         drop(core);
         // Somebody may have asked meanwhile.
         let span = plan.span_from(0);
-        self.wake(span.start, span.pages);
+        self.memory.wake(span.start, span.pages);
     }
 
     /// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.
@@ -338,24 +299,25 @@ impl<H: Host> Engine<H> {
             return self.lose(load, plan);
         }
         self.core().load_cancelled(load, plan.op);
-        self.wake(load.page, 1);
+        self.memory.wake(load.page, 1);
     }
 
     /// The content of `load` cannot be had.
     fn lose(&self, load: &LoadPage, plan: &LoadPlan) {
         if !self.core().load_lost(load, plan.op) {
-            self.wake(load.page, 1);
+            self.memory.wake(load.page, 1);
             return;
         }
         if matches!(load.location, Location::Pool { .. }) {
             self.count(Counter::ChecksumFailures, 1);
         }
         self.count(Counter::PoisonedPages, 1);
+        let _ = self.books.say_lost(load.page);
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} is lost: its copy cannot be read back; an access raises SIGBUS",
             load.page.address(),
             H::process_id()
         ));
-        self.poison(load.page);
+        self.memory.poison(load.page);
     }
 }

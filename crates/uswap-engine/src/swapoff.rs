@@ -9,28 +9,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use uswap_core::fault::MAX_WINDOW;
 use uswap_core::sabotage::{Sabotage, is_on};
-use uswap_core::{AreaId, Emptying, PAGE_SIZE, Survey};
+use uswap_core::{Emptying, Survey};
 
-use crate::engine::{Engine, Worker};
+use crate::content::Swapoff;
+use crate::engine::Engine;
 use crate::host::Host;
-use crate::swapin::Load;
-
-/// How far this process is with what was announced last.
-#[derive(Default)]
-pub(crate) struct Swapoff {
-    /// The announcement.
-    announced: u32,
-    /// By number of the area: nothing is left on it.
-    emptied: u8,
-    /// Of the area that is being emptied.
-    survey: Option<Survey>,
-}
-
-impl Swapoff {
-    fn is_emptied(&self, area: AreaId) -> bool {
-        self.emptied >> area.0 & 1 == 1
-    }
-}
+use crate::load::Load;
+use crate::worker::Worker;
 
 /// What an attempt came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,28 +32,28 @@ impl<H: Host> Engine<H> {
     /// Brings some of what is on leaving areas in.
     pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
         let slot = self.member.slot();
-        let announced = self.member.group.announcements();
         if is_on(Sabotage::AnnouncementLost) {
             return Emptied::All;
         }
-        let mut swapoff = self.swapoff.lock();
+        let announced = self.member.group.announcements();
+        let mut swapoff = self.content.swapoff.lock();
         if swapoff.announced != announced {
-            *swapoff = Swapoff { announced, ..Swapoff::default() };
+            *swapoff = Swapoff::of(announced);
         }
-        let Some(area) = self.areas.leaving().map(|area| area.id).find(|&id| !swapoff.is_emptied(id)) else {
+        let Some(area) = self.content.areas.leaving().map(|area| area.id).find(|&id| !swapoff.is_emptied(id)) else {
             if slot.carried_out.load(Relaxed) != announced {
                 swapoff.survey = None;
-                self.areas.release_empty_clusters(&self.core, &self.member);
-                self.areas.publish(&self.core(), &self.member);
+                self.content.areas.release_empty_clusters(self.books.lock(), &self.member);
+                self.content.areas.publish(&self.core(), &self.member);
                 slot.waits_for_memory.store(0, Relaxed);
                 slot.carried_out.store(announced, Release);
             }
             return Emptied::All;
         };
-        let waits = self.is_over_limit();
+        let waits = self.pressure.is_over_limit();
         slot.waits_for_memory.store(u32::from(waits), Relaxed);
         if waits {
-            self.post.ring();
+            self.forking.post.ring();
             return Emptied::Later;
         }
         if swapoff.survey.as_ref().is_none_or(|survey| survey.area() != area) {
@@ -77,8 +62,8 @@ impl<H: Host> Engine<H> {
         let survey = swapoff.survey.as_mut().expect("made above");
         let mut outcome = Emptied::Some;
         {
-            let _gate = self.gate.pass();
-            while loads.len() < worker.buffer.len() / PAGE_SIZE / MAX_WINDOW {
+            let _gate = self.memory.gate.pass();
+            while loads.len() < worker.buffer.pages() / MAX_WINDOW {
                 let emptying = self.core().empty_area(survey);
                 match emptying {
                     Emptying::Load(plan) => loads.push(Load::after(loads, plan)),
@@ -89,7 +74,7 @@ impl<H: Host> Engine<H> {
                         break;
                     }
                     Emptying::Empty => {
-                        swapoff.emptied |= 1 << area.0;
+                        swapoff.has_emptied(area);
                         break;
                     }
                 }

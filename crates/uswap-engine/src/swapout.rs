@@ -21,21 +21,16 @@ use uswap_system::faults::{Holes, Stop, Wake};
 use uswap_system::looks::Residency;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::engine::{BATCH, BLOCK_BYTES, Engine, Worker};
+use crate::engine::{BATCH, Engine};
 use crate::giving_way::Asking;
 use crate::group::{Compressor, Counter};
-use crate::handler::PendingFault;
 use crate::host::Host;
 use crate::ledger::heirs_hold;
+use crate::memory::BLOCK_BYTES;
 use crate::page_io::SlotPage;
+use crate::pending_fault::PendingFault;
 use crate::store::IoOutcome;
-
-/// A page on its way to a place.
-pub(crate) struct PendingStore {
-    job: StoreJob,
-    result: Option<StoreResult>,
-    hash: u128,
-}
+use crate::worker::{PendingStore, Worker};
 
 /// What a round of reclaim achieved, in pages.
 #[derive(Default, Clone, Copy)]
@@ -74,19 +69,15 @@ impl<H: Host> Engine<H> {
     ///
     /// For the writer those that were read together wait no longer than one.
     pub(crate) fn wait_for_room(&self, fault: &PendingFault, worker: &mut Worker) {
-        if !self.is_over_limit()
-            || self.is_hopeless()
-            || is_on(Sabotage::BudgetNotKept)
-            || !self.takes_memory(fault.page)
-        {
+        if !self.pressure.is_over_limit() || self.pressure.is_hopeless() || !self.takes_memory(fault.page) {
             return;
         }
         self.count(Counter::Allocstall, 1);
         let mut waits = 0;
         let (mut asking, begun) = (Asking::<H>::new(), H::now());
-        while self.is_over_limit() {
+        while self.pressure.is_over_limit() {
             // Nothing can be moved out while the program changes its memory. Else it is left alone: it may be giving memory back.
-            if self.uffd.is_changing() {
+            if self.memory.uffd.is_changing() {
                 asking.for_fault_of(begun);
             }
             if self.reclaim_a_little(worker, true) {
@@ -94,13 +85,13 @@ impl<H: Host> Engine<H> {
             }
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.
-            if self.meter.fruitless.load(Relaxed) || self.is_hopeless() {
+            if self.pressure.is_fruitless() || self.pressure.is_hopeless() {
                 return;
             }
             if waits < tuning::STALL_WAITS {
                 waits += 1;
-                self.post.ring();
-                crate::handler::pause::<H>();
+                self.forking.post.ring();
+                crate::pause::pause::<H>();
             } else if self.has_writer_to_wait_for(fault.since) {
                 H::sleep(tuning::WRITER_LOOK);
             } else {
@@ -116,24 +107,24 @@ impl<H: Host> Engine<H> {
 
     /// Whether a fault that was read at `since` goes on waiting, for a write. Not while an event or a fork needs the handler.
     fn has_writer_to_wait_for(&self, since: Instant) -> bool {
-        self.writer.is_getting_on()
+        self.staff.writer.is_getting_on()
             && H::since(since) < tuning::WRITER_AWAITED
-            && !self.uffd.is_changing()
-            && !self.post.fork.is_requested()
+            && !self.memory.uffd.is_changing()
+            && !self.forking.post.fork.is_requested()
     }
 
     /// After a fault has been served: near the limit the monitor is called, which reclaims while the program goes on; where
     /// it does not keep up, more leaves here than came. Other faults that the handler has read wait meanwhile, so it does
     /// not go on for long.
     pub(crate) fn keep_room(&self, worker: &mut Worker) {
-        if self.is_hopeless() || is_on(Sabotage::BudgetNotKept) {
+        if self.pressure.is_hopeless() {
             return;
         }
-        if self.meter.used() > self.meter.start.load(Relaxed) && !self.meter.called.load(Relaxed) {
-            self.post.ring();
+        if self.pressure.needs_monitor() {
+            self.forking.post.ring();
         }
         for _ in 0..tuning::ROUNDS_AFTER_FAULT {
-            if self.meter.used() <= self.meter.direct.load(Relaxed) || !self.reclaim_a_little(worker, false) {
+            if !self.pressure.needs_handlers() || !self.reclaim_a_little(worker, false) {
                 return;
             }
         }
@@ -142,21 +133,8 @@ impl<H: Host> Engine<H> {
     /// A handler's round of reclaim; whether it achieved something.
     fn reclaim_a_little(&self, worker: &mut Worker, urgent: bool) -> bool {
         let round = self.reclaim_round(worker, urgent);
-        self.meter.freed(round.trashed);
+        self.pressure.freed(round.trashed);
         round.achieved_something()
-    }
-
-    pub(crate) fn is_over_limit(&self) -> bool {
-        self.meter.used() > self.meter.limit.load(Relaxed)
-    }
-
-    pub(crate) fn is_hopeless(&self) -> bool {
-        (H::since(self.started).as_millis() as u64) < self.meter.hopeless_until_ms.load(Relaxed)
-    }
-
-    fn wait_for_nothing(&self) {
-        let until = H::since(self.started).as_millis() as u64 + tuning::HOPELESS_MS;
-        self.meter.hopeless_until_ms.store(until, Relaxed);
     }
 
     /// Lists of the books that grow by doubling may want more at once than is set aside, so they grow before they must, and
@@ -168,12 +146,12 @@ impl<H: Host> Engine<H> {
     /// Nothing could be stored: the pool's address space and all areas are full, or fail. Says so once; for a while
     /// nobody waits for memory.
     fn give_up_for_a_while(&self) {
-        self.wait_for_nothing();
-        if self.areas.have_complained() {
+        self.pressure.lose_hope();
+        if self.content.areas.have_complained() {
             return;
         }
         self.count(Counter::NoSpace, 1);
-        if !self.said_full.swap(true, Relaxed) {
+        if self.pressure.say_full() {
             self.member
                 .alarm(format_args!("uswap: swap space is full; process {} goes beyond its budget", H::process_id()));
         }
@@ -184,16 +162,16 @@ impl<H: Host> Engine<H> {
     pub(crate) fn reclaim_round(&self, worker: &mut Worker, urgent: bool) -> Round {
         let mut round = Round::default();
         if self.is_out_of_memory() || !self.books_have_room() {
-            round.trashed = self.trash_free_frames(self.meter.reserve.load(Relaxed));
-            self.wait_for_nothing();
+            round.trashed = self.trash_free_frames(self.pressure.kept.reserve.load(Relaxed));
+            self.pressure.lose_hope();
             return round;
         }
         self.settle_what_is_held();
         round.written_back = self.shrink_pool(worker);
-        let keep = if urgent { 0 } else { self.meter.inactive.load(Relaxed) };
+        let keep = if urgent { 0 } else { self.pressure.kept.inactive.load(Relaxed) };
         // The writer has enough to do: more pages in the swap cache would only be missed.
-        let waits =
-            !worker.writes && tuning::writer_has_enough(u64::from(self.core().swap_cache().cached_frames()), keep);
+        let waits = !worker.reclaiming.writes
+            && tuning::writer_has_enough(u64::from(self.core().swap_cache().cached_frames()), keep);
         for _ in 0..if waits { 0 } else { BATCH / BLOCK_PAGES } {
             let Some((moved, busy)) = self.move_out(worker) else { break };
             round.moved += moved;
@@ -203,7 +181,7 @@ impl<H: Host> Engine<H> {
         if cached > keep || round.moved == 0 {
             round.stored = self.store_some(worker, BATCH);
         }
-        let reserve = self.meter.reserve.load(Relaxed);
+        let reserve = self.pressure.kept.reserve.load(Relaxed);
         let free = u64::from(self.core().swap_cache().free_frames());
         if tuning::gives_frames_back(free, reserve, urgent) {
             round.trashed = self.trash_free_frames(reserve);
@@ -224,7 +202,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn move_oldest_out(&self, worker: &mut Worker) -> Oldest {
-        let gate = (!is_on(Sabotage::MoveOutWithoutGate)).then(|| self.gate.pass());
+        let gate = (!is_on(Sabotage::MoveOutWithoutGate)).then(|| self.memory.gate.pass());
         let isolation = self.core().isolate();
         let Some(isolation) = isolation else { return Oldest::None };
         // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.
@@ -247,9 +225,9 @@ impl<H: Host> Engine<H> {
         let moved = u64::from(outcome.moved.count_ones());
         self.count(Counter::Pgscan, u64::from(isolation.mask.count_ones()));
         self.count(Counter::MoveBusy, busy);
-        if busy > 0 && worker.collects_busy {
+        if busy > 0 && worker.reclaiming.collects_busy {
             let refused = (0..BLOCK_PAGES).filter(|index| outcome.refused >> index & 1 == 1);
-            worker.busy.extend(refused.map(|index| isolation.first.plus(index as u64)));
+            worker.reclaiming.busy.extend(refused.map(|index| isolation.first.plus(index as u64)));
         }
         if isolation.mask & !swapped == 0 { Oldest::KernelSwapped } else { Oldest::Moved { moved, busy } }
     }
@@ -272,7 +250,7 @@ impl<H: Host> Engine<H> {
         let mut index = 0;
         let mut moved = 0u16;
         // Where nobody can tell what has become of the pages of a run, they go one by one.
-        let one_by_one = !self.pagemap.is_exact();
+        let one_by_one = !self.memory.pagemap.is_exact();
         let holes = if one_by_one { Holes::Refuse } else { Holes::Allow };
         let mut single = one_by_one;
         let mut executable = None;
@@ -284,9 +262,9 @@ impl<H: Host> Engine<H> {
             let across = ((mask | gaps) >> index).trailing_ones();
             let ahead = mask >> index & ((1u32 << across) - 1) as u16;
             let run = if single { 1 } else { BLOCK_PAGES - ahead.leading_zeros() as usize };
-            let target = self.frame_address(frames.frame(index));
+            let target = self.memory.frame_address(frames.frame(index));
             let source = first.plus(index as u64).address();
-            let progress = self.uffd.move_pages(target, source, run * PAGE_SIZE, holes, Wake::DontWake);
+            let progress = self.memory.uffd.move_pages(target, source, run * PAGE_SIZE, holes, Wake::DontWake);
             let done = progress.bytes / PAGE_SIZE;
             let counted = (((1u32 << done) - 1) as u16) << index;
             match holes {
@@ -323,14 +301,14 @@ impl<H: Host> Engine<H> {
             self.fatal(format_args!("uswap: frames cannot be made as they were"));
         }
         // What is in the frames tells what was moved.
-        let there = if one_by_one { moved } else { self.populated(frames) };
+        let there = if one_by_one { moved } else { self.memory.populated(frames) };
         if there & !(mask | gaps) != 0 {
             self.fatal(format_args!("uswap: pages beside those at {address:#x} were moved out"));
         }
         outcome.moved = if is_on(Sabotage::RefusedIsMoved) { mask } else { there };
         // Whatever the kernel counted as passed, a page that is where it was has stayed there.
         let left = passed & mask & !there;
-        let gone = |index: &usize| left >> index & 1 == 1 && !self.is_populated(first.plus(*index as u64));
+        let gone = |index: &usize| left >> index & 1 == 1 && !self.memory.is_populated(first.plus(*index as u64));
         outcome.missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
         outcome.refused = isolation.mask & !there & !outcome.missing;
         (outcome, busy)
@@ -339,33 +317,34 @@ impl<H: Host> Engine<H> {
     /// Whether the frames of a block now are executable, or now are not. What is in them leaves by a copy, or to where
     /// only the others' protection is.
     fn let_frames_execute(&self, block: FrameBlock, may_execute: bool) -> bool {
-        let start = self.frame_address(block.frame(0));
+        let start = self.memory.frame_address(block.frame(0));
         H::let_execute(start, BLOCK_BYTES, may_execute)
     }
 
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an
     /// unread event may stand in the way, and then the thread is woken to fault again.
     pub(crate) fn serve_wanted(&self, page: PageNumber, worker: &mut Worker) {
-        if self.serve(&PendingFault::wanted::<H>(page), worker) != crate::handler::Served::Done {
-            self.wake(page, 1);
+        if self.serve(&PendingFault::wanted::<H>(page), worker) != crate::pending_fault::Served::Done {
+            self.memory.wake(page, 1);
         }
     }
 
     pub(crate) fn take_and_release(&self, worker: &mut Worker) {
         self.core().take_released(&mut worker.released);
-        self.release(&mut worker.released);
+        self.content.release(&mut worker.released);
     }
 
     /// Whether the next stores are the writer's, who is called then.
     fn leaves_stores(&self, worker: &mut Worker) -> bool {
-        if worker.writes {
+        if worker.reclaiming.writes {
             return false;
         }
-        let leaves = worker.leaves_stores > 0 || worker.pool_gate.is_full() && self.areas.any_open();
-        worker.leaves_stores = worker.leaves_stores.saturating_sub(1);
+        let leaves = worker.reclaiming.leaves_stores > 0
+            || worker.reclaiming.pool_gate.is_full() && self.content.areas.any_open();
+        worker.reclaiming.leaves_stores = worker.reclaiming.leaves_stores.saturating_sub(1);
         // Where nothing waits to be stored, a call would only pass for progress to come.
         if leaves && self.core().swap_cache().cached_frames() > 0 {
-            self.writer.call();
+            self.staff.writer.call();
         }
         leaves
     }
@@ -375,7 +354,7 @@ impl<H: Host> Engine<H> {
         if self.leaves_stores(worker) {
             return 0;
         }
-        let mut stores = std::mem::take(&mut worker.stores);
+        let mut stores = std::mem::take(&mut worker.reclaiming.stores);
         {
             let mut core = self.core();
             while stores.len() < max.min(BATCH) {
@@ -387,7 +366,7 @@ impl<H: Host> Engine<H> {
             self.store_in_memory(store, worker);
         }
         if stores.iter().any(|store| store.result.is_none()) {
-            if worker.writes {
+            if worker.reclaiming.writes {
                 self.store_elsewhere(&mut stores, worker);
             } else {
                 self.leave_to_writer(&mut stores, worker);
@@ -403,17 +382,17 @@ impl<H: Host> Engine<H> {
                     self.count_store(result);
                 }
                 Stored::Kept => {}
-                Stored::Wanted(page) => worker.wanted.push(page),
+                Stored::Wanted(page) => worker.reclaiming.wanted.push(page),
             }
         }
         core.take_released(&mut worker.released);
         drop(core);
-        if worker.writes {
-            self.areas.release_empty_clusters(&self.core, &self.member);
+        if worker.reclaiming.writes {
+            self.content.areas.release_empty_clusters(self.books.lock(), &self.member);
         }
-        self.release(&mut worker.released);
-        worker.stores = stores;
-        while let Some(page) = worker.wanted.pop() {
+        self.content.release(&mut worker.released);
+        worker.reclaiming.stores = stores;
+        while let Some(page) = worker.reclaiming.wanted.pop() {
             self.serve_wanted(page, worker);
         }
         done
@@ -441,9 +420,9 @@ impl<H: Host> Engine<H> {
             left += 1;
         }
         if left * 2 > stores.len() {
-            worker.leaves_stores = tuning::ROUNDS_LEFT;
+            worker.reclaiming.leaves_stores = tuning::ROUNDS_LEFT;
         }
-        self.writer.call();
+        self.staff.writer.call();
     }
 
     fn count_store(&self, result: StoreResult) {
@@ -463,7 +442,7 @@ impl<H: Host> Engine<H> {
     /// Finds out whether the page needs a place at all, and compresses it into the pool if that takes pages.
     fn store_in_memory(&self, store: &mut PendingStore, worker: &mut Worker) {
         // SAFETY: the job made the frame's state `Writing`: populated, and nobody moves or writes it until `stored`.
-        let page = unsafe { self.frame_page(store.job.frame) };
+        let page = unsafe { self.memory.frame_page(store.job.frame) };
         if is_zero(page) || is_on(Sabotage::NearlyZeroIsZero) && page[PAGE_SIZE - 8..] == [0; 8] {
             store.result = Some(StoreResult::Zero);
             return;
@@ -471,11 +450,11 @@ impl<H: Host> Engine<H> {
         store.hash = xxh3_128(page);
         let is_clean =
             store.job.clean_hash == Some(store.hash) || is_on(Sabotage::DirtyIsClean) && store.job.clean_hash.is_some();
-        if is_clean && (!store.job.wanted_soon || worker.pool_gate.is_full()) {
+        if is_clean && (!store.job.wanted_soon || worker.reclaiming.pool_gate.is_full()) {
             store.result = Some(StoreResult::Clean);
             return;
         }
-        if worker.pool_gate.is_full() && self.areas.any_open() {
+        if worker.reclaiming.pool_gate.is_full() && self.content.areas.any_open() {
             self.count(Counter::PoolLimitHit, 1);
             return;
         }
@@ -487,11 +466,12 @@ impl<H: Host> Engine<H> {
 
     fn compress_into_pool(&self, job: StoreJob, hash: u128, worker: &mut Worker) -> Option<StoreResult> {
         // SAFETY: as in `store_in_memory`.
-        let page = unsafe { self.frame_page(job.frame) };
-        let len = worker.compressor.compress(page, &mut worker.compressed)?;
-        let handle = self.pool.lock().alloc(len)?;
+        let page = unsafe { self.memory.frame_page(job.frame) };
+        let object = worker.compression.compress(page)?;
+        let len = object.len();
+        let handle = self.content.pool.lock().alloc(len)?;
         // SAFETY: the object is new, and nobody else knows of it until `stored`.
-        unsafe { self.view.slice_mut(handle, len) }.copy_from_slice(&worker.compressed[..len]);
+        unsafe { self.content.view.slice_mut(handle, len) }.copy_from_slice(object);
         Some(StoreResult::Pool { handle: handle.0, len: len as u16, hash })
     }
 
@@ -502,13 +482,13 @@ impl<H: Host> Engine<H> {
             if waiting == 0 {
                 return;
             }
-            let Ok((area, slot, count)) = self.areas.alloc(&mut self.core(), &self.member, waiting) else {
+            let Ok((area, slot, count)) = self.content.areas.alloc(&mut self.core(), &self.member, waiting) else {
                 for store in stores.iter_mut().filter(|store| store.result.is_none()) {
                     store.result = Some(StoreResult::Failed);
                 }
                 return;
             };
-            let mut pages = std::mem::take(&mut worker.slot_pages);
+            let mut pages = std::mem::take(&mut worker.io.pages);
             let unplaced = stores.iter().enumerate().filter(|(_, store)| store.result.is_none());
             for ((index, store), slot) in unplaced.zip(slot..slot + u64::from(count)) {
                 // The slots lie side by side, the frames mostly do not: a copy costs much less than a request.
@@ -516,7 +496,7 @@ impl<H: Host> Engine<H> {
                 // SAFETY: the frame is populated and nobody moves or writes it until `stored`; the buffer page is this
                 // worker's own, and holds the copy until the write is over.
                 unsafe {
-                    let content = self.frame_page(store.job.frame);
+                    let content = self.memory.frame_page(store.job.frame);
                     (target as *mut [u8; PAGE_SIZE]).copy_from_nonoverlapping(content, 1);
                     pages.push(SlotPage::new(slot, target, index as u64));
                 }
@@ -534,14 +514,14 @@ impl<H: Host> Engine<H> {
                     _ => Some(StoreResult::Failed),
                 };
             }
-            worker.slot_pages = pages;
+            worker.io.pages = pages;
         }
     }
 
     /// Writes pages to slots of `area`; slots of failed pages are given back.
     fn write(&self, area: AreaId, pages: &mut [SlotPage], worker: &mut Worker) {
-        let area = self.areas.get(area);
-        worker.batch.write::<H>(&*area.store, &mut worker.ring, pages);
+        let area = self.content.areas.get(area);
+        worker.io.write::<H>(&*area.store, pages);
         let mut failure = None;
         for page in pages.iter() {
             match page.outcome() {
@@ -565,13 +545,14 @@ impl<H: Host> Engine<H> {
         if is_on(Sabotage::PoolShareNotKept) {
             return 0;
         }
-        let (bytes, limit) = (self.pool.lock().pool_bytes() as u64, self.meter.pool_limit.load(Relaxed));
+        let (bytes, limit) =
+            (self.content.pool.lock().pool_bytes() as u64, self.pressure.kept.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
-        if worker.pool_gate.must_shrink(bytes, limit, accept) && self.areas.any_open() {
-            if worker.writes {
+        if worker.reclaiming.pool_gate.must_shrink(bytes, limit, accept) && self.content.areas.any_open() {
+            if worker.reclaiming.writes {
                 return self.write_back(worker);
             }
-            self.writer.call_unless_in_vain();
+            self.staff.writer.call_unless_in_vain();
         }
         0
     }
@@ -581,7 +562,7 @@ impl<H: Host> Engine<H> {
         let mut jobs = [None::<WritebackJob>; BATCH];
         let mut count = 0;
         {
-            let heirs = self.heirs.lock();
+            let heirs = self.content.heirs.lock();
             let mut core = self.core();
             while count < BATCH {
                 let Some(job) = core.next_writeback(|entry| heirs_hold(&heirs, entry)) else { break };
@@ -590,10 +571,12 @@ impl<H: Host> Engine<H> {
             }
         }
         let mut places = [None::<(AreaId, u64)>; BATCH];
-        let mut pages = std::mem::take(&mut worker.slot_pages);
+        let mut pages = std::mem::take(&mut worker.io.pages);
         let mut next = 0;
         while next < count {
-            let Ok((area, first, run)) = self.areas.alloc(&mut self.core(), &self.member, (count - next) as u32) else {
+            let Ok((area, first, run)) =
+                self.content.areas.alloc(&mut self.core(), &self.member, (count - next) as u32)
+            else {
                 break;
             };
             for slot in first..first + u64::from(run) {
@@ -604,8 +587,8 @@ impl<H: Host> Engine<H> {
                 // SAFETY: the buffer page is this worker's own.
                 let page = unsafe { &mut *(target as *mut [u8; PAGE_SIZE]) };
                 // SAFETY: the job pins its entry, so its object stays as it is; it is of this process's own pool.
-                let object = unsafe { self.view.slice(crate::zpool::Handle(job.handle), job.len as usize) };
-                if worker.compressor.decompress(object, page).is_ok() && xxh3_128(&page[..]) == job.hash {
+                let object = unsafe { self.content.view.slice(crate::zpool::Handle(job.handle), job.len as usize) };
+                if worker.compression.decompress(object, page).is_ok() && xxh3_128(&page[..]) == job.hash {
                     // SAFETY: the buffer page stays as it is until the write is over.
                     pages.push(unsafe { SlotPage::new(slot, target, index as u64) });
                 } else {
@@ -622,7 +605,7 @@ impl<H: Host> Engine<H> {
                 }
             }
         }
-        worker.slot_pages = pages;
+        worker.io.pages = pages;
         let mut core = self.core();
         let mut left = 0;
         for (job, place) in jobs.iter().flatten().zip(places) {
@@ -630,7 +613,7 @@ impl<H: Host> Engine<H> {
         }
         core.take_released(&mut worker.released);
         drop(core);
-        self.release(&mut worker.released);
+        self.content.release(&mut worker.released);
         let written = places.iter().flatten().count() as u64;
         self.count(Counter::Zswpwb, written);
         left

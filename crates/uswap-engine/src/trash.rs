@@ -7,8 +7,9 @@ use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
 use uswap_system::faults::{Faults, Holes, Stop, Wake};
 use uswap_system::looks::Residency;
 
-use crate::engine::{BLOCK_BYTES, Engine, TRASH_BLOCKS, Trash};
+use crate::engine::Engine;
 use crate::host::Host;
+use crate::memory::{BLOCK_BYTES, TRASH_BLOCKS, Trash};
 
 /// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
 /// it within that time.
@@ -18,7 +19,7 @@ impl<H: Host> Engine<H> {
     /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
     pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
         let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
-        let trash = self.trash.lock();
+        let trash = self.memory.trash.lock();
         let mut pages = 0;
         for (index, place) in blocks.iter_mut().enumerate() {
             let (block, mask) = {
@@ -51,7 +52,7 @@ impl<H: Host> Engine<H> {
 
     /// Whether all of a block has left.
     fn move_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock) -> bool {
-        let source = self.frame_address(block.frame(0));
+        let source = self.memory.frame_address(block.frame(0));
         let mut unlocked = false;
         for _ in 0..TRIES {
             let progress = trash.uffd.move_pages(target, source, BLOCK_BYTES, Holes::Allow, Wake::DontWake);
@@ -62,7 +63,7 @@ impl<H: Host> Engine<H> {
                     if progress.stop == Some(Stop::Busy) {
                         self.make_frame_exclusive(source + progress.bytes);
                     }
-                    crate::handler::pause::<H>();
+                    crate::pause::pause::<H>();
                 }
                 // The program has just locked all that is mapped: one of the two ranges is locked, the other is not.
                 Some(Stop::Invalid) if !unlocked => {
@@ -77,7 +78,7 @@ impl<H: Host> Engine<H> {
 
     /// A frame that the kernel has brought back while it was still writing it out counts as shared until it is written to.
     fn make_frame_exclusive(&self, address: usize) {
-        if self.pagemap.is_exact() && self.is_populated(PageNumber::containing(address)) {
+        if self.memory.pagemap.is_exact() && self.memory.is_populated(PageNumber::containing(address)) {
             // A free frame of a block that this thread has taken: nobody moves it.
             H::make_exclusive(address);
         }
@@ -87,7 +88,7 @@ impl<H: Host> Engine<H> {
     fn move_singly_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock, mask: u16) -> u16 {
         let mut left = mask;
         for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-            let (source, target) = (self.frame_address(block.frame(index)), target + index * PAGE_SIZE);
+            let (source, target) = (self.memory.frame_address(block.frame(index)), target + index * PAGE_SIZE);
             let progress = trash.uffd.move_pages(target, source, PAGE_SIZE, Holes::Refuse, Wake::DontWake);
             if matches!(progress.stop, None | Some(Stop::Missing)) {
                 left &= !(1 << index);

@@ -1,9 +1,9 @@
 //! The userfaultfd of a process, as long as events are held back: nothing is filled then, as if they were unread.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_system::atomic::{AtomicBool, Ordering::*};
 use uswap_system::faults::{Faults, Holes, Progress, Stop, Wake};
 
 /// A userfaultfd with events.

@@ -56,7 +56,7 @@ fn main() {
             world::last_steps().iter().for_each(|step| println!("{step}"));
             println!("{:?}, {} processes, {:#?}", soaked.outcome, soaked.processes, soaked.lines);
         } else if let Some(violation) = soaked.violation() {
-            println!("seed {seed}: step {}: {violation}", soaked.outcome.steps);
+            println!("seed {seed}: step {}: {:?}: {}", soaked.outcome.steps, violation.checker, violation.detail);
             if defect.is_some() || is_quiet {
                 std::process::exit(1);
             }

@@ -5,10 +5,11 @@ use std::io;
 use std::rc::Rc;
 
 use uswap_engine::ahead;
-use uswap_engine::engine::{Engine, Worker};
+use uswap_engine::engine::Engine;
 use uswap_engine::group::Compressor;
 use uswap_engine::host::{Host, Threads};
 use uswap_engine::notices::Notices;
+use uswap_engine::worker::Worker;
 use uswap_system::sync::Word;
 
 use crate::agent::environment;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
+use uswap_system::atomic::AtomicU32;
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
 use crate::coverage::Happening;

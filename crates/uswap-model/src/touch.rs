@@ -99,12 +99,12 @@ impl World {
     /// What is found is what the oracle says.
     fn compare(&self, kernel: &mut Kernel, page: usize, found: Page, access: Access) {
         let process = kernel.process_mut(self.this_process());
-        if !process.oracle.read(page, found.content, found.is_lazy) {
+        let misread = self.config.misreads > 0 && self.happens(1, self.config.misreads);
+        let content = if misread { self.new_content() } else { found.content };
+        if !process.oracle.read(page, content, found.is_lazy) {
             let expected = process.oracle.expected(page);
-            let detail = format!(
-                "page {page:#x} of {:?} reads as {:?} instead of one of {expected:?}",
-                process.id, found.content
-            );
+            let detail =
+                format!("page {page:#x} of {:?} reads as {:?} instead of one of {expected:?}", process.id, content);
             self.violate(Checker::RightContent, detail);
         }
         self.trace(&(page..page + 1), format_args!("{access:?} finds {found:?}"));

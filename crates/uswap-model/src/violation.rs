@@ -27,6 +27,24 @@ pub enum Checker {
     Custom,
 }
 
+impl Checker {
+    /// What it looks after, as a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            Checker::RightContent => "a page reads as what was written to it",
+            Checker::LostForAReason => "an access gets SIGBUS only where a fault of a store is the reason",
+            Checker::NoLostWakeUp => "whoever sleeps is woken",
+            Checker::ComesToRest => "the program comes to its end",
+            Checker::RightUse => "the engine asks only what the kernel can be asked",
+            Checker::Assertion => "the code's own assertions hold",
+            Checker::BudgetKept => "a program at rest is within its budget, and its pool within its share",
+            Checker::EndsWithSupervisor => "a tree ends with its supervisor, and with nothing else",
+            Checker::EndsForAReason => "a process ends itself only for a reason that there was",
+            Checker::Custom => "what the world is asked between steps holds",
+        }
+    }
+}
+
 /// Something that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
@@ -38,6 +56,6 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:?}: {}", self.checker, self.detail)
+        write!(out, "not true that {}: {}", self.checker.name(), self.detail)
     }
 }

@@ -37,6 +37,8 @@ pub struct WorldConfig {
     pub has_pagemap: bool,
     /// Pages may be lost, because stores fail: an access gets SIGBUS then.
     pub may_lose_pages: bool,
+    /// A planted defect: one access in so many is told to have found something else; 0: none. The oracle must say so.
+    pub misreads: u64,
     /// What is done to this page is told on standard error.
     pub trace: Option<usize>,
     /// The last steps are kept, to be told of ([`last_steps`](crate::world::last_steps)).
@@ -64,6 +66,7 @@ impl WorldConfig {
             has_map_query: true,
             has_pagemap: true,
             may_lose_pages: true,
+            misreads: 0,
             trace: None,
             keeps_last_steps: false,
             steps_max: 20_000_000,

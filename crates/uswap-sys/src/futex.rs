@@ -2,12 +2,12 @@
 //!
 //! Neither flavour allocates or writes `errno`. A wait may end for no reason; look at the word again.
 
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags};
 use uswap_system::Scope;
+use uswap_system::atomic::AtomicU32;
 
 use crate::linux::Linux;
 

@@ -6,11 +6,11 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mm::{Advice as MemoryAdvice, MprotectFlags};
+use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};

@@ -5,6 +5,7 @@
 //!
 //! - [`faults`]: userfaultfd: messages, and what fills, moves and drops pages;
 //! - [`looks`]: what is where: page tables, mappings, the size of the process;
+//! - [`atomic`]: the words that they are made of;
 //! - [`sync`]: locks and words to wait on, made of [`System::acquire`], [`System::wait`] and [`System::wake`].
 //!
 //! Addresses are bytes. Functions without a receiver are about the calling thread or its process: the model knows which of its
@@ -15,13 +16,16 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
+pub mod atomic;
 pub mod faults;
 pub mod looks;
 pub mod sync;
+#[cfg(uswap_words)]
+pub mod words;
 
+use atomic::AtomicU32;
 use faults::Faults;
 use looks::{Footprint, Mappings, Residency};
 

@@ -3,10 +3,9 @@
 //! None of them allocates, and all but [`Lock`] and [`Gate`] may lie in memory that a fork copies or processes share.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Scope, System, Waited};
 
 /// A word that threads of one process wait on.

@@ -2,11 +2,13 @@
 //!
 //! What is looked at: links with their anchors; the commands and options of `uswap` against its `--help`, and those of
 //! `cargo xtask` against its usage; files, directories and tests that are named; the length of the README, and whether the guide
-//! has all options; and, of the code itself, whether files and functions can be read, and no two have one name. A sentence that is wrong in another way is not found.
+//! has all options; and, of the code itself, whether files and functions can be read, no two have one name, structs of the engine
+//! are small, and its modules import each other in no circle. A sentence that is wrong in another way is not found.
 
 mod commands;
 mod markdown;
 mod names;
+mod parts;
 mod places;
 mod rust;
 mod shape;
@@ -45,6 +47,7 @@ pub fn check(binary: &Path) -> Result<(), String> {
         println!("docs/limits.md: no line in docs/claims.md: {limit}");
     }
     wrong.extend(places::mistakes(root())?);
+    wrong.extend(parts::mistakes(root())?);
     wrong.extend(crate::performance::mistakes(root())?);
     wrong.iter().for_each(|what| println!("{what}"));
     println!("== documents: {} looked at, {} mistakes", documents.len(), wrong.len());

@@ -41,6 +41,53 @@ impl Source {
         }
         found
     }
+
+    /// All structs with named fields, and how many they have.
+    pub fn structs(&self) -> Vec<(String, usize)> {
+        let mut found = Vec::new();
+        for (at, _) in self.0.match_indices("struct ") {
+            let is_word = self.0[..at].chars().next_back().is_none_or(|before| !is_part_of_name(before));
+            let rest = &self.0[at + "struct ".len()..];
+            let name: String = rest.chars().take_while(|letter| is_part_of_name(*letter)).collect();
+            let Some(end) = rest.find(['{', ';', '(']).filter(|_| is_word && !name.is_empty()) else { continue };
+            if rest.as_bytes()[end] == b'{' {
+                found.push((name, fields_in(&rest[end + 1..closing(rest, end)])));
+            }
+        }
+        found
+    }
+
+    /// The modules of its crate that it names.
+    pub fn imports(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (at, _) in self.0.match_indices("crate::") {
+            let rest = &self.0[at + "crate::".len()..];
+            let several = rest.strip_prefix('{').map(|inner| &inner[..closing(rest, 0) - 1]);
+            let paths = several.map_or_else(|| vec![rest], |inner| parts_of(inner).collect());
+            for path in paths {
+                found.push(path.trim().chars().take_while(|letter| is_part_of_name(*letter)).collect());
+            }
+        }
+        found
+    }
+}
+
+/// What stands between the commas of `code` that are in no bracket.
+fn parts_of(code: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    code.split(move |letter| {
+        match letter {
+            '(' | '[' | '{' | '<' => depth += 1,
+            ')' | ']' | '}' | '>' => depth -= 1,
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
+}
+
+/// Fields of a struct with this body.
+fn fields_in(body: &str) -> usize {
+    parts_of(&body.replace("->", "")).filter(|part| part.contains(':')).count()
 }
 
 fn is_part_of_name(letter: char) -> bool {
@@ -184,6 +231,14 @@ mod tests {
     #[test]
     fn a_string_of_several_lines_is_code() {
         assert_eq!(functions("fn f() {\n    \"one\n\n    three\"\n}\n"), [("f".to_owned(), 5)]);
+    }
+
+    #[test]
+    fn fields_are_counted_and_imports_found() {
+        let text = "struct A<T: B> {\n    /// Two: words.\n    pub a: [u8; 3],\n    b: Map<T, u8>,\n    c: fn(u8, u8) -> u8\n}\nstruct C(u8);\nstruct D {}\n";
+        assert_eq!(Source::new(text).structs(), [("A".to_owned(), 3), ("D".to_owned(), 0)]);
+        let text = "use crate::one::{Two, Three};\nuse crate::{four, five::{Six, Seven}};\n// crate::eight\nfn f() { crate::nine::f() }\n#[cfg(test)]\nmod tests {\n    use crate::ten;\n}\n";
+        assert_eq!(Source::new(text).imports(), ["one", "four", "five", "nine"]);
     }
 
     #[test]

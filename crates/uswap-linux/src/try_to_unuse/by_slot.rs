@@ -4,7 +4,7 @@
 //! Address spaces are searched from the one where the last search ended, each from its first page-table entry. What such a
 //! walk compares is counted, not done: the books know the place.
 
-use super::books::SwapoffBooks;
+use super::unuse_books::SwapoffBooks;
 use super::{Cursor, Op, Pending, Swapoff, Target};
 use crate::errno::Errno;
 use crate::shmem::OwnerSearch;

@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 
 use super::Op;
-use super::books::SlotTable;
+use super::unuse_books::SlotTable;
 use crate::errno::Errno;
 
 /// Slots of one read at most: 2 MiB.

@@ -8,15 +8,15 @@
 //! Slots of a read are in the swap cache from the moment the read is submitted; [`Op::Wait`] is where the kernel sleeps until
 //! the bytes are there.
 
-mod books;
 mod by_slot;
 mod by_table;
 mod era;
+mod unuse_books;
 mod walk;
 
-pub use books::{Place, ReadaheadBooks, SlotTable, SwapoffBooks};
 pub use by_table::TableDrain;
 pub use era::{SwapoffEra, UnknownEra};
+pub use unuse_books::{Place, ReadaheadBooks, SlotTable, SwapoffBooks};
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

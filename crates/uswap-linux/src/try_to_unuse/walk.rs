@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::books::{Place, SwapoffBooks};
+use super::unuse_books::{Place, SwapoffBooks};
 use super::{Cursor, Op, Swapoff, Target};
 use crate::do_swap_page::SwapInPath;
 use crate::errno::Errno;

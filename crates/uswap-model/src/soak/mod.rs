@@ -63,6 +63,14 @@ pub fn run_seed_and_keep_steps(seed: u64) -> Soaked {
     run(scenario, chance)
 }
 
+/// The same with a planted defect, which must be found.
+pub fn run_seed_that_misreads(seed: u64) -> Soaked {
+    let mut chance = Chance::new(seed);
+    let mut scenario = Scenario::draw(&mut chance);
+    scenario.world.misreads = 1000;
+    run(scenario, chance)
+}
+
 /// Runs a scenario with everything that comes by chance drawn from `chance`.
 ///
 /// # Panics

@@ -4,8 +4,8 @@
 //! Memory is smaller than that. Under the kernel's kinds and our streams what was not used for longest leaves, be it
 //! unused readahead or not; the engine's own way decides that by itself, too.
 
+mod kind_memory;
 pub mod kinds;
-mod memory;
 mod our_way;
 pub mod suite;
 
@@ -51,7 +51,7 @@ pub struct Score {
 /// `pattern` under readahead of one kind, in a memory of `limit` pages.
 pub fn run(kind: Kind, limit: usize, pattern: &Pattern) -> Score {
     match kind {
-        Kind::Policy(kind) => memory::run(kind, limit, pattern),
+        Kind::Policy(kind) => kind_memory::run(kind, limit, pattern),
         Kind::Engine => our_way::run(limit, pattern),
     }
 }
