@@ -37,6 +37,8 @@ sabotages! {
     WakeBeforeBooks in "engine/handler.rs",
     /// Who waits for a page of the swap cache that did not come in is not woken.
     WakeLost in "engine/handler.rs",
+    /// A page that is there beside one that gets zeros passes for resident, also if it is being discarded.
+    ZerosOverDiscard in "engine/handler.rs",
     /// The gate is not held while a fault is answered.
     AnswerWithoutGate in "engine/handler.rs",
     /// The gate is not held while a block is moved out.

@@ -359,7 +359,7 @@ impl<H: Host> Engine<H> {
             match progress.stop {
                 None => {}
                 // Another thread was served first, or it was populated before the range was registered.
-                Some(Stop::AlreadyThere) if done == 0 => done += 1,
+                Some(Stop::AlreadyThere) if done == 0 || is_on(Sabotage::ZerosOverDiscard) => done += 1,
                 // Nobody asked for this one. The program may be discarding it: its thread drops the page only after the report was
                 // read, and what passed for resident until then could be moved out and come back. A scan knows (`recent_discards`).
                 Some(Stop::AlreadyThere) => break,
