@@ -168,7 +168,8 @@ impl World {
     /// A content that nothing has had before.
     pub fn new_content(&self) -> crate::Content {
         self.next_content.set(self.next_content.get() + 1);
-        crate::Content(self.next_content.get())
+        let number = self.next_content.get();
+        crate::Content(self.config.content_kind.map_or(number, |kind| 4 * number + kind))
     }
 
     /// Has the world looked at between steps.

@@ -39,6 +39,8 @@ pub struct WorldConfig {
     pub may_lose_pages: bool,
     /// A planted defect: one access in so many is told to have found something else; 0: none. The oracle must say so.
     pub misreads: u64,
+    /// Of which kind the content of all pages is ([`Content`](crate::Content)), if of one.
+    pub content_kind: Option<u64>,
     /// What is done to this page is told on standard error.
     pub trace: Option<usize>,
     /// The last steps are kept, to be told of ([`last_steps`](crate::world::last_steps)).
@@ -67,6 +69,7 @@ impl WorldConfig {
             has_pagemap: true,
             may_lose_pages: true,
             misreads: 0,
+            content_kind: None,
             trace: None,
             keeps_last_steps: false,
             steps_max: 20_000_000,
@@ -78,6 +81,7 @@ impl WorldConfig {
         let mut rare = |one_in: u64, most: u64| if chance.happens(1, one_in) { 1 + chance.below(most) } else { 0 };
         let (stops, spurious, no_memory, busy) = (rare(2, 100), rare(2, 100), rare(4, 30), rare(4, 15));
         let refusals = rare(8, 60);
+        let no_memory = if no_memory > 20 { 3 * no_memory } else { no_memory };
         let kernel_swap = rare(4, 300);
         let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 200));
         WorldConfig {

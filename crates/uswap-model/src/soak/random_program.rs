@@ -86,6 +86,26 @@ impl Habits {
         Habits { calls: 50 + chance.below(100), calls_of: [8, 1, 1, 0, 0, 0], lazily: 3, writes: 80, ..self }
     }
 
+    pub(super) fn of_a_large_pool(self, base: usize, span: usize) -> Habits {
+        Habits {
+            space: base..base + span,
+            steps: 1500,
+            calls: 250,
+            forks: 0,
+            calls_of: [12, 1, 1, 0, 0, 0],
+            lazily: 0,
+            hot_pages: 200,
+            writes: 30,
+            rests: 40,
+            filled: 100,
+            ..self
+        }
+    }
+
+    pub(super) fn of_large_forks(self, base: usize, span: usize) -> Habits {
+        Habits { space: base..base + span, steps: 200, calls: 30, forks: 400, filled: 100, hot_pages: 400, ..self }
+    }
+
     /// The habits of `chance`.
     pub fn draw(chance: &mut Chance, base: usize, span: usize) -> Habits {
         let many_calls = chance.happens(1, 8);
@@ -231,6 +251,8 @@ impl Random {
         let page = space.start + self.chance.index(space.len());
         let Some(vma) = Self::vma_at(page) else { return self.map(page) };
         let end = if self.chance.happens(1, 4) { vma.end } else { vma.end.min(page + 1 + self.chance.index(24)) };
+        // Now and then across several mappings.
+        let end = if self.chance.happens(1, 24) { (page + 1 + self.chance.index(60)).min(space.end) } else { end };
         let range = page..end;
         if program::is_claimed(&range) {
             return;

@@ -57,9 +57,34 @@ impl Scenario {
         };
         let crew = Crew { handlers: 1 + chance.index(3), readers: chance.index(2), has_writer: chance.happens(3, 4) };
         let disturbances = Disturbances::draw(chance);
-        let mut scenario = Scenario { world, group, area_slots, crew, habits, disturbances };
+        let scenario = Scenario { world, group, area_slots, crew, habits, disturbances };
+        let mut scenario = match chance.below(200) {
+            0..3 => scenario.with_a_large_pool(),
+            3 => scenario.with_large_forks(),
+            _ => scenario,
+        };
         scenario.habits.rests_in_budget = scenario.keeps_its_budget();
         scenario
+    }
+
+    /// A pool of some hundred pages, of which much is given up again: it is compacted.
+    fn with_a_large_pool(mut self) -> Scenario {
+        self.world.span = 1200;
+        self.world.content_kind = Some(2);
+        self.group.memory_limit_bytes = 400 * 4096;
+        self.group.zpool_percent = 90;
+        self.group.compressor = Compressor::Lz4;
+        self.habits = self.habits.of_a_large_pool(self.world.base, self.world.span);
+        self
+    }
+
+    /// Processes that are so large that room must be made for their children.
+    fn with_large_forks(mut self) -> Scenario {
+        self.world.span = 3000;
+        self.group.memory_limit_bytes = 2600 * 4096;
+        self.area_slots = vec![4000];
+        self.habits = self.habits.of_large_forks(self.world.base, self.world.span);
+        self
     }
 
     /// Whether what leaves finds a place, and nothing is refused: then a program that rests has no more than its budget.
