@@ -40,8 +40,12 @@ struct Found {
     how: String,
 }
 
-/// Plants those that are named, or all, and writes the table if it was all.
+/// Plants those that are named, or all, and writes the table if it was all. `--seeds N` looks at fewer.
 pub fn run(names: &[&str]) -> Result<(), String> {
+    let (names, seeds) = match names {
+        ["--seeds", seeds, names @ ..] => (names, seeds.parse().map_err(|_| format!("--seeds {seeds}: say how many"))?),
+        names => (names, SEEDS),
+    };
     let soak = build()?;
     let all = defects(&soak)?;
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|defect| defect.name == **name)) {
@@ -55,8 +59,8 @@ pub fn run(names: &[&str]) -> Result<(), String> {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(&defect) = chosen.get(next.fetch_add(1, Relaxed)) {
-                    let found = search(&soak, defect);
-                    println!("{}", row(defect, found.as_ref().ok().and_then(Option::as_ref)));
+                    let found = search(&soak, defect, seeds);
+                    println!("{}", row(defect, found.as_ref().ok().and_then(Option::as_ref), seeds));
                     let index = chosen.iter().position(|other| other.name == defect.name).expect("it is one of them");
                     results.lock().expect("no thread panics with this lock")[index] = Some(found);
                 }
@@ -70,11 +74,11 @@ pub fn run(names: &[&str]) -> Result<(), String> {
         .map(|result| result.unwrap_or(Ok(None)))
         .collect::<Result<_, String>>()?;
     if names.is_empty() {
-        write_table(&chosen, &results)?;
+        write_table(&chosen, &results, seeds)?;
     }
     let missed: Vec<&str> =
         chosen.iter().zip(&results).filter(|(_, found)| found.is_none()).map(|(defect, _)| &*defect.name).collect();
-    if missed.is_empty() { Ok(()) } else { Err(format!("not found in {SEEDS} seeds: {}", missed.join(", "))) }
+    if missed.is_empty() { Ok(()) } else { Err(format!("not found in {seeds} seeds: {}", missed.join(", "))) }
 }
 
 /// A few of them at their known seeds, and nothing at the same seeds without.
@@ -127,8 +131,8 @@ fn defects(soak: &Path) -> Result<Vec<Defect>, String> {
     Ok(defects.collect())
 }
 
-fn search(soak: &Path, defect: &Defect) -> Result<Option<Found>, String> {
-    for first in (0..SEEDS).step_by(BLOCK as usize) {
+fn search(soak: &Path, defect: &Defect, seeds: u64) -> Result<Option<Found>, String> {
+    for first in (0..seeds).step_by(BLOCK as usize) {
         if let Some(found) = block(soak, &defect.name, first, BLOCK)? {
             return Ok(Some(found));
         }
@@ -164,17 +168,17 @@ fn parse(line: &str) -> Option<Found> {
     Some(Found { seed: seed.parse().ok()?, checker: checker.to_owned(), how })
 }
 
-fn row(defect: &Defect, found: Option<&Found>) -> String {
+fn row(defect: &Defect, found: Option<&Found>, seeds: u64) -> String {
     let Defect { name, place, what } = defect;
     match found {
         Some(Found { seed, checker, how }) => {
             format!("| {name} |{what} | `{place}` | {seed} | {} | {checker} | {how} |", seed + 1)
         }
-        None => format!("| {name} |{what} | `{place}` | - | {SEEDS} | not found | |"),
+        None => format!("| {name} |{what} | `{place}` | - | {seeds} | not found | |"),
     }
 }
 
-fn write_table(defects: &[&Defect], results: &[Option<Found>]) -> Result<(), String> {
+fn write_table(defects: &[&Defect], results: &[Option<Found>], seeds: u64) -> Result<(), String> {
     let mut text = format!(
         "# Sabotage\n\nWhat `cargo xtask sabotage` wrote on {}: defects that were planted in the engine one at a time, and how the soak \
          on the model of Linux ([simulator.md](simulator.md)) found each. A build with the feature `sabotage` has them \
@@ -185,7 +189,7 @@ fn write_table(defects: &[&Defect], results: &[Option<Found>]) -> Result<(), Str
         today()?
     );
     for (defect, found) in defects.iter().zip(results) {
-        text += &row(defect, found.as_ref());
+        text += &row(defect, found.as_ref(), seeds);
         text.push('\n');
     }
     let path = root().join("docs/sabotage.md");
