@@ -132,7 +132,9 @@ impl World {
             self.point();
         }
         let address = std::ptr::from_ref(word).addr();
-        self.wake_those(count as usize, |_, on| on == Key::Word(address));
+        if !self.wake_those(count as usize, |_, on| on == Key::Word(address)).is_empty() {
+            self.stand_still(self.config.woken_first);
+        }
     }
 
     /// Gets what `attempt` gets once others have got on.

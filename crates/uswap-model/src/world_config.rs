@@ -17,6 +17,10 @@ pub struct WorldConfig {
     pub step_ns: u64,
     /// Parts of 100,000 steps after which a thread stands still for a while.
     pub stops: u64,
+    /// Parts of 256 of those who wake somebody that lose the processor to him for a while.
+    pub woken_first: u64,
+    /// Parts of 256 of the tasks of events that do not go on for a while after their report was read.
+    pub late_tasks: u64,
     /// Parts of 100,000 steps with which somebody who sleeps wakes for no reason.
     pub spurious: u64,
     /// Parts of 1000 pages that the kernel has no memory for.
@@ -58,6 +62,8 @@ impl WorldConfig {
             switching: Switching::Random { parts: 64 },
             step_ns: 500,
             stops: 0,
+            woken_first: 0,
+            late_tasks: 0,
             spurious: 0,
             no_memory: 0,
             refusals: 0,
@@ -82,6 +88,7 @@ impl WorldConfig {
         let (stops, spurious, no_memory, busy) = (rare(2, 100), rare(2, 100), rare(4, 30), rare(4, 15));
         let refusals = rare(8, 60);
         let no_memory = if no_memory > 20 { 3 * no_memory } else { no_memory };
+        let (woken_first, late_tasks) = (rare(3, 64), rare(3, 128));
         let kernel_swap = rare(4, 300);
         let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 200));
         WorldConfig {
@@ -89,6 +96,8 @@ impl WorldConfig {
             switching: Switching::draw(chance),
             step_ns: [500, 2000, 5000, 20_000][chance.index(4)],
             stops,
+            woken_first,
+            late_tasks,
             spurious,
             no_memory,
             refusals,
