@@ -9,6 +9,7 @@ use crate::docs;
 use crate::failures::Failures;
 use crate::fuzz;
 use crate::run::{build_uswap, cargo, root, step, target};
+use crate::sabotage;
 use crate::summary::Summary;
 use crate::words;
 
@@ -42,6 +43,7 @@ pub fn all() -> Result<(), String> {
     ));
     note(tests("words", words::tests(), &mut summary));
     note(fuzz::canary());
+    note(sabotage::quick());
     note(end_to_end_tests(None, CI, &mut summary));
     note(documents());
     finish(begun, &summary, &failures)

@@ -15,6 +15,10 @@
 //!                                takes what `uswap bench --json` wrote into docs/performance.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
 //!     cargo xtask words          words that threads share without a lock, under shuttle: many schedules, and defects that must show
+//!     cargo xtask sabotage [NAME]...
+//!                                plants defects in the engine: the soak on the model finds each, docs/sabotage.md says how
+//!     cargo xtask sabotage quick a few of them, at the seeds that are known to find them; CI runs it
+//!     cargo xtask coverage       which lines of the engine the soak on the model runs, into docs/simulator.md
 //!     cargo xtask docs           whether the documents agree with the repository and the binary
 //!     cargo xtask overhead       what uswap costs a program that does not need it
 #![forbid(unsafe_code)]
@@ -23,6 +27,7 @@ mod battery;
 mod byte_fuzz;
 mod churn;
 mod ci;
+mod coverage;
 mod docs;
 mod exhaustive;
 mod failures;
@@ -31,13 +36,14 @@ mod overhead;
 mod performance;
 mod policies;
 mod run;
+mod sabotage;
 mod summary;
 mod waits;
 mod words;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | words | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | sabotage [NAME]... | sabotage quick | coverage | words | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -64,6 +70,9 @@ fn main() -> ExitCode {
         ["words"] => words::run(),
         ["policies", words @ ..] => policies::run(words),
         ["performance", files @ ..] => performance::run(files),
+        ["coverage"] => coverage::run(),
+        ["sabotage", "quick"] => sabotage::quick(),
+        ["sabotage", names @ ..] => sabotage::run(names),
         ["overhead"] => overhead::measure(),
         _ => Err(USAGE.to_owned()),
     };

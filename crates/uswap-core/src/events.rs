@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::event_order::Event;
 use crate::page_table::PageState;
 use crate::reclaim::order::Came;
+use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
 
@@ -41,7 +42,9 @@ impl Core {
     pub fn removed(&mut self, range: PageRange) {
         self.pages.note_discarded(range);
         self.discards.note(range);
-        self.discard_all(range);
+        if !is_on(Sabotage::DiscardIgnored) {
+            self.discard_all(range);
+        }
     }
 
     /// To be called now and then: the kernel has dropped by now what was discarded before this was last called.
@@ -91,6 +94,9 @@ impl Core {
     pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
         let (mut source, target) = (PageRange { start: from, pages }, PageRange { start: to, pages });
         self.moves += 1;
+        if is_on(Sabotage::RemapHalf) {
+            source.pages = pages.div_ceil(2);
+        }
         self.unmapped(target);
         self.pages.adopt(target);
         if self.pages.was_any_discarded(source) {
@@ -100,7 +106,9 @@ impl Core {
             let new = PageNumber(page.0 - from.0 + to.0);
             let state = match state {
                 PageState::InFrame { frame } => {
-                    self.cache.frame_mut(frame).owner = Some(new);
+                    if !is_on(Sabotage::FrameOwnerStale) {
+                        self.cache.frame_mut(frame).owner = Some(new);
+                    }
                     state
                 }
                 // The swap-in will find that nobody waits at the old address, and end.

@@ -6,6 +6,7 @@ use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageState, PageTable};
 use crate::readahead::Window;
 use crate::reclaim::order::Came;
+use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
 use crate::swap_table::SwapTable;
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
@@ -451,7 +452,7 @@ impl Core {
 
     /// Whether `page` still waits for the swap-in `op`. Asked right before the content is moved in.
     pub fn still_loading(&self, page: PageNumber, op: OpId) -> bool {
-        matches!(self.pages.get(page), Some(PageState::ReadingIn { op: current, .. }) if current == op)
+        matches!(self.pages.get(page), Some(PageState::ReadingIn { op: current, .. }) if current == op || is_on(Sabotage::OldLoadGoesOn))
     }
 
     /// The first `installed` pages of `range` now are zeros in the program; the others are not.

@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::entry::EntryId;
 use crate::fault::Vanished;
 use crate::page_table::PageState;
+use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse, Onlooked};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 use order::Came;
@@ -68,7 +69,7 @@ impl Core {
 
     /// As [`found_present`](Self::found_present), of a scan: what the kernel may be about to drop is left alone (`recent_discards`).
     pub fn found_by_scan(&mut self, range: PageRange) -> u64 {
-        if self.discards.is_empty() {
+        if self.discards.is_empty() || is_on(Sabotage::RecentDiscardsIgnored) {
             return self.found_present(range);
         }
         let pages = (range.start.0..range.end().0).map(PageNumber);

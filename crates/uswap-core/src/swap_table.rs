@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::entry::{EntryId, Epoch, Location};
+use crate::sabotage::{Sabotage, is_on};
 
 /// Entries of one chunk of the table. Chunks never move, so growing costs no copy.
 const CHUNK: usize = 1024;
@@ -139,7 +140,7 @@ impl SwapTable {
         assert!(entry.life == Life::Free, "{id:?} was handed out twice");
         *entry = Entry {
             location: location.pack(),
-            hash_low: hash as u64,
+            hash_low: if is_on(Sabotage::StaleHash) { entry.hash_low } else { hash as u64 },
             hash_high: (hash >> 64) as u64,
             epoch,
             life: Life::InUse,
@@ -230,7 +231,7 @@ impl SwapTable {
     pub fn let_go(&mut self, id: EntryId) -> LetGo {
         let entry = self.at_mut(id);
         assert!(entry.life == Life::InUse, "{id:?} is let go twice");
-        if entry.pins > 0 {
+        if entry.pins > 0 && !is_on(Sabotage::PinIgnored) {
             entry.life = Life::Condemned;
             return LetGo::Condemned;
         }
@@ -239,7 +240,7 @@ impl SwapTable {
 
     fn end(&mut self, id: EntryId) -> LetGo {
         let Entry { location, epoch, marks, .. } = *self.at(id);
-        if self.has_heirs && marks.has(Marks::INHERITED) && epoch == self.epoch {
+        if self.has_heirs && !is_on(Sabotage::HeirForgotten) && marks.has(Marks::INHERITED) && epoch == self.epoch {
             self.at_mut(id).life = Life::Zombie;
             self.zombies += 1;
             return LetGo::Zombie;
@@ -268,7 +269,9 @@ impl SwapTable {
         let entry = self.at_mut(id);
         assert!(entry.life == Life::InUse, "{id:?} is relocated while not in use");
         let old = Location::unpack(entry.location);
-        entry.location = location.pack();
+        if !is_on(Sabotage::PlaceNotChanged) {
+            entry.location = location.pack();
+        }
         old
     }
 

@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::entry::{AreaId, EntryId, Location};
 use crate::fault::{LoadPlan, MAX_WINDOW};
 use crate::page_table::PageState;
+use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
 
@@ -129,7 +130,7 @@ impl Core {
         survey.begin(0);
         (survey.found, survey.moves) = (false, self.moves);
         // What was handed out may be on its way still.
-        if nothing_left { Emptying::Empty } else { Emptying::Later }
+        if nothing_left || is_on(Sabotage::AreaNotEmpty) { Emptying::Empty } else { Emptying::Later }
     }
 
     fn slot_on(&self, entry: EntryId, area: AreaId) -> Option<u64> {

@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::entry::{AreaId, Location};
 use crate::page_table::PageState;
+use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameId, FrameUse};
 use crate::units::PageNumber;
 
@@ -82,10 +83,14 @@ impl Core {
             return Stored::Done;
         };
         assert!(self.pages.get(page) == Some(PageState::InFrame { frame: job.frame }));
+        if result == StoreResult::Failed && is_on(Sabotage::FailedStoreForgotten) {
+            return Stored::Kept;
+        }
         if record.wanted || result == StoreResult::Failed {
             self.take_back(result);
             self.cache.cached_again(job.frame);
-            return if record.wanted { Stored::Wanted(page) } else { Stored::Kept };
+            let is_wanted = record.wanted && !is_on(Sabotage::WantedForgotten);
+            return if is_wanted { Stored::Wanted(page) } else { Stored::Kept };
         }
         if record.came_along {
             self.cluster.wasted();

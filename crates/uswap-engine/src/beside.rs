@@ -7,6 +7,7 @@
 
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_system::faults::{Stop, Wake};
 
@@ -107,6 +108,9 @@ impl<H: Host> Engine<H> {
 
     /// Makes the books say what the notes say.
     pub(crate) fn apply_notes(&self) {
+        if is_on(Sabotage::NotesNotApplied) {
+            return;
+        }
         for note in self.forking.window.notes() {
             self.apply_note(*note);
         }

@@ -14,8 +14,8 @@ use crate::lock_order::{Level, Lock, LockGuard};
 /// The books.
 pub(crate) struct Books<S: System> {
     core: Lock<Core, S>,
-    /// In a forked child: memory whose swapped content may not be what is there.
-    refused: Lock<RangeSet, S>,
+    /// Pages of which the user has been told that they are lost, or may be.
+    told: Lock<RangeSet, S>,
     /// The user has been told that they cannot grow.
     said_out_of_memory: AtomicBool,
 }
@@ -24,7 +24,7 @@ impl<S: System> Books<S> {
     pub fn new(core: Core) -> Self {
         Books {
             core: Lock::new(Level::Books, core),
-            refused: Lock::new(Level::Refused, RangeSet::default()),
+            told: Lock::new(Level::Told, RangeSet::default()),
             said_out_of_memory: AtomicBool::new(false),
         }
     }
@@ -39,14 +39,19 @@ impl<S: System> Books<S> {
         &self.core
     }
 
-    /// What is in `range` may not be what the books say: whoever touches it gets SIGBUS.
-    pub fn refuse(&self, range: PageRange) {
-        self.refused.lock().insert(range);
+    /// Whether the user is to be told that `page` is lost, or may be; once.
+    pub fn say_lost(&self, page: PageNumber) -> bool {
+        let mut told = self.told.lock();
+        let is_news = !told.contains(page);
+        if is_news {
+            told.insert(page.alone());
+        }
+        is_news
     }
 
-    /// Whether [`refuse`](Self::refuse) was told of `page`.
-    pub fn is_refused(&self, page: PageNumber) -> bool {
-        self.refused.lock().contains(page)
+    /// Something else is at `range` from here on: what was told of it counts no more.
+    pub fn begins_anew(&self, range: PageRange) {
+        self.told.lock().remove(range);
     }
 
     /// Whether the user is to be told that they cannot grow; once.

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use uswap_core::entry::Epoch;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{AreaId, Location, PAGE_SIZE, Released, Survey};
 use uswap_system::System;
 
@@ -99,6 +100,9 @@ impl<S: System> Content<S> {
             if place.epoch == own {
                 if let Location::Pool { handle, len } = place.location {
                     let pool = pool.get_or_insert_with(|| self.pool.lock());
+                    if is_on(Sabotage::DoubleFree) {
+                        pool.free(Handle(handle), len as usize);
+                    }
                     pool.free(Handle(handle), len as usize);
                 }
             } else if let Some(ancestor) = self.ancestors.get(place.epoch.0 as usize) {

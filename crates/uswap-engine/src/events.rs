@@ -3,6 +3,7 @@
 
 use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::report::Reason;
 use uswap_system::faults::{Faults, Message};
@@ -30,6 +31,15 @@ impl<H: Host> Engine<H> {
                 self.fatal(format_args!("uswap: userfaultfd sent a message of unknown kind {kind:#x}"))
             }
         };
+        let is_lost = match event {
+            Event::Remapped { .. } => is_on(Sabotage::RemapLost),
+            Event::Removed(_) => is_on(Sabotage::RemoveLost),
+            Event::Unmapped(_) => is_on(Sabotage::UnmapLost),
+            _ => false,
+        };
+        if is_lost || frozen && is_on(Sabotage::ForkNoteLost) {
+            return;
+        }
         if frozen {
             self.note_aside(&[Note::Read(event)]);
         } else {
@@ -50,7 +60,7 @@ impl<H: Host> Engine<H> {
     pub(crate) fn settle_events(&self, frozen: bool) {
         let holds =
             if frozen { self.forking.window.order(|order| order.holds()) } else { self.memory.order.lock().holds() };
-        if !holds || self.memory.uffd.kernel_is_changing() {
+        if !holds || self.memory.uffd.kernel_is_changing() && !is_on(Sabotage::SettledTooEarly) {
             return;
         }
         let settlement =
@@ -102,7 +112,9 @@ impl<H: Host> Engine<H> {
 
     pub(crate) fn apply(&self, event: Event) {
         self.core().apply(event);
+        self.books.begins_anew(event.range());
         if let Event::Remapped { from, to, .. } = event {
+            self.books.begins_anew(from.moved_to(to));
             H::notices().fork_advice.moved(from.start, to, from.pages);
         }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.

@@ -19,6 +19,7 @@
 use std::io;
 use std::time::Instant;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_sys::report::Reason;
 
@@ -77,7 +78,9 @@ impl<H: Staffed> Monitor<H> {
         }
         self.adopter.kept.catch_up(&H::notices().fork_advice);
         self.adopt_grown(engine, begun);
-        engine.empty_swap_cache(self.worker());
+        if !is_on(Sabotage::CacheNotEmptied) {
+            engine.empty_swap_cache(self.worker());
+        }
         drop(asking);
         engine.take_and_release(self.worker());
         let opened = engine.forking.window.open().and_then(|()| engine.write_ledger());

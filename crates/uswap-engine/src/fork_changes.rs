@@ -9,6 +9,7 @@
 use uswap_core::event_order::Event;
 use uswap_core::fork_cut::{self, Child, Unclear};
 use uswap_core::fork_window::Note;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PageNumber, PageRange, PageState, RangeSet, tuning};
 use uswap_sys::maps;
 use uswap_sys::report::Reason;
@@ -140,18 +141,16 @@ impl<H: Host> Engine<H> {
                 end_child::<H>(&format!("several threads moved it, near {:#x}", PageNumber(page).address()))
             }
         };
-        cut.done.into_iter().for_each(|event| self.apply(event));
+        cut.done.into_iter().filter(|_| !is_on(Sabotage::ChangesNotApplied)).for_each(|event| self.apply(event));
         let mut core = self.core();
         cut.loose.into_iter().for_each(|range| core.given_up_lazily(range));
-        for range in cut.doubtful {
-            core.doubt(range);
-            self.books.refuse(range);
-        }
+        cut.doubtful.into_iter().for_each(|range| core.doubt(range));
     }
 
-    /// A page is touched whose content cannot be told.
+    /// A page is touched that is given up for lost. If the user does not know, it was doubtful when this process was forked, or when
+    /// its parent was; it may have been moved since.
     pub(crate) fn tell_refused(&self, page: PageNumber) {
-        if self.books.is_refused(page) {
+        if self.books.say_lost(page) {
             self.member.alarm(format_args!(
                 "uswap: page {:#x} of process {} may be lost: another thread was giving it up when the process was forked; an \
                  access raises SIGBUS",

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_system::Waited;
 use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -224,7 +225,7 @@ impl<H: Host> ForkPost<H> {
 
     /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
     pub fn child_waits(&self, post: &impl Monitored) -> bool {
-        while self.child.load() == CHILD_STARTING {
+        while self.child.load() == CHILD_STARTING && !is_on(Sabotage::ChildDoesNotWait) {
             if post.has_ended() {
                 return self.child.load() != CHILD_STARTING;
             }

@@ -4,6 +4,7 @@ use std::time::Instant;
 use uswap_sys::report::Reason;
 
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange, tuning};
 use uswap_sys::{private_memory, test_hook};
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
@@ -82,7 +83,9 @@ impl<H: Host> Engine<H> {
             // for the task of the event may be waiting for one of them.
             self.count(Counter::UffdTryAgain, 1);
             let nothing_unread = self.receive(worker) == 0;
-            worker.serving.pending.push_back(PendingFault { nothing_unread, ..fault });
+            if !is_on(Sabotage::WaiterOfEventForgotten) {
+                worker.serving.pending.push_back(PendingFault { nothing_unread, ..fault });
+            }
             if nothing_unread && fault.nothing_unread {
                 pause::<H>();
             }
@@ -181,7 +184,7 @@ impl<H: Host> Engine<H> {
                     let gate = self.memory.gate.shut();
                     // The window may have been closed, and its journal applied, before the gate opened: an event that were
                     // noted now would be lost.
-                    if !self.is_frozen() {
+                    if !self.is_frozen() && !is_on(Sabotage::ClosedWindowNoted) {
                         continue;
                     }
                     return self.read_with(worker, true, gate);
@@ -246,7 +249,7 @@ impl<H: Host> Engine<H> {
         let PendingFault { page, write, thread, since, nothing_unread } = *fault;
         test_hook::fault_served();
         self.settle_what_is_held();
-        let gate = self.memory.gate.pass();
+        let gate = (!is_on(Sabotage::AnswerWithoutGate)).then(|| self.memory.gate.pass());
         let plan = self.plan(page, write);
         let (served, kind) = match plan {
             // Memory that was moved there has an event, which may not have been sent yet.
@@ -257,17 +260,22 @@ impl<H: Host> Engine<H> {
             FaultPlan::NotAdopted => (self.serve_grown(page, write), Some(LatencyKind::Zero)),
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
+                if is_on(Sabotage::WakeBeforeBooks) {
+                    self.memory.wake(range.start, range.pages);
+                }
                 self.core().zeros_installed(range, op, installed);
                 // After the books: who finds its page still missing asks again, and must not be told to wait for what
                 // is over.
-                self.memory.wake(range.start, range.pages);
+                if !is_on(Sabotage::WakeBeforeBooks) {
+                    self.memory.wake(range.start, range.pages);
+                }
                 self.count(Counter::SwpinZero, 0);
                 (served, Some(LatencyKind::Zero))
             }
             FaultPlan::Restore { first, frame, pages } => {
                 let (moved, left, served) = self.move_in(first, frame, pages);
                 self.core().restored(first, frame, pages, moved, left);
-                self.memory.wake(first, u64::from(pages));
+                self.memory.wake(first, if is_on(Sabotage::WakeLost) { 0 } else { u64::from(pages) });
                 self.count(Counter::SwapCacheHit, u64::from(moved));
                 (served, Some(LatencyKind::SwapCache))
             }
@@ -349,8 +357,11 @@ impl<H: Host> Engine<H> {
             done += (progress.bytes / uswap_core::PAGE_SIZE) as u64;
             match progress.stop {
                 None => {}
-                // Populated before the range was registered.
-                Some(Stop::AlreadyThere) => done += 1,
+                // Another thread was served first, or it was populated before the range was registered.
+                Some(Stop::AlreadyThere) if done == 0 || is_on(Sabotage::ZerosOverDiscard) => done += 1,
+                // Nobody asked for this one. The program may be discarding it: its thread drops the page only after the report was
+                // read, and what passed for resident until then could be moved out and come back. A scan knows (`recent_discards`).
+                Some(Stop::AlreadyThere) => break,
                 Some(Stop::TryLater) => {
                     return (done, if done > 0 { Served::Done } else { Served::AfterEvents });
                 }
@@ -383,6 +394,7 @@ impl<H: Host> Engine<H> {
             done += (progress.bytes / uswap_core::PAGE_SIZE) as u32;
             match progress.stop {
                 None => {}
+                Some(Stop::TryLater) if is_on(Sabotage::AgainIsSuccess) => done = pages,
                 Some(Stop::TryLater) => {
                     served = if done > 0 { Served::Done } else { Served::AfterEvents };
                     break;

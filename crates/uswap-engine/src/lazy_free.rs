@@ -10,6 +10,7 @@
 //! nothing any more; from then on it stays.
 
 use uswap_core::FrameBlock;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::linux::Linux;
 
 use crate::engine::Engine;
@@ -23,7 +24,7 @@ pub fn note() {
 impl<H: Host> Engine<H> {
     /// Makes the kernel keep the pages that were moved into these frames of a block; returns which are gone already.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
-        if !H::notices().lazy_free.is_noted() || moved == 0 {
+        if !H::notices().lazy_free.is_noted() || moved == 0 || is_on(Sabotage::LazyFreeNotNoted) {
             return 0;
         }
         H::keep_lazily_freed(self.memory.frame_address(block.frame(0)), moved)

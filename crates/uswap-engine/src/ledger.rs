@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::EntryId;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::placement;
 use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -77,7 +78,7 @@ impl Ledger {
 
     /// The child of the fork that begins will hold these.
     pub fn fork_begins_with(&self, held: impl Iterator<Item = EntryId>) {
-        for entry in held {
+        for entry in held.filter(|_| !is_on(Sabotage::LedgerBitNotSet)) {
             if let Some((word, bit)) = self.place(entry) {
                 word.fetch_or(bit, Relaxed);
             }
@@ -122,7 +123,7 @@ impl Ledger {
     pub fn give_up(&self, entry: EntryId) {
         let header = self.header();
         let alone = header.registered.load(Acquire) == 1 && header.pending.load(Acquire) == 0;
-        if let Some((word, bit)) = self.place(entry).filter(|_| alone) {
+        if let Some((word, bit)) = self.place(entry).filter(|_| alone || is_on(Sabotage::GivenUpForAll)) {
             word.fetch_and(!bit, AcqRel);
         }
     }

@@ -3,6 +3,7 @@
 //! Which mremap does so, its event does not say. The wrapper of mremap posts where such a call moves memory from, for as long
 //! as that is in the kernel. Its event is read before it returns, so whoever reads that finds the posting.
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 /// Calls that are told at a time; each takes some microseconds.
@@ -36,7 +37,8 @@ impl LeftMapped {
     /// Whether the mremap of memory at `from` whose event has just been read may have left that mapped. In a forked child
     /// that may be said of a call of another thread of its parent: that is one more doubt, and no mistake.
     pub(crate) fn may_be_one(&self, from: usize) -> bool {
-        self.untold.load(SeqCst) || self.from.iter().any(|slot| slot.load(SeqCst) == from)
+        !is_on(Sabotage::LeftMappedUntold)
+            && (self.untold.load(SeqCst) || self.from.iter().any(|slot| slot.load(SeqCst) == from))
     }
 }
 

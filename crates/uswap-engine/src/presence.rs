@@ -177,6 +177,7 @@ impl<H: Host> Engine<H> {
 
     fn tell_vanished(&self, page: PageNumber) {
         self.count(Counter::PoisonedPages, 1);
+        let _ = self.books.say_lost(page);
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
             page.address(),

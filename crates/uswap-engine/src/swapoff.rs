@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use uswap_core::fault::MAX_WINDOW;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{Emptying, Survey};
 
 use crate::content::Swapoff;
@@ -31,6 +32,9 @@ impl<H: Host> Engine<H> {
     /// Brings some of what is on leaving areas in.
     pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
         let slot = self.member.slot();
+        if is_on(Sabotage::AnnouncementLost) {
+            return Emptied::All;
+        }
         let announced = self.member.group.announcements();
         let mut swapoff = self.content.swapoff.lock();
         if swapoff.announced != announced {

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_system::atomic::{AtomicBool, Ordering::*};
 use uswap_system::faults::{Faults, Holes, Progress, Stop, Wake};
 
@@ -28,7 +29,11 @@ impl<F: Faults> Userfault<F> {
     }
 
     fn unless_held(&self, fill: impl FnOnce(&F) -> Progress) -> Progress {
-        if self.holds_events() { Progress { bytes: 0, stop: Some(Stop::TryLater) } } else { fill(&self.uffd) }
+        if self.holds_events() && !is_on(Sabotage::FilledWhileHeld) {
+            Progress { bytes: 0, stop: Some(Stop::TryLater) }
+        } else {
+            fill(&self.uffd)
+        }
     }
 
     pub fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {

@@ -1,52 +1,91 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks [PAGE]]`. Tells each violation, and what happened in all. With
-//! one seed it tells its world and its last steps, and what is done to a page if one is named.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|DEFECT [PAGE]]`. Tells each violation, and what happened in all.
+//! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
+//! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
+//! violation, `soak defects` lists the defects.
 
-use std::cell::Cell;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use uswap_core::sabotage::Sabotage;
 use uswap_model::chance::Chance;
 use uswap_model::soak::{self, Scenario};
 use uswap_model::{Coverage, world};
 
-thread_local! {
-    static SEED: Cell<u64> = const { Cell::new(0) };
-}
+/// The seed that runs.
+static SEED: AtomicU64 = AtomicU64::new(u64::MAX);
+/// A seed that takes longer than this hangs where nobody else gets on.
+const HANGS_AFTER: Duration = Duration::from_secs(20);
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["defects"] {
+        return Sabotage::ALL.iter().for_each(|it| println!("{}\t{}\t{}", it.name(), it.place(), it.what()));
+    }
+    let is_quiet = arguments.first().is_some_and(|word| word == "quietly");
+    arguments.drain(..usize::from(is_quiet));
     let number = |index: usize, otherwise| arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (first, count) = (number(0, 0), number(1, 1));
-    let kind = arguments.get(2).map(String::as_str);
+    let kind = arguments.get(2).map_or("all", String::as_str);
     let page = arguments.get(3).map(|text| usize::from_str_radix(text, 16).expect("a page in hexadecimal"));
+    let defect = Sabotage::ALL.iter().copied().find(|defect| defect.name() == kind);
+    plant(defect);
+    assert!(defect.is_some() || ["all", "touches", "no-forks"].contains(&kind), "there is no {kind}");
     std::panic::set_hook(Box::new(|panic| {
         world::last_steps().iter().for_each(|step| println!("{step}"));
-        println!("seed {}: {panic}", SEED.get());
+        println!("seed {}: Assertion: {}", SEED.load(Relaxed), panic.to_string().replace('\n', " "));
+        std::process::exit(1);
     }));
+    std::thread::spawn(watch);
     let (begun, mut coverage) = (Instant::now(), Coverage::default());
     for seed in first..first + count {
-        SEED.set(seed);
+        SEED.store(seed, Relaxed);
         let mut chance = Chance::new(seed);
         let scenario = Scenario::draw(&mut chance);
         let mut scenario = match kind {
-            Some("touches") => scenario.touching_only(),
-            Some("no-forks") => scenario.without_forks(),
+            "touches" => scenario.touching_only(),
+            "no-forks" => scenario.without_forks(),
             _ => scenario,
         };
-        (scenario.world.trace, scenario.world.keeps_last_steps) = (page, count == 1);
-        if count == 1 {
+        (scenario.world.trace, scenario.world.keeps_last_steps) = (page, count == 1 && !is_quiet);
+        if count == 1 && !is_quiet {
             println!("{scenario:#?}");
         }
         let soaked = soak::run(scenario, chance);
         coverage.merge(&soaked.coverage);
-        if count == 1 {
+        if count == 1 && !is_quiet {
             world::last_steps().iter().for_each(|step| println!("{step}"));
             println!("{:?}, {} processes, {:#?}", soaked.outcome, soaked.processes, soaked.lines);
         } else if let Some(violation) = soaked.violation() {
-            println!("seed {seed}: step {}: {violation}", soaked.outcome.steps);
+            println!("seed {seed}: step {}: {:?}: {}", soaked.outcome.steps, violation.checker, violation.detail);
+            if defect.is_some() || is_quiet {
+                std::process::exit(1);
+            }
         }
     }
-    for (name, count) in coverage.iter() {
+    for (name, count) in coverage.iter().filter(|_| defect.is_none() && !is_quiet) {
         println!("{count:>12} {name}");
     }
     println!("{:.1} seeds per second", count as f64 / begun.elapsed().as_secs_f64());
+}
+
+/// Ends the process when a seed comes to no end.
+fn watch() {
+    loop {
+        let seed = SEED.load(Relaxed);
+        std::thread::sleep(HANGS_AFTER);
+        if SEED.load(Relaxed) == seed {
+            println!("seed {seed}: ComesToRest: it takes longer than {HANGS_AFTER:?}");
+            std::process::exit(1);
+        }
+    }
+}
+
+#[cfg(feature = "sabotage")]
+fn plant(defect: Option<Sabotage>) {
+    uswap_core::sabotage::plant(defect);
+}
+
+#[cfg(not(feature = "sabotage"))]
+fn plant(defect: Option<Sabotage>) {
+    assert!(defect.is_none(), "defects can be planted only in a build with the feature sabotage");
 }

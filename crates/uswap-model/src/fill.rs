@@ -48,6 +48,10 @@ impl World {
             if mm.pte(page) != Pte::Missing {
                 return Err(Stop::AlreadyThere);
             }
+            if self.happens(self.config.no_memory, 1000) {
+                self.note(Happening::NoMemory, 1);
+                return Err(Stop::NoMemory);
+            }
             self.note(Happening::Zeroed, 1);
             self.trace(&(page..page + 1), format_args!("zero page"));
             mm.set(page, Pte::Present(Page::zero()));

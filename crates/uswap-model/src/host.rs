@@ -14,6 +14,7 @@ use uswap_engine::worker::Worker;
 use uswap_system::sync::Word;
 
 use crate::agent::environment;
+use crate::coverage::Happening;
 use crate::scheduler::{Kind, ThreadId};
 use crate::system::Model;
 use crate::world::current;
@@ -57,6 +58,9 @@ fn spawn(name: &'static str, body: impl FnOnce() + 'static) -> ThreadId {
 
 impl Threads<Model> for ModelThreads {
     fn prepare(compressor: Compressor) -> io::Result<Self> {
+        if current().refuses(Happening::ThreadRefused) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let start = Rc::new(Start { state: Word::new(WAITING), engine: Cell::new(None), begun: Cell::new(0) });
         let mut worker = Worker::new::<Model>(compressor, BATCH, BATCH)?;
         let seen = start.clone();
@@ -80,7 +84,10 @@ impl Threads<Model> for ModelThreads {
         let mut threads = vec![self.first];
         let compressor = engine.member.group.config().compressor;
         let crew = environment().tree.crew;
-        let worker = || Worker::new::<Model>(compressor, BATCH, BATCH);
+        let worker = || match current().refuses(Happening::ThreadRefused) {
+            true => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            false => Worker::new::<Model>(compressor, BATCH, BATCH),
+        };
         for number in 1..crew.handlers {
             let (Ok(mut worker), seen) = (worker(), self.start.clone()) else { break };
             threads.push(spawn("handler", move || {

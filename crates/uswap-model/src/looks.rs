@@ -6,6 +6,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
 
+use crate::coverage::Happening;
 use crate::mm::{Mm, is_host};
 use crate::pte::Pte;
 use crate::world::current;
@@ -115,7 +116,7 @@ fn all() -> Vec<crate::vma::Vma> {
 
 impl Mappings for ModelMappings {
     fn open() -> io::Result<Self> {
-        match current().config.has_map_query {
+        match current().config.has_map_query && !current().refuses(Happening::LookRefused) {
             true => Ok(ModelMappings(())),
             false => Err(io::Error::from(io::ErrorKind::Unsupported)),
         }

@@ -91,6 +91,10 @@ impl World {
             self.note(Happening::Busy, 1);
             return Err(Stop::Busy);
         }
+        if self.happens(self.config.no_memory, 1000) {
+            self.note(Happening::NoMemory, 1);
+            return Err(Stop::NoMemory);
+        }
         self.carry(mm, to, from, pte);
         Ok(())
     }

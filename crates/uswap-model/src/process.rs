@@ -28,6 +28,8 @@ pub struct Claim {
     pub range: Range<usize>,
     /// Only until the mappings are changed: nothing is there from then on, and anybody may map something there.
     pub until_changed: bool,
+    /// Made before the call, by who is going to make it.
+    pub is_ahead: bool,
 }
 
 /// A process.

@@ -34,14 +34,45 @@ pub fn is_claimed(range: &Range<usize>) -> bool {
     world.kernel().process(world.this_process()).is_claimed(range)
 }
 
+/// What a thread has claimed before the call that it is about.
+pub struct Claimed(());
+
+impl Claimed {
+    /// `ranges` are what the running thread's next call is about until it returns, and `leaving` until that has left. `None`: another
+    /// thread's call is about some of it.
+    pub fn claim(ranges: &[Range<usize>], leaving: &Range<usize>) -> Option<Claimed> {
+        let world = current();
+        let (process, thread) = (world.this_process(), world.this_thread());
+        let mut kernel = world.kernel_mut();
+        let process = kernel.process_mut(process);
+        if ranges.iter().chain([leaving]).any(|range| process.is_claimed(range)) {
+            return None;
+        }
+        let claim =
+            |range: &Range<usize>, until_changed| Claim { thread, range: range.clone(), until_changed, is_ahead: true };
+        let claims = ranges.iter().map(|range| claim(range, false)).chain([claim(leaving, true)]);
+        process.claims.extend(claims);
+        Some(Claimed(()))
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let world = current();
+        let thread = world.this_thread();
+        world.kernel_mut().process_mut(world.this_process()).claims.retain(|claim| claim.thread != thread);
+    }
+}
+
 /// A call that is about `ranges` until it returns, and about `leaving` until that has left.
 fn about<T>(world: &World, ranges: &[Range<usize>], leaving: &Range<usize>, call: impl FnOnce() -> T) -> T {
     let (process, thread) = (world.this_process(), world.this_thread());
-    let claim = |range: &Range<usize>, until_changed| Claim { thread, range: range.clone(), until_changed };
+    let claim =
+        |range: &Range<usize>, until_changed| Claim { thread, range: range.clone(), until_changed, is_ahead: false };
     let claims = ranges.iter().map(|range| claim(range, false)).chain([claim(leaving, true)]);
     world.kernel_mut().process_mut(process).claims.extend(claims);
     let result = call();
-    world.kernel_mut().process_mut(process).claims.retain(|claim| claim.thread != thread);
+    world.kernel_mut().process_mut(process).claims.retain(|claim| claim.thread != thread || claim.is_ahead);
     result
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 
+use crate::coverage::Happening;
 use crate::host_memory::HostRange;
 use crate::mm::{is_host, pages_of};
 use crate::userfault::{Mode, UserfaultId};
@@ -25,6 +26,9 @@ impl World {
         }
         if mm.vmas.is_free(pages.clone()) {
             return Err(invalid());
+        }
+        if self.refuses(Happening::RegisterRefused) {
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
         }
         let is_another = |vma: &crate::vma::Vma| vma.attributes.userfault.is_some_and(|(other, _)| other != id);
         if mm.vmas.over(pages.clone()).any(is_another) {

@@ -245,6 +245,15 @@ impl World {
         }
     }
 
+    /// The running thread loses the processor for a while, in `parts` of 256 cases.
+    pub(crate) fn stand_still(&self, parts: u64) {
+        let Some(thread) = self.scheduler.running().filter(|_| self.happens(parts, 256)) else { return };
+        let until = self.scheduler.steps() + self.below(STOP_MAX);
+        self.scheduler.threads()[thread.0].stopped_until = until;
+        self.note(Happening::Stop, 1);
+        suspend();
+    }
+
     fn step(&self) {
         let scheduler = &self.scheduler;
         scheduler.steps.set(scheduler.steps.get() + 1);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use uswap_system::atomic::AtomicU32;
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
+use crate::coverage::Happening;
 use crate::faults::ModelFaults;
 use crate::host_memory;
 use crate::looks::{ModelFootprint, ModelMappings, ModelResidency};
@@ -82,6 +83,9 @@ impl System for Model {
             advise_host(pages, advice);
             return Ok(());
         }
+        if advice != Advice::DontNeed && world.refuses(Happening::AdviceRefused) {
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
+        }
         let advised = match advice {
             Advice::DontNeed => world.discard(pages, false),
             Advice::DontFork => world.keep_from_forks(pages, true),
@@ -141,17 +145,17 @@ impl System for Model {
     }
 
     fn reserve_is_whole() -> bool {
-        true
+        !current().refuses(Happening::ReserveRefused)
     }
 
     fn refill_reserve() -> bool {
-        true
+        !current().refuses(Happening::ReserveRefused)
     }
 
     fn keep_addresses() {}
 
     fn may_fail(grow: impl FnOnce() -> bool) -> bool {
-        grow()
+        !current().refuses(Happening::ReserveRefused) && grow()
     }
 
     fn addresses_left() -> Option<u64> {
@@ -190,7 +194,11 @@ impl System for Model {
 
     fn kill_self() -> ! {
         let world = current();
-        world.end(End::Killed(world.this_process()));
+        let process = world.this_process();
+        match world.supervisor_is_gone.get() {
+            true => world.kill(process),
+            false => world.end(End::Killed(process)),
+        }
         world.stop_for_ever()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,7 +38,10 @@ pub struct Tree {
     pub group: &'static Group,
     /// Their engines' threads.
     pub crew: Crew,
-    areas: Vec<OwnedFd>,
+    /// The files of its areas.
+    pub areas: Vec<OwnedFd>,
+    /// Descriptors of them that processes were given.
+    pub given: RefCell<Vec<RawFd>>,
     places: RefCell<Vec<Place>>,
 }
 
@@ -64,7 +67,7 @@ impl Tree {
         }
         let (group, _) = Group::create(&config)?;
         let group: &'static Group = Box::leak(Box::new(group));
-        Ok(Rc::new(Tree { group, crew, areas, places: RefCell::new(Vec::new()) }))
+        Ok(Rc::new(Tree { group, crew, areas, given: RefCell::default(), places: RefCell::new(Vec::new()) }))
     }
 
     /// Lets a process join; `parent`: the slot of who forked it.
@@ -78,8 +81,16 @@ impl Tree {
         }
         self.places.borrow_mut().push(Place { process, index, is_retired: false });
         let areas = self.areas.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<OwnedFd>>>()?;
+        self.given.borrow_mut().extend(areas.iter().map(OwnedFd::as_raw_fd));
         let generation = self.group.process(index).life.generation.load(Relaxed);
         Ok(Member { group: self.group, index, generation, supervisor: ModelSupervisor::with_areas(areas) })
+    }
+
+    /// Of an area that is empty: other bytes are on it from now on.
+    pub fn spoil_area(&self, area: usize) {
+        let len = self.group.config().areas[area].slots * uswap_system::PAGE_SIZE as u64;
+        let spoilt = vec![0xE5; len as usize];
+        let _ = rustix::io::pwrite(&self.areas[area], &spoilt, 0);
     }
 
     /// Looks which processes have died, and clears up after them.

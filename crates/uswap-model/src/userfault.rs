@@ -126,6 +126,9 @@ impl World {
             let faults = &mut self.kernel_mut().userfaults[id.0].faults;
             faults.retain(|fault| !woken.contains(&fault.thread));
         }
+        if !woken.is_empty() {
+            self.stand_still(self.config.woken_first);
+        }
     }
 
     /// The running thread waits for a page.
@@ -152,6 +155,7 @@ impl World {
             self.kernel_mut().userfaults[userfault.0].events.push_back(Event { thread, message });
             self.wake_key(Key::Poll(userfault));
             self.block(Key::Event, None);
+            self.stand_still(self.config.late_tasks);
             self.trace(&(0..usize::MAX), format_args!("reported {message:x?}"));
             self.point();
             self.kernel_mut().userfaults[userfault.0].changing -= 1;

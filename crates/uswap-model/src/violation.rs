@@ -17,6 +17,12 @@ pub enum Checker {
     RightUse,
     /// An assertion of the code itself.
     Assertion,
+    /// A program at rest is within its budget, and its pool within its share.
+    BudgetKept,
+    /// A tree ends with its supervisor, and with nothing else.
+    EndsWithSupervisor,
+    /// A process ends itself only for a reason that there was.
+    EndsForAReason,
     /// One of the world's own checkers.
     Custom,
 }
@@ -31,6 +37,9 @@ impl Checker {
             Checker::ComesToRest => "the program comes to its end",
             Checker::RightUse => "the engine asks only what the kernel can be asked",
             Checker::Assertion => "the code's own assertions hold",
+            Checker::BudgetKept => "a program at rest is within its budget, and its pool within its share",
+            Checker::EndsWithSupervisor => "a tree ends with its supervisor, and with nothing else",
+            Checker::EndsForAReason => "a process ends itself only for a reason that there was",
             Checker::Custom => "what the world is asked between steps holds",
         }
     }

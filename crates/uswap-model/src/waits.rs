@@ -128,12 +128,13 @@ impl World {
 
     /// As futex(2).
     pub(crate) fn futex_wake(&self, word: &AtomicU32, count: u32) {
-        if self.scheduler.running().is_none() {
-            return;
+        if self.scheduler.running().is_some() {
+            self.point();
         }
-        self.point();
         let address = std::ptr::from_ref(word).addr();
-        self.wake_those(count as usize, |_, on| on == Key::Word(address));
+        if !self.wake_those(count as usize, |_, on| on == Key::Word(address)).is_empty() {
+            self.stand_still(self.config.woken_first);
+        }
     }
 
     /// Gets what `attempt` gets once others have got on.

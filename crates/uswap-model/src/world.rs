@@ -168,7 +168,8 @@ impl World {
     /// A content that nothing has had before.
     pub fn new_content(&self) -> crate::Content {
         self.next_content.set(self.next_content.get() + 1);
-        crate::Content(self.next_content.get())
+        let number = self.next_content.get();
+        crate::Content(self.config.content_kind.map_or(number, |kind| 4 * number + kind))
     }
 
     /// Has the world looked at between steps.
@@ -218,6 +219,13 @@ impl World {
     /// Something has happened so often.
     pub(crate) fn note(&self, what: Happening, count: usize) {
         self.tally.add(what, count as u64);
+    }
+
+    /// Whether a request of the engine is refused.
+    pub(crate) fn refuses(&self, what: Happening) -> bool {
+        let is_so = self.happens(self.config.refusals, 1000);
+        self.note(what, usize::from(is_so));
+        is_so
     }
 
     /// What has happened so far.

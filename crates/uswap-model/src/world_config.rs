@@ -17,10 +17,16 @@ pub struct WorldConfig {
     pub step_ns: u64,
     /// Parts of 100,000 steps after which a thread stands still for a while.
     pub stops: u64,
+    /// Parts of 256 of those who wake somebody that lose the processor to him for a while.
+    pub woken_first: u64,
+    /// Parts of 256 of the tasks of events that do not go on for a while after their report was read.
+    pub late_tasks: u64,
     /// Parts of 100,000 steps with which somebody who sleeps wakes for no reason.
     pub spurious: u64,
     /// Parts of 1000 pages that the kernel has no memory for.
     pub no_memory: u64,
+    /// Parts of 1000 requests of the engine for threads, memory, registrations and advice that are refused.
+    pub refusals: u64,
     /// Parts of 1000 pages that it does not move although they are exclusive.
     pub busy: u64,
     /// Parts of 1000 pages moved that the kernel does not count.
@@ -37,6 +43,8 @@ pub struct WorldConfig {
     pub may_lose_pages: bool,
     /// A planted defect: one access in so many is told to have found something else; 0: none. The oracle must say so.
     pub misreads: u64,
+    /// Of which kind the content of all pages is ([`Content`](crate::Content)), if of one.
+    pub content_kind: Option<u64>,
     /// What is done to this page is told on standard error.
     pub trace: Option<usize>,
     /// The last steps are kept, to be told of ([`last_steps`](crate::world::last_steps)).
@@ -54,8 +62,11 @@ impl WorldConfig {
             switching: Switching::Random { parts: 64 },
             step_ns: 500,
             stops: 0,
+            woken_first: 0,
+            late_tasks: 0,
             spurious: 0,
             no_memory: 0,
+            refusals: 0,
             busy: 0,
             miscounts: 0,
             kernel_swap: 0,
@@ -64,6 +75,7 @@ impl WorldConfig {
             has_pagemap: true,
             may_lose_pages: true,
             misreads: 0,
+            content_kind: None,
             trace: None,
             keeps_last_steps: false,
             steps_max: 20_000_000,
@@ -74,6 +86,9 @@ impl WorldConfig {
     pub fn draw(chance: &mut Chance) -> WorldConfig {
         let mut rare = |one_in: u64, most: u64| if chance.happens(1, one_in) { 1 + chance.below(most) } else { 0 };
         let (stops, spurious, no_memory, busy) = (rare(2, 100), rare(2, 100), rare(4, 30), rare(4, 15));
+        let refusals = rare(8, 60);
+        let no_memory = if no_memory > 20 { 3 * no_memory } else { no_memory };
+        let (woken_first, late_tasks) = (rare(3, 64), rare(3, 128));
         let kernel_swap = rare(4, 300);
         let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 200));
         WorldConfig {
@@ -81,8 +96,11 @@ impl WorldConfig {
             switching: Switching::draw(chance),
             step_ns: [500, 2000, 5000, 20_000][chance.index(4)],
             stops,
+            woken_first,
+            late_tasks,
             spurious,
             no_memory,
+            refusals,
             busy,
             miscounts,
             kernel_swap,

@@ -30,14 +30,6 @@ fn calls_and_forks_change_nothing() {
     assert!(soaked.iter().any(|soaked| soaked.processes > 4), "some fork");
 }
 
-/// The report of a discard was read, its thread had not dropped the pages yet, and a scan took them in.
-#[test]
-fn what_was_discarded_does_not_come_back() {
-    for seed in [5909, 6893] {
-        run(seed..seed + 1, |scenario| scenario);
-    }
-}
-
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);

@@ -91,6 +91,11 @@ fn take(len: usize) -> usize {
     NEXT.fetch_add(len, Relaxed)
 }
 
+/// Where the next mapping will lie at the earliest.
+pub fn next() -> usize {
+    take(0)
+}
+
 /// An address that nobody was or will be given.
 pub(crate) fn never_given() -> usize {
     take(PAGE_SIZE)

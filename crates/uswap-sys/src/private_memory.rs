@@ -216,6 +216,20 @@ pub fn forget(start: usize, end: usize) {
     TABLE.remove(start.next_multiple_of(PAGE_SIZE), end / PAGE_SIZE * PAGE_SIZE);
 }
 
+/// Takes away whatever was mapped since `from` was [`placement::next`]: for simulations, whose processes leave their memory behind.
+///
+/// # Safety
+/// Nobody uses any of it, or drops what owns it.
+pub unsafe fn unmap_since(from: usize) {
+    let end = placement::next();
+    if from < end {
+        TABLE.remove(from, end);
+        // SAFETY: no address is given out twice, so all that lies there was mapped by this module or with `placement::map`; the rest
+        // is the caller's promise.
+        let _ = unsafe { rustix::mm::munmap(std::ptr::without_provenance_mut(from), end - from) };
+    }
+}
+
 /// Whether any byte of the range is private.
 pub fn overlaps(start: usize, end: usize) -> bool {
     let mut found = false;

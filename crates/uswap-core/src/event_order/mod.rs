@@ -35,6 +35,7 @@ mod verdict;
 use alloc::vec::Vec;
 
 use crate::page_table::{PageState, PageTable};
+use crate::sabotage::{Sabotage, is_on};
 use crate::units::{PageNumber, PageRange};
 
 /// What the program did to adopted memory.
@@ -201,8 +202,18 @@ impl EventOrder {
         EventOrder { dropped: Some(rule), ..EventOrder::default() }
     }
 
+    /// The rule that this one lacks.
+    fn dropped(&self) -> Option<Rule> {
+        let planted = [
+            (Sabotage::EventsAsRead, Rule::Settled),
+            (Sabotage::OwnEndForgotten, Rule::OwnEnd),
+            (Sabotage::FirstOrderTaken, Rule::AllOrders),
+        ];
+        planted.into_iter().find(|&(which, _)| is_on(which)).map(|(_, rule)| rule).or(self.dropped)
+    }
+
     fn obeys(&self, rule: Rule) -> bool {
-        self.dropped != Some(rule)
+        self.dropped() != Some(rule)
     }
 
     /// Takes in an event that was read.
@@ -270,8 +281,8 @@ impl EventOrder {
                 call.append_to(&mut events);
                 continue;
             }
-            let orders = search::orders(&calls, &self.came, self.dropped, witness);
-            match verdict::decide(&calls, orders, self.dropped, witness) {
+            let orders = search::orders(&calls, &self.came, self.dropped(), witness);
+            match verdict::decide(&calls, orders, self.dropped(), witness) {
                 Settlement::Decided(decided) => events.extend(decided),
                 other => return other,
             }

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::iter::Peekable;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
@@ -280,7 +281,7 @@ impl<H: Host> Adopter<H> {
             let (count, next) = engine.memory.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
-            let is_changing = engine.memory.uffd.is_changing();
+            let is_changing = engine.memory.uffd.is_changing() && !is_on(Sabotage::ScanWhileChanging);
             if is_changing {
                 if looks < tuning::CHANGING_LOOKS_MAX {
                     looks += 1;

@@ -3,6 +3,7 @@
 use std::io;
 
 use uswap_core::PageRange;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_sys::maps;
 use uswap_system::faults::Faults;
@@ -18,6 +19,9 @@ impl<H: Host> Adopter<H> {
     pub(super) fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..tuning::VERIFY_ROUNDS {
+            if is_on(Sabotage::NotVerified) {
+                self.fresh.clear();
+            }
             if !self.fresh.is_empty() {
                 self.verify(engine, round + 1 < tuning::VERIFY_ROUNDS)?;
             }

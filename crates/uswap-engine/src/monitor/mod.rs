@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::pool_share::PoolShare;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, tuning};
 use uswap_system::Supervisor;
 
@@ -172,7 +173,7 @@ impl<H: Staffed> Monitor<H> {
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(tuning::LOOK_UP_STEPS);
         self.judge_pool();
-        if usage.mine > marks.start() {
+        if usage.mine > marks.start() && !is_on(Sabotage::BudgetNotKept) {
             self.reclaim(marks);
         }
         self.look_after_the_rest();

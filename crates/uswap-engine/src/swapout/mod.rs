@@ -12,6 +12,7 @@ mod writeback;
 use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::reclaim::Isolated;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{BLOCK_PAGES, PageNumber, tuning};
 
 use crate::engine::{BATCH, Engine};
@@ -118,7 +119,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn move_oldest_out(&self, worker: &mut Worker) -> Oldest {
-        let gate = self.memory.gate.pass();
+        let gate = (!is_on(Sabotage::MoveOutWithoutGate)).then(|| self.memory.gate.pass());
         let isolation = self.core().isolate();
         let Some(isolation) = isolation else { return Oldest::None };
         // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.

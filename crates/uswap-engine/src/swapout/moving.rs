@@ -1,6 +1,7 @@
 //! A block leaves the program: its pages are moved into frames, as many as possible with one call.
 
 use uswap_core::reclaim::IsolationOutcome;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber};
 use uswap_sys::private_memory;
 use uswap_system::faults::{Holes, Stop, Wake};
@@ -130,7 +131,8 @@ impl<H: Host> Engine<H> {
         let gone =
             |index: &usize| left >> index & 1 == 1 && !self.memory.is_populated(moving.first.plus(*index as u64));
         let missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
-        IsolationOutcome { moved: there, missing, refused: mask & !there & !missing }
+        let moved = if is_on(Sabotage::RefusedIsMoved) { moving.mask } else { there };
+        IsolationOutcome { moved, missing, refused: mask & !there & !missing }
     }
 
     /// Whether the frames of a block now are executable, or now are not. What is in them leaves by a copy, or to where

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{AreaId, PAGE_SIZE, StoreJob, StoreResult, Stored, tuning};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -122,13 +123,14 @@ impl<H: Host> Engine<H> {
     pub(super) fn store_in_memory(&self, store: &mut PendingStore, worker: &mut Worker) {
         // SAFETY: the job made the frame's state `Writing`: populated, and nobody moves or writes it until `stored`.
         let page = unsafe { self.memory.frame_page(store.job.frame) };
-        if is_zero(page) {
+        if is_zero(page) || is_on(Sabotage::NearlyZeroIsZero) && page[PAGE_SIZE - 8..] == [0; 8] {
             store.result = Some(StoreResult::Zero);
             return;
         }
         store.hash = xxh3_128(page);
-        if store.job.clean_hash == Some(store.hash) && (!store.job.wanted_soon || worker.reclaiming.pool_gate.is_full())
-        {
+        let is_clean =
+            store.job.clean_hash == Some(store.hash) || is_on(Sabotage::DirtyIsClean) && store.job.clean_hash.is_some();
+        if is_clean && (!store.job.wanted_soon || worker.reclaiming.pool_gate.is_full()) {
             store.result = Some(StoreResult::Clean);
             return;
         }
@@ -170,7 +172,7 @@ impl<H: Host> Engine<H> {
             let unplaced = stores.iter().enumerate().filter(|(_, store)| store.result.is_none());
             for ((index, store), slot) in unplaced.zip(slot..slot + u64::from(count)) {
                 // The slots lie side by side, the frames mostly do not: a copy costs much less than a request.
-                let target = worker.buffer_page(pages.len());
+                let target = worker.buffer_page(if is_on(Sabotage::BufferReused) { 0 } else { pages.len() });
                 // SAFETY: the frame is populated and nobody moves or writes it until `stored`; the buffer page is this
                 // worker's own, and holds the copy until the write is over.
                 unsafe {
@@ -179,11 +181,16 @@ impl<H: Host> Engine<H> {
                     pages.push(SlotPage::new(slot, target, index as u64));
                 }
             }
+            if is_on(Sabotage::SlotFreedBeforeWrite) {
+                let _ = self.core().slots_mut(area).free(slot);
+            }
             self.write(area, &mut pages, worker);
             for page in pages.drain(..) {
                 let store = &mut stores[page.tag as usize];
                 store.result = match page.outcome() {
-                    IoOutcome::Done => Some(StoreResult::Slot { area, slot: page.slot(), hash: store.hash }),
+                    outcome if outcome == IoOutcome::Done || is_on(Sabotage::FailedWriteIsDone) => {
+                        Some(StoreResult::Slot { area, slot: page.slot(), hash: store.hash })
+                    }
                     _ => Some(StoreResult::Failed),
                 };
             }

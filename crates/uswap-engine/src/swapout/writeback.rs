@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{AreaId, PAGE_SIZE, WritebackJob};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -19,6 +20,9 @@ impl<H: Host> Engine<H> {
     /// Writes the oldest pages of a pool that is too large to an area, or has the writer do so; returns how many were written
     /// here.
     pub(super) fn shrink_pool(&self, worker: &mut Worker) -> u64 {
+        if is_on(Sabotage::PoolShareNotKept) {
+            return 0;
+        }
         let (bytes, limit) =
             (self.content.pool.lock().pool_bytes() as u64, self.pressure.kept.pool_limit.load(Relaxed));
         let accept = u64::from(self.member.group.config().accept_threshold_percent);
@@ -74,7 +78,7 @@ impl<H: Host> Engine<H> {
                 self.write(area, &mut pages, worker);
             }
             for page in pages.drain(..) {
-                if page.outcome() == IoOutcome::Done {
+                if page.outcome() == IoOutcome::Done || is_on(Sabotage::WrittenBackUnwritten) {
                     places[page.tag as usize] = Some((area, page.slot()));
                 }
             }

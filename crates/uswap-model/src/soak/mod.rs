@@ -3,19 +3,25 @@
 //! A seed makes a world (how much of everything, what goes how often wrong), programs, and the order in which all threads take
 //! their steps. In the end the programs read every page.
 
+mod disturbances;
+mod endings;
+mod left_behind;
 mod random_program;
 mod scenario;
 
 use std::rc::Rc;
 
+pub use disturbances::Disturbances;
 pub use random_program::Habits;
 pub use scenario::Scenario;
+
+use left_behind::LeftBehind;
 
 use crate::chance::Chance;
 use crate::coverage::{Coverage, Happening};
 use crate::scheduler::Kind;
 use crate::tree::Tree;
-use crate::violation::Violation;
+use crate::violation::{Checker, Violation};
 use crate::world::{End, Outcome, World};
 use crate::{agent, program};
 
@@ -70,38 +76,36 @@ pub fn run_seed_that_misreads(seed: u64) -> Soaked {
 /// # Panics
 /// The machine has no memory for it.
 pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
+    let mut left_behind = LeftBehind::begin();
     let world = World::with(scenario.world.clone(), chance);
     let tree = Tree::new(scenario.group.clone(), &scenario.area_slots, scenario.crew).expect("there is memory");
     let process = world.new_process();
     agent::start(&world, process, &tree);
     let habits = Rc::new(scenario.habits.clone());
     world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
-    world.add_check(look_after(&tree, scenario.kills));
-    let outcome = world.run();
+    world.add_check(disturbances::look_after(&tree, scenario.disturbances, &scenario.group));
+    let mut outcome = world.run();
+    outcome.end = judge(&scenario, outcome.end);
+    world.note(Happening::EndedWithLine, usize::from(matches!(outcome.end, End::Ended { .. })));
     let mut coverage = world.coverage();
     coverage.take_counters(tree.group);
     let processes = world.kernel().processes.len();
     let lines = world.lines().clone();
+    left_behind.descriptors(tree.given.take(), &tree.areas);
+    drop(world);
     Soaked { outcome, coverage, processes, lines }
 }
 
-/// The supervisor's own work, late or soon; and now and then a child is killed where it stands.
-fn look_after(tree: &Rc<Tree>, kills: u64) -> crate::world::Check {
-    let tree = tree.clone();
-    Box::new(move |world| {
-        if world.happens(1, 64) {
-            tree.look_after_the_dead(world);
+/// A process ends itself only for a reason that there was.
+fn judge(scenario: &Scenario, end: End) -> End {
+    let (checker, detail) = match end {
+        End::Ended { process, ref why } if !endings::is_allowed(scenario, why) => {
+            (Checker::EndsForAReason, format!("{process:?} ended with: {why}"))
         }
-        if world.happens(kills, 100_000) {
-            let living: Vec<_> =
-                world.kernel().processes.iter().skip(1).filter(|one| one.is_alive).map(|one| one.id).collect();
-            if !living.is_empty() {
-                world.note(Happening::Kill, 1);
-                world.kill(living[world.below(living.len() as u64) as usize]);
-            }
-        }
-        Ok(())
-    })
+        End::Killed(process) => (Checker::EndsWithSupervisor, format!("{process:?} killed itself")),
+        other => return other,
+    };
+    End::Violation(Violation { checker, detail })
 }
 
 /// All of the program's pages that are mapped in the process of the running thread.

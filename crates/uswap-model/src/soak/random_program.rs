@@ -11,14 +11,23 @@ use crate::agent;
 use crate::chance::Chance;
 use crate::content::Content;
 use crate::mremap::Place;
-use crate::program;
+use crate::program::{self, Claimed};
 use crate::scheduler::Kind;
 use crate::system::Model;
+use crate::violation::Checker;
 use crate::vma::{Attributes, Vma};
 use crate::world::current;
 
 /// Processes that one world has in all.
 const PROCESSES_MAX: usize = 8;
+
+/// No memory.
+const NOTHING: Range<usize> = 0..0;
+/// How long a program rests before its budget is looked at: several looks of a monitor that sleeps for long.
+const REST: Duration = Duration::from_millis(500);
+/// Pages beyond the budget, and pages of pool beyond its share, that nobody would mind.
+const BEYOND: u64 = 8;
+const POOL_BEYOND: u64 = 32;
 
 /// What programs do.
 #[derive(Clone, Debug)]
@@ -45,16 +54,65 @@ pub struct Habits {
     pub filled: u64,
     /// Parts of 100 of what is mapped that may be executed.
     pub executable: u64,
+    /// What leaves finds a place: a process that rests has no more than its budget.
+    pub rests_in_budget: bool,
+    /// How many of its calls, beside forks, discard memory, unmap it, move it, grow it, keep it from forks, and lock it.
+    pub calls_of: [u64; 6],
+    /// Parts of 4 of what is discarded that goes by MADV_FREE.
+    pub lazily: u64,
 }
 
 impl Habits {
+    /// Threads that change the same memory all the time, most of it by moving it.
+    fn of_movers(self, chance: &mut Chance) -> Habits {
+        let len = (self.space.len() / (1 + chance.index(3))).max(48);
+        Habits {
+            space: self.space.start..self.space.start + len,
+            threads: 2 + chance.index(3),
+            calls: 100 + chance.below(400),
+            calls_of: [chance.below(4), 1 + chance.below(4), 4 + chance.below(6), 1, 0, chance.below(2)],
+            forks: self.forks / 4,
+            ..self
+        }
+    }
+
+    /// Threads that fork all the time, while the others go on.
+    fn of_forkers(self, chance: &mut Chance) -> Habits {
+        Habits { threads: 2 + chance.index(3), calls: 20 + chance.below(60), forks: 150 + chance.below(400), ..self }
+    }
+
+    /// Programs that give most of their memory up again, mostly with MADV_FREE.
+    fn of_wasters(self, chance: &mut Chance) -> Habits {
+        Habits { calls: 50 + chance.below(100), calls_of: [8, 1, 1, 0, 0, 0], lazily: 3, writes: 80, ..self }
+    }
+
+    pub(super) fn of_a_large_pool(self, base: usize, span: usize) -> Habits {
+        Habits {
+            space: base..base + span,
+            steps: 1500,
+            calls: 250,
+            forks: 0,
+            calls_of: [12, 1, 1, 0, 0, 0],
+            lazily: 0,
+            hot_pages: 200,
+            writes: 30,
+            rests: 40,
+            filled: 100,
+            ..self
+        }
+    }
+
+    pub(super) fn of_large_forks(self, base: usize, span: usize) -> Habits {
+        Habits { space: base..base + span, steps: 200, calls: 30, forks: 400, filled: 100, hot_pages: 400, ..self }
+    }
+
     /// The habits of `chance`.
     pub fn draw(chance: &mut Chance, base: usize, span: usize) -> Habits {
         let many_calls = chance.happens(1, 8);
-        Habits {
+        let habits = Habits {
             space: base..base + span,
             threads: 1 + chance.index(3),
-            steps: 100 + chance.below(700),
+            steps: 60 + chance.below(440),
             calls: if many_calls { 200 } else { chance.below(25) },
             forks: if chance.happens(1, 3) { chance.below(150) } else { 0 },
             hot_pages: 8 + chance.index(100),
@@ -63,6 +121,15 @@ impl Habits {
             rests: 1 + chance.below(20),
             filled: 50 + chance.below(50),
             executable: chance.below(20),
+            rests_in_budget: false,
+            calls_of: [5, 1, 3, 1, 1, 1],
+            lazily: 1,
+        };
+        match chance.below(8) {
+            0 | 1 => habits.of_movers(chance),
+            2 => habits.of_forkers(chance),
+            3 => habits.of_wasters(chance),
+            _ => habits,
         }
     }
 }
@@ -102,8 +169,31 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
     random.run();
     others.into_iter().for_each(|thread| world.join(thread));
     read_everything();
+    if habits.rests_in_budget {
+        rest_within_budget();
+    }
     while let Some(&first) = mapped_pages().first() {
         program::munmap(first..habits.space.end);
+    }
+}
+
+/// A process that rests is within its budget, and its pool within its share.
+fn rest_within_budget() {
+    let world = current();
+    Model::sleep(REST);
+    let group = agent::environment().tree.group;
+    let limit = group.limit_pages();
+    let kernel = world.kernel();
+    let process = kernel.process(world.this_process());
+    let pool = process.shared_pages.as_ref().map_or(0, |count| count());
+    let used = process.mm.resident() + pool;
+    let share = limit * u64::from(group.config().zpool_percent) / 100;
+    drop(kernel);
+    if used > limit + BEYOND {
+        world.violate(Checker::BudgetKept, format!("{used} pages at rest, of {limit}"));
+    }
+    if pool > share + POOL_BEYOND {
+        world.violate(Checker::BudgetKept, format!("{pool} pages of pool at rest, of {share}"));
     }
 }
 
@@ -161,18 +251,36 @@ impl Random {
         let page = space.start + self.chance.index(space.len());
         let Some(vma) = Self::vma_at(page) else { return self.map(page) };
         let end = if self.chance.happens(1, 4) { vma.end } else { vma.end.min(page + 1 + self.chance.index(24)) };
+        // Now and then across several mappings.
+        let end = if self.chance.happens(1, 24) { (page + 1 + self.chance.index(60)).min(space.end) } else { end };
         let range = page..end;
         if program::is_claimed(&range) {
             return;
         }
-        match self.chance.below(12) {
-            0..5 => agent::discard(range, self.chance.happens(1, 4)),
-            5 => program::munmap(range),
-            6..9 => self.remap(range),
-            9 => self.grow(vma),
-            10 => agent::keep_from_forks(range, self.chance.happens(1, 2)),
+        match self.which_call() {
+            0 => {
+                let lazily = self.chance.happens(self.habits.lazily, 4);
+                if let Some(_claimed) = Claimed::claim(std::slice::from_ref(&range), &NOTHING) {
+                    agent::discard(range, lazily);
+                }
+            }
+            1 => program::munmap(range),
+            2 => self.remap(range),
+            3 => self.grow(vma),
+            4 => agent::keep_from_forks(range, self.chance.happens(1, 2)),
             _ => self.lock(range),
         }
+    }
+
+    /// By number, as in [`Habits::calls_of`].
+    fn which_call(&mut self) -> usize {
+        let mut rest = self.chance.below(self.habits.calls_of.iter().sum());
+        let is_it = |&parts: &u64| {
+            let is_it = rest < parts;
+            rest = rest.saturating_sub(parts);
+            is_it
+        };
+        self.habits.calls_of.iter().position(is_it).expect("it is below their sum")
     }
 
     fn map(&mut self, page: usize) {
@@ -195,6 +303,8 @@ impl Random {
             return;
         }
         let stays = pages == old.len() && self.chance.happens(1, 6);
+        let both = [new, old.clone()];
+        let Some(_claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
         let _ = agent::mremap(old, pages, Place::Fixed(to), stays);
     }
 
@@ -203,6 +313,7 @@ impl Random {
         let more = vma.end..vma.end + pages;
         if more.end <= self.habits.space.end && !program::is_claimed(&more) && Self::is_free(&more) {
             let start = vma.end - 1;
+            let Some(_claimed) = Claimed::claim(&[more], &(start..vma.end)) else { return };
             let _ = agent::mremap(start..vma.end, 1 + pages, Place::Here, false);
         }
     }

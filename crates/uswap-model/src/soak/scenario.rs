@@ -5,6 +5,7 @@ use uswap_engine::store::faulty::FaultKind;
 
 use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
 
+use super::disturbances::Disturbances;
 use super::random_program::Habits;
 use crate::chance::Chance;
 use crate::tree::Crew;
@@ -23,8 +24,8 @@ pub struct Scenario {
     pub crew: Crew,
     /// What programs do.
     pub habits: Habits,
-    /// Parts of 100,000 looks at the world after which a child is killed.
-    pub kills: u64,
+    /// What happens from outside.
+    pub disturbances: Disturbances,
 }
 
 impl Scenario {
@@ -55,8 +56,44 @@ impl Scenario {
             ..GroupConfig::default()
         };
         let crew = Crew { handlers: 1 + chance.index(3), readers: chance.index(2), has_writer: chance.happens(3, 4) };
-        let kills = if chance.happens(1, 4) { chance.below(50) } else { 0 };
-        Scenario { world, group, area_slots, crew, habits, kills }
+        let disturbances = Disturbances::draw(chance);
+        let scenario = Scenario { world, group, area_slots, crew, habits, disturbances };
+        let mut scenario = match chance.below(200) {
+            0..3 => scenario.with_a_large_pool(),
+            3 => scenario.with_large_forks(),
+            _ => scenario,
+        };
+        scenario.habits.rests_in_budget = scenario.keeps_its_budget();
+        scenario
+    }
+
+    /// A pool of some hundred pages, of which much is given up again: it is compacted.
+    fn with_a_large_pool(mut self) -> Scenario {
+        self.world.span = 1200;
+        self.world.content_kind = Some(2);
+        self.group.memory_limit_bytes = 400 * 4096;
+        self.group.zpool_percent = 90;
+        self.group.compressor = Compressor::Lz4;
+        self.habits = self.habits.of_a_large_pool(self.world.base, self.world.span);
+        self
+    }
+
+    /// Processes that are so large that room must be made for their children.
+    fn with_large_forks(mut self) -> Scenario {
+        self.world.span = 3000;
+        self.group.memory_limit_bytes = 2600 * 4096;
+        self.area_slots = vec![4000];
+        self.habits = self.habits.of_large_forks(self.world.base, self.world.span);
+        self
+    }
+
+    /// Whether what leaves finds a place, and nothing is refused: then a program that rests has no more than its budget.
+    fn keeps_its_budget(&self) -> bool {
+        let Scenario { world, group, .. } = self;
+        let nothing_refused = world.no_memory + world.refusals + world.busy + world.kernel_swap == 0;
+        let finds_a_place = self.area_slots.iter().sum::<u64>() >= 2 * world.span as u64;
+        let is_quiet = self.disturbances.are_none() && self.habits.forks == 0;
+        nothing_refused && finds_a_place && is_quiet && group.fault_injection.kind() == FaultKind::None
     }
 
     /// The same, in which one process does nothing but touch its memory.
