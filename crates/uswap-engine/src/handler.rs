@@ -226,7 +226,7 @@ impl<H: Host> Engine<H> {
         }
         // The task of what was just read has hardly gone on. Nobody may ever ask for what it was about.
         let asks = frozen || count == 0 || !worker.serving.pending.is_empty();
-        if asks || self.memory.order.lock().is_pressing() {
+        if asks || self.memory.order().is_pressing() {
             self.settle_events(frozen);
         }
         if frozen {
