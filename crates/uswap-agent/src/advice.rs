@@ -8,8 +8,9 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
-use uswap_engine::fork_advice::{self, Advice};
-use uswap_engine::{giving_way, guard_regions, lazy_free};
+use uswap_engine::fork_advice::Advice;
+use uswap_engine::host::notices;
+use uswap_engine::{guard_regions, lazy_free};
 use uswap_sys::private_memory;
 
 use crate::real::Real;
@@ -44,8 +45,11 @@ fn libc_guards_stacks() -> bool {
 /// As for madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) && giving_way::is_asked_for() && !is_of_the_engine() {
-        giving_way::give_way();
+    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE)
+        && notices().giving_way.is_asked_for()
+        && !is_of_the_engine()
+    {
+        notices().giving_way.give_way();
     }
     match advice {
         // Before it is done: the memory may be adopted at this moment.
@@ -74,7 +78,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         _ => return result,
     };
     if (result == 0 || errno() == libc::ENOMEM) && !is_of_the_engine() && crate::forks::is_member() {
-        fork_advice::post(posted, address as usize, len);
+        notices().advise_for_forks(posted, address as usize, len);
     }
     result
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*
 use std::time::{Duration, Instant};
 
 use rustix::thread::Timespec;
-use uswap_engine::monitor::has_engine;
+use uswap_engine::host::notices;
 use uswap_engine::protocol::Kind;
 use uswap_sys::futex::RawLock;
 use uswap_sys::private_memory::{self, Purpose};
@@ -193,7 +193,7 @@ unsafe extern "C" fn prepare() {
         holds(false, take());
     }
     POST.fork.prepare(&POST, thread_id());
-    if has_engine() {
+    if notices().has_engine() {
         libc_fork::touch_streams();
         libc_fork::touch_threads();
     }
@@ -221,7 +221,7 @@ unsafe extern "C" fn child() {
 fn begin_in_child() {
     heap::begin_anew_after_fork();
     POST.fork.child_begins();
-    let swapped = uswap_engine::fork::child_begins();
+    let swapped = uswap_engine::fork_copy::child_begins();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
         let why = report::Reason(&error);
         if swapped {
@@ -245,7 +245,7 @@ fn begin_in_child() {
 extern "C" fn monitor_of_child(_: *mut u8) {
     let (parent, generation) = (POST.index.load(Acquire), POST.generation.load(Acquire));
     // A parent without engine has nothing to inherit, and did not announce the fork: its slot may be gone by now.
-    let inherits = has_engine();
+    let inherits = notices().has_engine();
     crate::start::run_monitor(if inherits { Kind::Fork { parent, generation } } else { Kind::Exec });
 }
 
@@ -307,7 +307,7 @@ unsafe fn followed(real: Fork) -> libc::pid_t {
 /// In a child in which libc has not called [`child`]: its list of handlers is in its heap when there are many, and what is swapped
 /// out reads as zeros here.
 fn has_no_handlers() {
-    if has_engine() {
+    if notices().has_engine() {
         report::end(format_args!("libc has not called the agent in it, and its memory may be partly swapped out"));
     }
     POST.inert.store(true, Release);

@@ -11,7 +11,7 @@
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_long, c_void};
 
-use uswap_engine::giving_way;
+use uswap_engine::host::notices;
 
 use crate::advice::{is_of_the_engine, madvise};
 use crate::forks;
@@ -177,8 +177,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 
 /// Before an mremap.
 extern "C" fn gives_way() {
-    if giving_way::is_asked_for() && !is_of_the_engine() {
-        giving_way::give_way();
+    if notices().giving_way.is_asked_for() && !is_of_the_engine() {
+        notices().giving_way.give_way();
     }
 }
 

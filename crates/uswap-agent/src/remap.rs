@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use uswap_engine::{giving_way, left_mapped, whole_mappings};
+use uswap_engine::host::notices;
 
 use crate::real::Real;
 use crate::remap_several::Move;
@@ -47,13 +47,13 @@ pub unsafe extern "C" fn mremap(
     let one = |address: *mut c_void, old_len: usize, new_len: usize, place: *mut c_void| {
         let mut tries = 0;
         loop {
-            giving_way::give_way();
-            let _posted = (flags & libc::MREMAP_DONTUNMAP != 0).then(|| left_mapped::post(address as usize));
+            notices().giving_way.give_way();
+            let _posted = (flags & libc::MREMAP_DONTUNMAP != 0).then(|| notices().left_mapped.post(address as usize));
             // SAFETY: the caller's promise.
             let moved = unsafe { real(address, old_len, new_len, flags, place) };
             // SAFETY: libc gives each thread a number of its own.
             let is_fault = moved == libc::MAP_FAILED && unsafe { *libc::__errno_location() } == libc::EFAULT;
-            if !is_fault || tries == TRIES || !whole_mappings::wait(&crate::start::POST) {
+            if !is_fault || tries == TRIES || !crate::start::POST.ask_for_whole_mappings() {
                 return moved;
             }
             tries += 1;

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
-use uswap_engine::control_blocks;
+use uswap_engine::host::notices;
 
 use crate::real::Real;
 
@@ -60,7 +60,7 @@ extern "C" fn begins(place: &'static Beginning) -> Call {
     let call = Call { start: place.start.load(Acquire), argument: place.argument.load(Relaxed) };
     place.free();
     // SAFETY: pthread_self only looks at its own thread.
-    control_blocks::keep(unsafe { libc::pthread_self() } as usize);
+    notices().control_blocks.keep(unsafe { libc::pthread_self() } as usize);
     call
 }
 
@@ -81,7 +81,7 @@ extern "C" fn first(place: *mut c_void) -> *mut c_void {
 pub(crate) fn prepare() {
     let _ = REAL.get();
     // SAFETY: pthread_self only looks at its own thread.
-    control_blocks::keep(unsafe { libc::pthread_self() } as usize);
+    notices().control_blocks.keep(unsafe { libc::pthread_self() } as usize);
 }
 
 /// Whether the program has never made a thread by libc. libc's own, which it makes for timers and the like, are not seen.

@@ -23,8 +23,8 @@ use crate::output::print;
 use crate::run::agent;
 use crate::run::options::MEMORY_BYTES_MIN;
 use crate::size;
-use crate::substrate;
 use crate::swap_area;
+use crate::userfaultfd;
 
 /// Says what the environment allows, and for each missing thing how to get it.
 ///
@@ -141,7 +141,7 @@ fn examine() -> Vec<Finding> {
 type Way = Result<Features, UffdUnavailable>;
 
 fn by_device() -> Way {
-    let device = substrate::open_device().map_err(|error| match error.kind() {
+    let device = userfaultfd::open_device().map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => UffdUnavailable::NoPermission,
         _ => UffdUnavailable::Io(error),
     })?;
@@ -199,7 +199,7 @@ fn of_system_call(syscall: &Result<Features, UffdUnavailable>, verdict: Verdict)
 }
 
 fn moves(features: Features) -> Finding {
-    let lacking = substrate::NEEDED.without(features);
+    let lacking = userfaultfd::NEEDED.without(features);
     if !lacking.is_empty() {
         return Finding::new("UFFDIO_MOVE", Verdict::Missing, format!("the kernel lacks {lacking}"))
             .fix("boot Linux 6.8 or later");
@@ -221,7 +221,7 @@ fn poison(features: Features) -> Finding {
 /// Moves one page, as the agent does with thousands.
 fn move_a_page() -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-    let device = substrate::open_device().ok();
+    let device = userfaultfd::open_device().ok();
     // Without events: nobody would read them, and the end of the buffers would wait for that.
     let uffd = Uffd::new(device.as_ref().map(|d| d.as_fd()), Features::MOVE)
         .or_else(|_| Uffd::new(None, Features::MOVE))
@@ -369,7 +369,7 @@ fn kernel_swap() -> Finding {
     if areas.is_empty() {
         return Finding::ok("kernel swap", "off");
     }
-    let device = substrate::open_device().ok();
+    let device = userfaultfd::open_device().ok();
     let tried = swapped_moves::try_for(device.as_ref().map(AsFd::as_fd), TRIED_FOR);
     judge_kernel_swap(&areas.join(", "), tried)
 }

@@ -22,9 +22,9 @@ mod run;
 mod sim;
 mod size;
 mod stderr;
-mod substrate;
 mod swap_area;
 mod swap_spec;
+mod userfaultfd;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,8 @@ use crate::fault::{LoadPlan, MAX_WINDOW};
 use crate::page_table::PageState;
 use crate::units::PageNumber;
 
+/// Pages side by side that have nothing to be read, over which a stream is taken to go on.
+pub(crate) const HOLE_MAX: u32 = MAX_WINDOW as u32;
 /// Pages of the first chunk of a stream.
 const FIRST_CHUNK: u32 = 32;
 
@@ -114,6 +116,16 @@ impl Ahead {
         self.left > 0
     }
 
+    /// Whether all that was asked for has been read, or is nothing.
+    pub fn asks_for_nothing(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The next `pages` have nothing to be read.
+    pub fn skip(&mut self, step: i64, pages: u32) {
+        self.advance(step, pages);
+    }
+
     fn advance(&mut self, step: i64, pages: u32) {
         self.next = self.next.wrapping_add_signed(step * i64::from(pages));
         self.left -= pages;
@@ -136,16 +148,31 @@ impl Core {
 
     /// Pages to read that no thread waits for; each ends in one of the `load_…` verbs. All but a marker go to the program.
     pub fn plan_ahead(&mut self) -> Option<LoadPlan> {
+        let mut in_holes = 0;
         loop {
-            let (stream, stretch) = self.readahead.stretch()?;
+            let (stream, mut stretch) = self.readahead.stretch()?;
             let page = |index: u32| PageNumber(stretch.page).stepped(stretch.step, index);
-            let mut pages = 0;
-            while pages < stretch.pages && page(pages).is_some_and(|page| self.is_swapped(page)) {
-                pages += 1;
-            }
+            let first_that = |is: &dyn Fn(PageNumber) -> bool| {
+                (0..stretch.pages).find(|&index| page(index).is_some_and(is)).unwrap_or(stretch.pages)
+            };
+            let mut pages = first_that(&|page| !self.is_swapped(page));
             if pages == 0 {
-                self.readahead.end_ahead(stream);
+                // Over what was never used; where pages are in memory already, the program may be somewhere else by now.
+                let hole = first_that(&|page| self.pages.get(page) != Some(PageState::Untouched));
+                in_holes += hole;
+                match hole > 0 && in_holes <= HOLE_MAX && page(hole).is_some() {
+                    true => self.readahead.skip_ahead(stream, hole),
+                    false => self.readahead.end_ahead(stream),
+                }
                 continue;
+            }
+            in_holes = 0;
+            if stretch.marker {
+                // Zeros may be a hole that nobody ever touches: the marker is the first page after them.
+                let zeros = first_that(&|page| self.pages.get(page) != Some(PageState::SwappedZero));
+                if zeros > 0 {
+                    (stretch.marker, pages) = (false, pages.min(zeros));
+                }
             }
             self.readahead.reading_ahead(stream, &stretch, pages);
             let mut block = None;
@@ -321,6 +348,41 @@ mod tests {
         assert_eq!((window.pages, window.hits), (1, 32));
         let _ = read_ahead(&mut core);
         assert_eq!(core.readahead.window(PageNumber(127)).hits, 64);
+    }
+
+    /// Of 1000 swapped pages, each third run of 4 is a hole: `of_zeros`, or pages that were never used.
+    fn with_holes(of_zeros: bool) -> (Core, impl Iterator<Item = u64>) {
+        let is_hole = |page: u64| page / 4 % 3 == 2;
+        let mut core = swapped(1000, 256);
+        for page in (0..1000).filter(|&page| is_hole(page)) {
+            let state = if of_zeros { PageState::SwappedZero } else { PageState::Untouched };
+            core.pages.set(PageNumber(page), state);
+            core.swapped_pages -= u64::from(!of_zeros);
+        }
+        (core, (0..1000).filter(move |&page| !is_hole(page)))
+    }
+
+    #[test]
+    fn a_stream_goes_on_over_holes() {
+        for of_zeros in [true, false] {
+            let (mut core, pages) = with_holes(of_zeros);
+            let waited = walk(&mut core, pages);
+            assert!(waited.len() < 20, "{of_zeros}: {waited:?}");
+        }
+    }
+
+    #[test]
+    fn a_hole_that_is_long_ends_it() {
+        let mut core = swapped(1000, 256);
+        let behind = 60 + 3 * u64::from(HOLE_MAX);
+        for page in 60..behind {
+            core.pages.set(PageNumber(page), PageState::Resident { clean: None });
+            core.swapped_pages -= 1;
+        }
+        let _ = walk(&mut core, 0..60);
+        assert!(!core.wants_ahead() && !core.is_resident(PageNumber(behind)));
+        assert!(touch(&mut core, behind));
+        assert!(!core.is_resident(PageNumber(behind + 1)), "it is another stream");
     }
 
     #[test]

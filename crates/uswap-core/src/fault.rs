@@ -1,12 +1,14 @@
 //! What a fault means for a page in each state.
 
+use crate::ahead::HOLE_MAX;
 use crate::core::Core;
 use crate::entry::{AreaId, EntryId, Epoch, Location};
-use crate::page_table::{OpId, PageState};
+use crate::page_table::{OpId, PageState, PageTable};
 use crate::readahead::Window;
 use crate::reclaim::order::Came;
 use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
+use crate::swap_table::SwapTable;
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 
 /// Most pages of one window.
@@ -77,6 +79,21 @@ pub struct LoadPlan {
 }
 
 impl LoadPlan {
+    /// Of one page, with which the books have nothing to do.
+    pub(crate) fn alone(page: PageNumber, entry: EntryId, table: &SwapTable) -> LoadPlan {
+        let load = LoadPage {
+            page,
+            entry: Some(entry),
+            location: table.location(entry),
+            epoch: table.epoch_of(entry),
+            hash: table.hash(entry),
+            landing: Landing::Buffer,
+        };
+        let mut pages = [NO_PAGE; MAX_WINDOW];
+        pages[0] = load;
+        LoadPlan { op: OpId(0), pages, count: 1, faulting: Some(0), mapped: (0, 1), hits: 0 }
+    }
+
     /// The pages.
     pub fn pages(&self) -> &[LoadPage] {
         &self.pages[..self.count]
@@ -175,7 +192,7 @@ impl Core {
             return FaultPlan::Wait;
         }
         // Blocks move out whole, so a stream that comes back finds its pages side by side.
-        let window = self.readahead.window(page);
+        let window = self.window(page);
         let mut pages = 0;
         while pages <= window.after() {
             let (next_page, next_frame) = (page.plus(u64::from(pages)), FrameId(frame.0 + pages));
@@ -213,14 +230,14 @@ impl Core {
 
     fn fault_swapped(&mut self, page: PageNumber) -> FaultPlan {
         let op = self.next_op();
-        let window = self.readahead.window(page);
+        let window = self.window(page);
         let mut count = 1;
         while count < window.pages as usize && window.page(page, count as u32).is_some_and(|page| self.is_swapped(page))
         {
             count += 1;
         }
         self.readahead.brought(page, window, count as u32);
-        self.go_ahead(window, count as u32);
+        self.go_ahead_over_hole(window, count as u32);
         // In address order.
         let (mut start, mut step) = match window.step {
             step @ ..0 => (window.page(page, count as u32 - 1).expect("looked at above"), -step as u64),
@@ -254,9 +271,29 @@ impl Core {
         FaultPlan::Load(LoadPlan { op, pages, count, faulting: Some(faulting), mapped, hits })
     }
 
+    /// The window of a fault at a page that has content.
+    fn window(&mut self, page: PageNumber) -> Window {
+        let Core { readahead, pages, .. } = self;
+        let has_nothing =
+            |range: PageRange| (range.start.0..range.end().0).all(|page| !is_swapped(pages, PageNumber(page)));
+        readahead.window_over_holes(page, has_nothing)
+    }
+
     /// All `pages` pages of `window` come in: what follows them is read ahead, if there is anything to read.
     fn go_ahead(&mut self, window: Window, pages: u32) {
         if pages == window.pages && self.readahead.goes_on_at().is_some_and(|page| self.is_swapped(page)) {
+            self.readahead.go_ahead();
+        }
+    }
+
+    /// The first `pages` pages of `window` come in: the same, also where a stream of neighbours goes on behind a short hole.
+    fn go_ahead_over_hole(&mut self, window: Window, pages: u32) {
+        let are_neighbours = window.step.unsigned_abs() == 1;
+        let reach = if are_neighbours { HOLE_MAX } else { 0 };
+        let goes_on = |next: PageNumber| {
+            (0..=reach).any(|index| next.stepped(window.step, index).is_some_and(|page| self.is_swapped(page)))
+        };
+        if (are_neighbours || pages == window.pages) && self.readahead.goes_on_at().is_some_and(goes_on) {
             self.readahead.go_ahead();
         }
     }
@@ -305,8 +342,7 @@ impl Core {
 
     /// Whether `page` can be brought in from where it is stored.
     pub(crate) fn is_swapped(&self, page: PageNumber) -> bool {
-        matches!(self.pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero))
-            && !self.pages.is_isolating(page)
+        is_swapped(&self.pages, page)
     }
 
     /// A block of free frames of which the first `pages` are to be filled.
@@ -561,4 +597,9 @@ impl Core {
             self.unpin(entry);
         }
     }
+}
+
+/// Whether `page` can be brought in from where it is stored.
+fn is_swapped(pages: &PageTable, page: PageNumber) -> bool {
+    matches!(pages.get(page), Some(PageState::Swapped { .. } | PageState::SwappedZero)) && !pages.is_isolating(page)
 }

@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
+use crate::core::Core;
 use crate::event_order::{Event, EventOrder, Mappings, Settlement, Witness};
+use crate::fault::LoadPlan;
 use crate::page_table::{PageState, PageTable};
 use crate::ranges::RangeSet;
 use crate::units::{PageNumber, PageRange};
@@ -31,6 +33,15 @@ pub enum Beside {
     Installed,
     /// Discarded since: zeros.
     Discarded,
+}
+
+impl Core {
+    /// What a thread wants that waits for `page`, which is swapped out, while the books must stay as they are: nothing is freed
+    /// meanwhile, so nothing is pinned, and the books are not told when it has ended.
+    pub fn load_beside(&self, page: PageNumber) -> Option<LoadPlan> {
+        let Some(PageState::Swapped { entry }) = self.pages.get(page) else { return None };
+        Some(LoadPlan::alone(page, entry, &self.table))
+    }
 }
 
 /// The notes of one fork, in the order in which memory changed.

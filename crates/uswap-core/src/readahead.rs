@@ -1,13 +1,13 @@
 //! Readahead: how many pages a fault brings along, and which.
 //!
 //! Streams are found by their faults alone: forwards, backwards, or with any stride up to `STRIDE_MAX`. Two neighbouring
-//! faults make a stream, or three at equal distances; a fault right where a known stream goes on doubles its window; any
-//! other fault stands alone and brings one page. Several streams live side by side; the one that was idle longest makes
+//! faults make a stream, or three at equal distances; a fault right where a known stream goes on doubles its window, and so
+//! does one behind a short hole in which there is nothing to be read; any other fault stands alone and brings one page. Several streams live side by side; the one that was idle longest makes
 //! room. A window is mapped whole, so it must be likely to be used. What comes after the largest windows is read ahead
 //! ([`crate::ahead`]).
 
-use crate::ahead::{Ahead, Stretch};
-use crate::units::PageNumber;
+use crate::ahead::{Ahead, HOLE_MAX, Stretch};
+use crate::units::{PageNumber, PageRange};
 
 /// Streams, and faults that may become one, followed at a time.
 const STREAMS: usize = 16;
@@ -88,9 +88,14 @@ impl Readahead {
 
     /// Window for a fault at `page`. To be followed by [`brought`](Self::brought).
     pub fn window(&mut self, page: PageNumber) -> Window {
+        self.window_over_holes(page, |_| false)
+    }
+
+    /// The same, where `is_hole` tells whether none of these pages has anything to be read: a stream goes on over them.
+    pub fn window_over_holes(&mut self, page: PageNumber, is_hole: impl Fn(PageRange) -> bool) -> Window {
         self.clock += 1;
         let (clock, page) = (self.clock, page.0);
-        let known = self.known(page);
+        let known = self.known(page).or_else(|| self.known_over_hole(page, is_hole));
         self.hit = known.map_or(Hit::Next, |(_, hit)| hit);
         let at = match known.map(|(at, _)| at).or_else(|| self.recognise(page)) {
             Some(at) => at,
@@ -178,7 +183,13 @@ impl Readahead {
         self.streams[at].ahead.reading(stretch, pages);
     }
 
-    /// The next page of a stretch has no content to be read: the stream is not read further ahead.
+    /// The next `pages` of a stretch have no content to be read.
+    pub(crate) fn skip_ahead(&mut self, at: usize, pages: u32) {
+        let stream = &mut self.streams[at];
+        stream.ahead.skip(stream.step, pages);
+    }
+
+    /// No page for a while has content to be read: the stream is not read further ahead.
     pub(crate) fn end_ahead(&mut self, at: usize) {
         let stream = &mut self.streams[at];
         stream.page = stream.ahead.end();
@@ -202,6 +213,22 @@ impl Readahead {
             };
             Some((at, hit))
         })
+    }
+
+    /// The stream of neighbours that was expected before `page`, with nothing but a hole between.
+    fn known_over_hole(&self, page: u64, is_hole: impl Fn(PageRange) -> bool) -> Option<(usize, Hit)> {
+        let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.step.unsigned_abs() == 1);
+        let goes_on = |stream: &Stream| {
+            let distance = page.wrapping_sub(stream.page) as i64 * stream.step;
+            let first = if stream.step > 0 { stream.page } else { page + 1 };
+            (1..=i64::from(HOLE_MAX)).contains(&distance)
+                && stream.ahead.asks_for_nothing()
+                && is_hole(PageRange { start: PageNumber(first), pages: distance as u64 })
+        };
+        streams
+            .filter(|(_, stream)| stream.last_used != 0)
+            .find(|(_, stream)| goes_on(stream))
+            .map(|(at, _)| (at, Hit::Next))
     }
 
     /// The stream that `page` makes with faults that stood alone until now.

@@ -42,25 +42,25 @@ sabotages! {
     /// The gate is not held while a fault is answered.
     AnswerWithoutGate in "engine/handler.rs",
     /// The gate is not held while a block is moved out.
-    MoveOutWithoutGate in "engine/swapout.rs",
+    MoveOutWithoutGate in "engine/swapout/mod.rs",
     /// EAGAIN of a move into the program passes for success.
     AgainIsSuccess in "engine/handler.rs",
     /// Pages that the kernel refused to move out pass for moved.
-    RefusedIsMoved in "engine/swapout.rs",
+    RefusedIsMoved in "engine/swapout/moving.rs",
     /// A write that failed passes for done.
-    FailedWriteIsDone in "engine/swapout.rs",
+    FailedWriteIsDone in "engine/swapout/storing.rs",
     /// All pages of a write share one page of the buffer.
-    BufferReused in "engine/swapout.rs",
+    BufferReused in "engine/swapout/storing.rs",
     /// A slot is free again before it is written.
-    SlotFreedBeforeWrite in "engine/swapout.rs",
+    SlotFreedBeforeWrite in "engine/swapout/storing.rs",
     /// A page whose stored copy was dirtied passes for clean.
-    DirtyIsClean in "engine/swapout.rs",
+    DirtyIsClean in "engine/swapout/storing.rs",
     /// Any page with a zero at its end passes for zeros.
-    NearlyZeroIsZero in "engine/swapout.rs",
+    NearlyZeroIsZero in "engine/swapout/storing.rs",
     /// An object leaves the pool although its copy on the area failed.
-    WrittenBackUnwritten in "engine/swapout.rs",
+    WrittenBackUnwritten in "engine/swapout/writeback.rs",
     /// Nothing makes the pool smaller.
-    PoolShareNotKept in "engine/swapout.rs",
+    PoolShareNotKept in "engine/swapout/writeback.rs",
     /// A pool object is freed twice.
     DoubleFree in "engine/content.rs",
     /// An event that is read when the window of a fork has just been closed is noted in it all the same.
@@ -84,7 +84,7 @@ sabotages! {
     /// An event that is read in the window of a fork is not noted.
     ForkNoteLost in "engine/events.rs",
     /// What was noted in the window of a fork is not applied to the parent's books.
-    NotesNotApplied in "engine/fork.rs",
+    NotesNotApplied in "engine/beside.rs",
     /// The swap cache is not emptied before a fork.
     CacheNotEmptied in "engine/fork.rs",
     /// The forked child does not wait until its memory is served.
@@ -100,13 +100,13 @@ sabotages! {
     /// MADV_FREE is not noted.
     LazyFreeNotNoted in "engine/lazy_free.rs",
     /// Nothing is reclaimed.
-    BudgetNotKept in "engine/monitor.rs",
+    BudgetNotKept in "engine/monitor/mod.rs",
     /// An announcement (another budget, an area that leaves) is not heard.
     AnnouncementLost in "engine/swapoff.rs",
     /// Where the kernel counts changes, a scan takes its picture all the same.
-    ScanWhileChanging in "engine/adopt.rs",
+    ScanWhileChanging in "engine/adopt/mod.rs",
     /// What lies under another mapping by now is not let go.
-    NotVerified in "engine/adopt.rs",
+    NotVerified in "engine/adopt/verify.rs",
     /// A store that failed keeps its frame for ever.
     FailedStoreForgotten in "core/swapout.rs",
     /// Who waits for a page that is being stored is forgotten.

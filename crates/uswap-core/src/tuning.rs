@@ -23,6 +23,10 @@ const SLEEP_MAX_MS: u64 = 100;
 const FRUITLESS_SLEEP_MS: u64 = 5;
 /// How long reclaim goes for the watermark of its start: others may give up memory meanwhile.
 pub const GOAL_STAYS: Duration = Duration::from_millis(50);
+/// How often the monitor looks whether the supervisor and the program's first thread live.
+pub const LOOK_AT_OTHERS_EVERY: Duration = Duration::from_millis(50);
+/// How often it tells the group what the process has, and does what need not be done at once.
+pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 /// How often all adopted memory is looked at anew, when nothing else is left to reclaim: that takes long.
 pub const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
 /// After this time and at most twice as much, scans take in what is found at a place that the program has discarded: its thread
@@ -34,6 +38,9 @@ pub const LAZY_DISCARD_ENDS: Duration = Duration::from_millis(200);
 pub const LOOK_UP_STEPS: u32 = 8;
 /// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.
 pub const ONLY_BROKEN_MAX: u32 = 8;
+/// Rounds that achieve nothing, one after the other, before the monitor takes it that nothing is left to reclaim: the second one
+/// looks at everything, and what that finds leaves in the next.
+pub const FRUITLESS_ROUNDS: u32 = 3;
 
 /// How long the monitor sleeps: no longer than a program may take to fill `headroom` pages, which `processes` share.
 pub fn monitor_sleep(headroom: u64, processes: u64, fruitless: bool) -> Duration {
@@ -134,12 +141,80 @@ pub const SWAPPED_BLOCKS_MAX: u32 = 64;
 /// Milliseconds for which faults do not wait for memory after nothing could be stored.
 pub const HOPELESS_MS: u64 = 50;
 
+/// How long a handler waits for more messages before it looks whether what was read can be settled: the program may rest, and ask
+/// for nothing.
+pub const SETTLING: Duration = Duration::from_millis(1);
+
 // What a fork promises.
 
 /// A child that has said hello counts its own memory after this time.
 pub const PROMISE_KEPT: Duration = Duration::from_millis(50);
 /// A child that has not said hello by then never will.
 pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
+
+/// Pages of a child for which nobody has to give way: 4 MiB.
+pub const PROMISE_MIN: u64 = 1024;
+/// Pages that a process which forks needs to get on, beside what cannot be swapped: 2 MiB.
+pub const CHILD_WORKS_IN: u64 = 512;
+
+// How long a fork waits.
+
+/// For its process to become smaller, since it last did: its other threads may bring pages back as fast as they leave.
+pub const SHRINK_PATIENCE: Duration = Duration::from_millis(250);
+/// How often it looks meanwhile whether others have made room.
+pub const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// For a moment in which no other thread changes the mappings.
+pub const READ_PATIENCE: Duration = Duration::from_millis(20);
+/// For memory to come to rest that is moved while it is let go to a child.
+pub const LIFT_PATIENCE: Duration = Duration::from_millis(20);
+/// The parent, after it has forked, for a moment in which no other thread changes the mappings: its child waits, too, and must
+/// know.
+pub const STILL_PATIENCE: Duration = Duration::from_millis(100);
+/// A child, to be told what other threads did around the fork. Its parent does that before it goes on, unless it is stopped or
+/// killed.
+pub const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// For room, at first when nobody gives way.
+pub const FORK_PATIENCE: Duration = Duration::from_secs(2);
+/// The same, at least: each time that it was in vain it is half as long.
+pub const FORK_PATIENCE_MIN: Duration = Duration::from_millis(16);
+/// For room, in all.
+pub const FORK_LONGEST: Duration = Duration::from_secs(10);
+
+// How memory is adopted.
+
+/// Steps in which one piece of memory is followed while it grows.
+pub const CHASE_STEPS: u32 = 16;
+/// Mappings that are adopted at a time, at most: a quarter of vm.max_map_count, 65530 by default.
+pub const ADOPTED_MAX: usize = 16_000;
+/// Mappings that one walk adopts: what is populated must be looked up, and pages leave, before it goes on.
+pub const FRESH_MAX: usize = 1024;
+/// How often what was adopted is verified, when it turns out to be larger each time: who maps that fast is caught up with later.
+pub const VERIFY_ROUNDS: u32 = 4;
+/// How often a mapping that changes meanwhile is verified: then faults bring it to the books.
+pub const VERIFY_TRIES: u32 = 8;
+/// Looks at memory that the program is changing, each at half as much as the one before: from 16 MiB down to a piece that is still
+/// for long enough.
+pub const CHANGING_LOOKS_MAX: u32 = 8;
+/// How often memory is kept from forks again that the program is moving meanwhile: what is left is tried again at the next look.
+pub const KEEP_TRIES: u32 = 4;
+/// How often each time a look waits for the program to rest: 0.3 ms, and what the scheduler makes of it.
+pub const KEEP_PAUSES: u32 = 16;
+/// The same when a mapping is adopted. There may be thousands, and what cannot be told is looked at again.
+pub const ADOPT_PAUSES: u32 = 1;
+
+// What fails, and is tried again.
+
+/// After a write failed for want of space, the area is tried again this much later: who makes room on a disk takes longer.
+pub const NO_SPACE_PAUSE: Duration = Duration::from_millis(100);
+/// A shortage that comes back sooner than this is not told again.
+pub const SHORTAGE_SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Write errors after which an area takes no more pages: that many are no accident. Its pages are still read.
+pub const WRITE_ERRORS_MAX: u64 = 64;
+/// Reads of a page before it is given up: what a cable or a controller does goes away within these, what a disk has lost does not.
+pub const READ_ATTEMPTS: u32 = 4;
+/// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
+/// it within that time.
+pub const TRASH_TRIES: u32 = 500;
 
 // What is weighed.
 

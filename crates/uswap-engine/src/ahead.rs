@@ -62,7 +62,7 @@ impl<H: Host> Engine<H> {
     pub fn reader_turn(&self, reader: &mut Reader, worker: &mut Worker) {
         let Reader { loads, heard } = reader;
         let (group, slot) = (self.member.group, self.member.slot());
-        let calls = slot.calls.load(Acquire);
+        let calls = slot.called.calls.load(Acquire);
         let announced = group.announcements();
         if std::mem::replace(heard, announced) != announced {
             // The budget may be another.
@@ -84,7 +84,7 @@ impl<H: Host> Engine<H> {
             worker.trim_buffer::<H>(AHEAD_PAGES);
         }
         let pause = (emptied != Emptied::All).then_some(SWAPOFF_PAUSE);
-        let _ = H::wait(&slot.calls, Scope::Shared, calls, pause);
+        let _ = H::wait(&slot.called.calls, Scope::Shared, calls, pause);
     }
 
     /// Whether there may be more.

@@ -4,26 +4,19 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uswap_core::slots::Refused;
-use uswap_core::{AreaId, Core};
+use uswap_core::{AreaId, Core, tuning};
 use uswap_sys::report::Reason;
-use uswap_system::sync::Lock;
 use uswap_system::{Supervisor, System};
 
 use crate::group::{AREAS_MAX, CLUSTER_SLOTS, Counter, Group};
+use crate::lock_order::Lock;
 use crate::member::Member;
 use crate::store::faulty::FaultyStore;
 use crate::store::file::FileStore;
 use crate::store::{Store, StoreError};
-
-/// After a write failed for want of space, the area is tried again this much later.
-const NO_SPACE_PAUSE: Duration = Duration::from_millis(100);
-/// A shortage that comes back sooner than this is not told again.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
-/// Write errors after which an area takes no more pages. Its pages are still read.
-const WRITE_ERRORS_MAX: u64 = 64;
 
 /// One area.
 pub struct Area {
@@ -154,7 +147,7 @@ impl<S: System> Areas<S> {
     /// Publishes the use of each area.
     pub fn publish(&self, core: &Core, member: &Member<S>) {
         for area in &self.areas {
-            member.slot().area_used_slots[area.id.0 as usize].store(core.slots(area.id).used(), Relaxed);
+            member.slot().managed.area_used_slots[area.id.0 as usize].store(core.slots(area.id).used(), Relaxed);
         }
     }
 
@@ -182,7 +175,7 @@ impl Area {
     }
 
     fn is_open<S: System>(&self) -> bool {
-        if self.is_leaving() || self.write_errors.load(Relaxed) >= WRITE_ERRORS_MAX {
+        if self.is_leaving() || self.write_errors.load(Relaxed) >= tuning::WRITE_ERRORS_MAX {
             return false;
         }
         let mut paused = self.paused_until.lock().expect("no thread panics with this lock");
@@ -203,7 +196,8 @@ impl Area {
                 member.slot().tally.add(Counter::NoSpace, 1);
                 // Before the area closes: a thread that finds it closed asks whether the user knows.
                 let known = self.said_no_space.swap(true, Relaxed);
-                *self.paused_until.lock().expect("no thread panics with this lock") = Some(S::now() + NO_SPACE_PAUSE);
+                *self.paused_until.lock().expect("no thread panics with this lock") =
+                    Some(S::now() + tuning::NO_SPACE_PAUSE);
                 *self.no_space_since.lock().expect("no thread panics with this lock") = Some(S::now());
                 if !known {
                     member.alarm(format_args!(
@@ -222,10 +216,11 @@ impl Area {
                         reason(error)
                     ));
                 }
-                if errors == WRITE_ERRORS_MAX {
+                if errors == tuning::WRITE_ERRORS_MAX {
                     member.alarm(format_args!(
-                        "uswap: swap area {} failed {WRITE_ERRORS_MAX} writes and takes no more pages",
-                        self.id.0
+                        "uswap: swap area {} failed {} writes and takes no more pages",
+                        self.id.0,
+                        tuning::WRITE_ERRORS_MAX
                     ));
                 }
             }
@@ -236,7 +231,7 @@ impl Area {
     pub fn write_succeeded<S: System>(&self) {
         if self.said_no_space.load(Relaxed) {
             let failed = *self.no_space_since.lock().expect("no thread panics with this lock");
-            if failed.is_none_or(|failed| S::since(failed) > SAY_AGAIN) {
+            if failed.is_none_or(|failed| S::since(failed) > tuning::SHORTAGE_SAID_AGAIN) {
                 self.said_no_space.store(false, Relaxed);
             }
         }

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::{Core, PageNumber, PageRange, RangeSet};
 use uswap_system::System;
-use uswap_system::sync::{Lock, LockGuard};
+
+use crate::lock_order::{Level, Lock, LockGuard};
 
 /// The books.
 pub(crate) struct Books<S: System> {
@@ -22,14 +23,14 @@ pub(crate) struct Books<S: System> {
 impl<S: System> Books<S> {
     pub fn new(core: Core) -> Self {
         Books {
-            core: Lock::new(core),
-            told: Lock::new(RangeSet::default()),
+            core: Lock::new(Level::Books, core),
+            told: Lock::new(Level::Refused, RangeSet::default()),
             said_out_of_memory: AtomicBool::new(false),
         }
     }
 
     /// Opens them.
-    pub fn core(&self) -> LockGuard<'_, Core> {
+    pub fn core(&self) -> LockGuard<'_, Core, S> {
         self.core.lock()
     }
 

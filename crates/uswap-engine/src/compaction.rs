@@ -29,13 +29,13 @@ use std::time::{Duration, Instant};
 
 use uswap_core::{CompactionJob, CompactionSearch, Core, PAGE_SIZE, Released};
 use uswap_system::System;
-use uswap_system::sync::Lock;
 
 use crate::content::Content;
 use crate::engine::Engine;
 use crate::group::Counter;
 use crate::host::Host;
 use crate::ledger::{Ledger, heirs_hold};
+use crate::lock_order::Lock;
 use crate::zpool::{Handle, PoolView, SLAB_BYTES, SlabSet, Zpool};
 
 /// It begins when more than one slab in so many could be spared...

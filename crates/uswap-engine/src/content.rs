@@ -10,10 +10,10 @@ use uswap_core::entry::Epoch;
 use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{AreaId, Location, PAGE_SIZE, Released, Survey};
 use uswap_system::System;
-use uswap_system::sync::Lock;
 
 use crate::areas::Areas;
 use crate::ledger::Ledger;
+use crate::lock_order::{Level, Lock};
 use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 
 /// What this process inherited from an ancestor, by the epoch of the ancestor.
@@ -68,10 +68,10 @@ impl<S: System> Content<S> {
         Content {
             areas,
             view: pool.view(),
-            pool: Lock::new(pool),
+            pool: Lock::new(Level::Pool, pool),
             ancestors,
-            heirs: Lock::new(Vec::new()),
-            swapoff: Lock::new(Swapoff::default()),
+            heirs: Lock::new(Level::Heirs, Vec::new()),
+            swapoff: Lock::new(Level::Swapoff, Swapoff::default()),
         }
     }
 

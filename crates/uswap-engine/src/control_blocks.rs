@@ -7,12 +7,8 @@
 //! so the page is rarely out.) A page is never taken off the list; glibc uses the stacks of ended threads again, and what has become of one otherwise is a page
 //! that stays.
 
-use std::sync::atomic::{AtomicUsize, Ordering::*};
-
 use uswap_core::{PAGE_SIZE, PageNumber};
-use uswap_sys::linux::Linux;
-
-use crate::host::Host;
+use uswap_system::atomic::{AtomicUsize, Ordering::*};
 
 /// Bytes from the control block's start that hold the tid, and the list of robust mutexes behind it.
 const USED_BYTES: usize = 1024;
@@ -22,11 +18,6 @@ const PROBES: usize = 16;
 
 /// The pages of control blocks: page numbers; 0: free.
 pub struct ControlBlocks([AtomicUsize; PLACES]);
-
-/// A thread's control block is at `address`: the value of a pthread_t. Needs neither heap nor lock.
-pub fn keep(address: usize) {
-    Linux::notices().control_blocks.keep(address);
-}
 
 impl ControlBlocks {
     pub(crate) const fn new() -> ControlBlocks {
@@ -67,6 +58,9 @@ impl ControlBlocks {
         self.places(page).map(|place| place.load(Acquire)).take_while(|&kept| kept != 0).any(|kept| kept == page)
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;
 
 #[cfg(test)]
 mod tests {

@@ -3,14 +3,9 @@
 //! Each part has its own locks and says what holds of it: [`Memory`], [`Books`], [`Content`], [`Pressure`], [`Forking`], [`Staff`].
 //! None knows another. What is done with several of them is written above, in a file for each thing that is done.
 //!
-//! Locks, in the order in which they are taken:
-//!
-//! 1. that of the phase: read by every thread while it may change the books; written by a fork, which needs them still;
-//! 2. `swapoff` of the content: by whoever empties an area, while he asks the books what is next;
-//! 3. the gate of the memory;
-//! 4. `order` of the memory (or that of the window of a fork), `heirs` of the content or `trash` of the memory;
-//! 5. the books;
-//! 6. the pool of the content: a leaf.
+//! The order of their locks is that of [`Level`](crate::lock_order::Level).
+
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::io;
@@ -21,7 +16,6 @@ use uswap_sys::report::Reason;
 use uswap_system::Supervisor;
 use uswap_system::System;
 use uswap_system::faults::Faults;
-use uswap_system::sync::LockGuard;
 
 use crate::areas::Areas;
 use crate::books::Books;
@@ -29,6 +23,7 @@ use crate::content::{Ancestor, Content};
 use crate::forking::Forking;
 use crate::group::Counter;
 use crate::host::Host;
+use crate::lock_order::LockGuard;
 use crate::member::Member;
 use crate::memory::{self, Mapped, Memory};
 use crate::phase::{Entry, Phase};
@@ -156,13 +151,27 @@ impl<H: Host> Engine<H> {
         Ok((mapped.register()?, Books::new(core), content, pressure))
     }
 
+    /// From here on the process has this engine.
+    pub(crate) fn becomes_that_of_process(&'static self) {
+        H::notices().set_engine(std::ptr::from_ref(self).cast_mut().cast());
+    }
+
+    /// The engine of the calling thread's process, if there is one. In a forked child it is the parent's until the child has its
+    /// own.
+    pub fn of_process() -> Option<&'static Self> {
+        let engine = H::notices().engine_at().cast::<Self>();
+        // SAFETY: null, or what `becomes_that_of_process` was given, which lives as long as the process; it is there before the pointer is. That
+        // of a parent is taken apart in the child by `Inherited::take`, and nobody keeps a reference to it beyond that.
+        unsafe { engine.as_ref() }
+    }
+
     /// A thread of the engine has begun, and has all that it works with.
     pub(crate) fn thread_begins(&self) {
         self.staff.begins();
     }
 
     /// Waits out a fork that is being prepared, then tells how the books may be used.
-    pub(crate) fn enter(&self) -> Entry<'_> {
+    pub(crate) fn enter(&self) -> Entry<'_, H> {
         self.forking.phase.enter()
     }
 
@@ -172,7 +181,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Opens the books.
-    pub(crate) fn core(&self) -> LockGuard<'_, Core> {
+    pub(crate) fn core(&self) -> LockGuard<'_, Core, H> {
         self.books.core()
     }
 

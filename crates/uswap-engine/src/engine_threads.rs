@@ -17,7 +17,7 @@ use uswap_sys::thread::{self, FileTable, RawThread};
 
 use crate::engine::{BATCH, Engine};
 use crate::group::Compressor;
-use crate::host::Threads;
+use crate::staffed::{Staffed, Threads};
 use crate::worker::Worker;
 use crate::{ahead, writer};
 
@@ -117,6 +117,10 @@ pub struct EngineThreads {
     thread: Option<RawThread>,
     /// The CPUs that have no handler yet.
     others: Vec<usize>,
+}
+
+impl Staffed for Linux {
+    type Threads = EngineThreads;
 }
 
 impl Threads<Linux> for EngineThreads {

@@ -8,17 +8,14 @@
 //! advice thousands of times, and what the program's other threads wait for meanwhile is not known.
 //!
 //! The program's MADV_DOFORK of adopted memory is done by the kernel, too, and a fork that goes round the hooks would have
-//! holes there: the monitor keeps such memory from forks again ([`Kept::keep_lifted`]).
+//! holes there: the monitor keeps such memory from forks again ([`Kept::take_lifted`]).
 //!
 //! MADV_WIPEONFORK is never changed by the engine, so the child reads it from the kernel. It is enough to know that the
 //! program ever used it.
 
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
-use uswap_sys::linux::Linux;
 use uswap_system::atomic::{AtomicBool, Ordering::*, fence};
 
-use crate::engine::Engine;
-use crate::host::Host;
 use crate::postings::{Posting, Postings};
 use crate::smaps::Mapping;
 
@@ -47,12 +44,6 @@ pub struct ForkAdvice {
     wipes: AtomicBool,
     /// There was no memory for a posting: what the program wants to keep from its children is not known any more.
     lost: AtomicBool,
-}
-
-/// Any thread, after the kernel has taken the advice. Takes no lock and waits for nobody.
-pub fn post(advice: Advice, start: usize, len: usize) {
-    let notices = Linux::notices();
-    notices.fork_advice.post(advice, start, len, || notices.has_engine());
 }
 
 impl ForkAdvice {
@@ -149,11 +140,14 @@ impl Kept {
         }
     }
 
-    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
-    pub fn keep_lifted<H: Host>(&mut self, engine: &Engine<H>) {
-        // What cannot be told at this moment is looked at the next time.
-        let mut lifted = std::mem::take(&mut self.lifted);
-        lifted.retain(|&range| !engine.keep_adopted_from_forks(range, self, 0));
+    /// Takes out what has not been looked at since the program has let its children have it: what cannot be told at this moment
+    /// is put back.
+    pub fn take_lifted(&mut self) -> Vec<PageRange> {
+        std::mem::take(&mut self.lifted)
+    }
+
+    /// See [`take_lifted`](Self::take_lifted).
+    pub fn put_back(&mut self, lifted: Vec<PageRange>) {
         self.lifted = lifted;
     }
 

@@ -6,13 +6,11 @@
 //! has read; and the child asks its own mappings what of that is in it ([`fork_cut`](uswap_core::fork_cut)). Where that cannot
 //! be told, it ends with a line.
 
-use std::time::Duration;
-
 use uswap_core::event_order::Event;
 use uswap_core::fork_cut::{self, Child, Unclear};
 use uswap_core::fork_window::Note;
 use uswap_core::sabotage::{Sabotage, is_on};
-use uswap_core::{PageNumber, PageRange, PageState, RangeSet};
+use uswap_core::{PageNumber, PageRange, PageState, RangeSet, tuning};
 use uswap_sys::maps;
 use uswap_sys::report::Reason;
 use uswap_system::looks::{Mappings, Vma};
@@ -23,25 +21,21 @@ use crate::giving_way::Asking;
 use crate::host::Host;
 use crate::monitor::Monitor;
 use crate::pending_fault::Served;
+use crate::staffed::Staffed;
 use crate::worker::Worker;
 
-/// How long a fork waits for memory to come to rest that is moved while it is let go.
-const LIFT_PATIENCE: Duration = Duration::from_millis(20);
-/// How long the parent waits for a moment in which no other thread changes the mappings.
-const STILL_PATIENCE: Duration = Duration::from_millis(100);
-
-impl<H: Host> Monitor<H> {
+impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was.
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
         engine.let_adopted_fork(&self.adopter.kept);
-        let (begun, mut seen, mut asking) = (H::now(), 0, Asking::<H>::new());
+        let (begun, mut seen, mut asking) = (H::now(), 0, Asking::new(&H::notices().giving_way));
         loop {
             let (moved, count) = engine.moved_since(seen);
             seen = count;
             moved.into_iter().for_each(|place| engine.let_fork(place));
             let is_still = engine.is_still();
-            if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= LIFT_PATIENCE {
+            if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= tuning::LIFT_PATIENCE {
                 return;
             }
             if !is_still {
@@ -54,10 +48,10 @@ impl<H: Host> Monitor<H> {
 
     /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.
     pub(crate) fn tell_child(&mut self, engine: &Engine<H>) {
-        let (begun, mut asking) = (H::now(), Asking::<H>::new());
+        let (begun, mut asking) = (H::now(), Asking::new(&H::notices().giving_way));
         while !engine.tell_if_still() {
             asking.for_fault_of(begun);
-            if H::since(begun) >= STILL_PATIENCE {
+            if H::since(begun) >= tuning::STILL_PATIENCE {
                 return engine.forking.window.tell_nothing();
             }
             engine.read_aside(self.worker());
@@ -120,7 +114,7 @@ impl<H: Host> Engine<H> {
         let gate = self.memory.gate.shut();
         self.read_with(worker, true, gate);
         while let Some(fault) = worker.serving.pending.pop_front() {
-            if self.serve_frozen(&fault, worker) == Served::AfterEvents {
+            if self.serve_beside(&fault, worker) == Served::AfterEvents {
                 // Its thread faults again, and a handler will see to it.
                 self.memory.wake(fault.page, 1);
             }

@@ -7,15 +7,15 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::Ordering::AcqRel;
 
 use uswap_core::Core;
 use uswap_sys::linux::Linux;
+use uswap_sys::private_memory;
 
 use crate::content::Ancestor;
 use crate::engine::Engine;
 use crate::fork_journal::JournalAtFork;
-use crate::host::Host;
+use crate::host::{Host, notices};
 use crate::ledger::Ledger;
 use crate::zpool::ForeignPool;
 
@@ -35,7 +35,7 @@ pub struct Inherited<H: Host> {
 impl Inherited<Linux> {
     /// In a forked child: takes the parent's engine apart, if it had one.
     pub(crate) fn take() -> Option<Inherited<Linux>> {
-        let old = Linux::notices().engine.swap(std::ptr::null_mut(), AcqRel);
+        let old = notices().set_engine(std::ptr::null_mut()).cast::<Engine<Linux>>();
         // SAFETY: the value is the parent's engine, copied by fork. None of its threads runs here, the one thread of the program
         // waits for this one, and nobody else has the pointer. It is taken apart below, and what belongs to the parent
         // (descriptors, whose numbers mean something else here) is forgotten, not dropped.
@@ -80,3 +80,15 @@ impl<H: Host> Inherited<H> {
 }
 
 const HAS_LEDGER: &str = "the window of a fork has a ledger";
+
+/// Child, before anything is mapped: the parent's frame area was not copied, and what is mapped in its place from here on
+/// belongs to whoever maps it. Returns whether the parent was swapping.
+pub fn child_begins() -> bool {
+    notices().child_begins();
+    // A copy of the parent's engine; its threads do not run here.
+    let Some(old) = Engine::<Linux>::of_process() else { return false };
+    for (start, end) in old.memory.ranges_without_copy() {
+        private_memory::forget(start, end);
+    }
+    true
+}

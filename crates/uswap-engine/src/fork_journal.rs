@@ -17,11 +17,13 @@ use std::time::Duration;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::fork_window::{ForkWindow, Note};
+use uswap_core::tuning;
 use uswap_sys::placement;
 use uswap_system::System;
-use uswap_system::sync::{Lock, SharedWord};
+use uswap_system::sync::SharedWord;
 
 use crate::ledger::Ledger;
+use crate::lock_order::{Level, Lock};
 
 /// Notes that a child can read. Memory is taken only for those that are written.
 const NOTES: usize = 1 << 16;
@@ -29,8 +31,6 @@ const NOTES: usize = 1 << 16;
 const CHANGES: usize = 1 << 14;
 /// Entries that may come to be between the setting aside of a ledger and its fork.
 const ENTRIES_MORE: u32 = 1 << 16;
-/// How long a child waits to be told. Its parent does that before it goes on, unless it is stopped or killed.
-pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// How often it looks meanwhile whether its parent is there.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -116,7 +116,7 @@ impl<H: System> Window<H> {
             reserved: Mutex::new(None),
             ledger: Mutex::new(None),
             beyond: Mutex::new(Vec::new()),
-            seen: Lock::new(ForkWindow::default()),
+            seen: Lock::new(Level::Window, ForkWindow::default()),
         }
     }
 
@@ -310,7 +310,7 @@ impl<H: System> JournalAtFork<H> {
         // SAFETY: the journal is mapped as long as this lives.
         let (told, changes_count) = unsafe { words(shared) };
         let begun = H::now();
-        while told.load() == NOTHING_TOLD && H::since(begun) < TOLD_WITHIN && H::parent_is(self.parent) {
+        while told.load() == NOTHING_TOLD && H::since(begun) < tuning::TOLD_WITHIN && H::parent_is(self.parent) {
             let _ = told.wait(NOTHING_TOLD, Some(LOOK));
         }
         match told.load() {

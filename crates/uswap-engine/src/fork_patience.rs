@@ -8,13 +8,7 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::budget::Usage;
-
-/// How long a fork waits at first when nobody gives way.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// And at least.
-const PATIENCE_MIN: Duration = Duration::from_millis(16);
-/// How long it waits in all.
-const LONGEST: Duration = Duration::from_secs(10);
+use uswap_core::tuning;
 
 /// What the forks of one process have learnt.
 pub(crate) struct ForkPatience {
@@ -35,7 +29,7 @@ pub(crate) struct ForkWait {
 
 impl ForkPatience {
     pub fn new() -> ForkPatience {
-        ForkPatience { patience: PATIENCE }
+        ForkPatience { patience: tuning::FORK_PATIENCE }
     }
 
     /// A fork begins to wait.
@@ -47,7 +41,8 @@ impl ForkPatience {
     /// A fork has waited, and there is room or not.
     pub fn waited(&mut self, wait: &ForkWait, has_room: bool) {
         let in_vain = !has_room && !wait.is_worth_it;
-        self.patience = if in_vain { (self.patience / 2).max(PATIENCE_MIN) } else { PATIENCE };
+        self.patience =
+            if in_vain { (self.patience / 2).max(tuning::FORK_PATIENCE_MIN) } else { tuning::FORK_PATIENCE };
     }
 }
 
@@ -62,7 +57,7 @@ impl ForkWait {
             (self.least, self.since) = (usage.total, now);
         }
         self.fewest = self.fewest.min(usage.processes);
-        now.duration_since(self.since) < self.patience && now.duration_since(self.begun) < LONGEST
+        now.duration_since(self.since) < self.patience && now.duration_since(self.begun) < tuning::FORK_LONGEST
     }
 }
 

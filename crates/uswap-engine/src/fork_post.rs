@@ -10,13 +10,12 @@
 use std::time::Duration;
 
 use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::tuning;
 use uswap_system::Waited;
 use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use uswap_system::sync::{RawLock, Word};
 
-use crate::fork_journal::TOLD_WITHIN;
 use crate::host::Host;
-use crate::post::Post;
 
 const IDLE: u32 = 0;
 const REQUESTED: u32 = 1;
@@ -36,6 +35,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
 const CHILD_READY: u32 = 2;
+
+/// The monitor, as a thread sees it that waits for it.
+pub trait Monitored {
+    /// Wakes it.
+    fn ring(&self);
+    /// It has ended, or never ran, and has said so: nobody answers.
+    fn is_inert(&self) -> bool;
+    /// Its thread has ended.
+    fn has_ended(&self) -> bool;
+    /// Whether nobody answers. Where memory is swapped that is the end of the process.
+    fn is_deserted(&self) -> bool;
+}
 
 /// What forking threads and the monitor say to each other.
 pub struct ForkPost<H> {
@@ -111,7 +122,7 @@ impl<H: Host> ForkPost<H> {
     }
 
     /// Program thread, before it calls fork(2) at all: whether there is the memory that it takes to follow it.
-    pub fn has_memory(&self, post: &Post<H>) -> bool {
+    pub fn has_memory(&self, post: &impl Monitored) -> bool {
         if self.trivial.load(Relaxed) {
             return true;
         }
@@ -143,7 +154,7 @@ impl<H: Host> ForkPost<H> {
     }
 
     /// Program thread with the id `forker`, before fork(2): returns when the process may be copied. One thread at a time.
-    pub fn prepare(&self, post: &Post<H>, forker: u32) {
+    pub fn prepare(&self, post: &impl Monitored, forker: u32) {
         self.forker.store(forker, Relaxed);
         if self.unasked.load(Relaxed) {
             // A signal handler forks, in the thread that is forking.
@@ -177,10 +188,10 @@ impl<H: Host> ForkPost<H> {
 
     /// Program thread of the parent, after fork(2). It may end the process next, so it waits until the child knows all that
     /// it must.
-    pub fn parent(&self, post: &Post<H>, forked: bool) {
+    pub fn parent(&self, post: &impl Monitored, forked: bool) {
         if self.unasked.swap(false, Relaxed) {
             self.awake.unlock();
-        } else if !post.inert.load(Acquire) {
+        } else if !post.is_inert() {
             let outcome = if forked { FORKED } else { FAILED };
             // It may be over: a signal handler forked meanwhile.
             if self.state.atomic().compare_exchange(READY, outcome, AcqRel, Acquire).is_err() {
@@ -188,7 +199,7 @@ impl<H: Host> ForkPost<H> {
             }
             self.state.wake_all();
             let begun = H::now();
-            while self.state.load() == FORKED && H::since(begun) < TOLD_WITHIN && !post.is_deserted() {
+            while self.state.load() == FORKED && H::since(begun) < tuning::TOLD_WITHIN && !post.is_deserted() {
                 let _ = self.state.wait(FORKED, Some(LOOK_AGAIN));
             }
         }
@@ -213,9 +224,9 @@ impl<H: Host> ForkPost<H> {
     }
 
     /// The only thread of the child: waits until its memory is served. Whether it is; if not, the child's monitor has ended.
-    pub fn child_waits(&self, post: &Post<H>) -> bool {
+    pub fn child_waits(&self, post: &impl Monitored) -> bool {
         while self.child.load() == CHILD_STARTING && !is_on(Sabotage::ChildDoesNotWait) {
-            if post.monitor.has_ended() {
+            if post.has_ended() {
                 return self.child.load() != CHILD_STARTING;
             }
             let _ = self.child.wait(CHILD_STARTING, Some(LOOK_AGAIN));
@@ -279,6 +290,7 @@ mod tests {
     use uswap_sys::linux::Linux;
 
     use super::*;
+    use crate::post::Post;
 
     #[test]
     fn a_trivial_fork_keeps_the_monitor_asleep() {

@@ -9,11 +9,9 @@
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
-use uswap_sys::linux::Linux;
+use uswap_system::System;
 use uswap_system::atomic::AtomicU32;
 use uswap_system::sync::Word;
-
-use crate::host::Host;
 
 /// How long a fault waits for a moment without changes before it asks for one. Mostly there is one within 0.1 ms.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -27,25 +25,15 @@ const EAGER_FAULTS: u32 = 256;
 
 /// Whether, and for how long, changes wait. Late faults write to it: apart from what all read.
 #[repr(align(64))]
-pub struct GivingWay<H> {
+pub struct GivingWay<S> {
     /// How many of the next faults ask at once.
     eager: AtomicU32,
     /// How many handlers have a fault that asks.
-    waiting: Word<H>,
+    waiting: Word<S>,
 }
 
-/// Whether a fault waits for changes to end.
-pub fn is_asked_for() -> bool {
-    Linux::notices().giving_way.is_asked_for()
-}
-
-/// A thread of the program is about to change its memory.
-pub fn give_way() {
-    Linux::notices().giving_way.give_way();
-}
-
-impl<H: Host> GivingWay<H> {
-    pub(crate) const fn new() -> GivingWay<H> {
+impl<S: System> GivingWay<S> {
+    pub(crate) const fn new() -> GivingWay<S> {
         GivingWay { eager: AtomicU32::new(0), waiting: Word::new(0) }
     }
 
@@ -59,10 +47,10 @@ impl<H: Host> GivingWay<H> {
         if !self.is_asked_for() {
             return;
         }
-        let begun = H::now();
+        let begun = S::now();
         loop {
             let waiting = self.waiting.load();
-            let left = GIVES_WAY.checked_sub(H::since(begun));
+            let left = GIVES_WAY.checked_sub(S::since(begun));
             let (true, Some(left)) = (waiting != 0, left) else { return };
             let _ = self.waiting.wait(waiting, Some(left));
         }
@@ -75,20 +63,20 @@ impl<H: Host> GivingWay<H> {
 }
 
 /// A handler's asking, as long as it has reason to.
-pub(crate) struct Asking<H: Host> {
-    way: &'static GivingWay<H>,
+pub(crate) struct Asking<S: System> {
+    way: &'static GivingWay<S>,
     asks: bool,
 }
 
-impl<H: Host> Asking<H> {
+impl<S: System> Asking<S> {
     /// Nobody asks yet.
-    pub fn new() -> Asking<H> {
-        Asking { way: &H::notices().giving_way, asks: false }
+    pub fn new(way: &'static GivingWay<S>) -> Asking<S> {
+        Asking { way, asks: false }
     }
 
     /// A fault that was read at `since` could not be served.
     pub fn for_fault_of(&mut self, since: Instant) {
-        let is_late = H::since(since) > PATIENCE;
+        let is_late = S::since(since) > PATIENCE;
         if is_late && self.way.eager.load(Relaxed) == 0 {
             self.way.eager.store(EAGER_FAULTS, Relaxed);
         }
@@ -110,7 +98,7 @@ impl<H: Host> Asking<H> {
     }
 }
 
-impl<H: Host> Drop for Asking<H> {
+impl<S: System> Drop for Asking<S> {
     fn drop(&mut self) {
         self.end();
     }
@@ -121,17 +109,21 @@ mod words;
 
 #[cfg(test)]
 mod tests {
+    use uswap_sys::linux::Linux;
+
     use super::*;
+
+    static WAY: GivingWay<Linux> = GivingWay::new();
 
     #[test]
     fn changes_give_way_while_a_fault_waits_and_no_longer_than_they_must() {
-        let waiting = || Linux::notices().giving_way.waiting.load();
+        let waiting = || WAY.waiting.load();
         let took = || {
             let begun = Instant::now();
-            give_way();
+            WAY.give_way();
             begun.elapsed()
         };
-        let mut asking = Asking::<Linux>::new();
+        let mut asking = Asking::new(&WAY);
         asking.for_fault_of(Instant::now());
         assert_eq!(waiting(), 0, "a fault that has just been read asks for nothing");
         let earlier = Instant::now() - 2 * PATIENCE;
@@ -143,7 +135,7 @@ mod tests {
         served.join().expect("it ends");
         assert_eq!(waiting(), 0);
         assert!(took() < GIVES_WAY);
-        let mut next = Asking::<Linux>::new();
+        let mut next = Asking::new(&WAY);
         next.for_fault_of(Instant::now());
         assert_eq!(waiting(), 1, "the next one has learned");
         next.end();

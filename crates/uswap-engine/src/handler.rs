@@ -1,20 +1,20 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::report::Reason;
 
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
-use uswap_core::sabotage::{Sabotage, is_on};
-use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange};
+use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange, tuning};
 use uswap_sys::{private_memory, test_hook};
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
-use uswap_system::sync::Shut;
 
 use crate::engine::{BATCH, Engine};
 use crate::giving_way::Asking;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
 use crate::load::Load;
+use crate::lock_order::Shut;
 use crate::pause::pause;
 use crate::pending_fault::{PendingFault, Served};
 use crate::phase::Entry;
@@ -23,8 +23,6 @@ use crate::worker::Worker;
 
 /// Messages read at a time.
 const MESSAGES: usize = 16;
-/// How long a handler waits for more before it looks whether what was read can be settled.
-const SETTLING: Duration = Duration::from_millis(1);
 
 /// What the books say to a fault.
 #[expect(clippy::large_enum_variant, reason = "as for FaultPlan")]
@@ -53,7 +51,7 @@ impl<H: Host> Engine<H> {
     /// Waits for messages or for a call, and does what there is to be done.
     pub fn handler_turn(&self, worker: &mut Worker) {
         // What was read is settled as soon as the program rests, also if it asks for nothing.
-        let patience = if self.memory.uffd.holds_events() { Some(SETTLING) } else { None };
+        let patience = if self.memory.uffd.holds_events() { Some(tuning::SETTLING) } else { None };
         let heard = match self.memory.uffd.wait(&self.pressure.call, &self.member.supervisor, patience) {
             Ok(heard) => heard,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be polled: {}", Reason(&error))),
@@ -78,7 +76,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn serve_all(&self, worker: &mut Worker) {
-        let mut asking = Asking::<H>::new();
+        let mut asking = Asking::new(&H::notices().giving_way);
         while let Some(fault) = self.serve_pending(worker) {
             asking.for_fault_of(fault.since);
             // The event must be read, and then its task must run. Other faults may come along: they are served in turn,
@@ -102,7 +100,7 @@ impl<H: Host> Engine<H> {
                 Entry::Frozen => {
                     let fault = worker.serving.pending.pop_front()?;
                     self.member.slot().serves(worker.serving.number, fault.page.address());
-                    (self.serve_frozen(&fault, worker) == Served::AfterEvents).then_some(fault)
+                    (self.serve_beside(&fault, worker) == Served::AfterEvents).then_some(fault)
                 }
             };
             if after_events.is_some() {
@@ -201,7 +199,7 @@ impl<H: Host> Engine<H> {
         self.read_with(worker, false, gate)
     }
 
-    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: Shut<'_>) -> usize {
+    pub(crate) fn read_with(&self, worker: &mut Worker, frozen: bool, gate: Shut<'_, H>) -> usize {
         let mut messages = [Message::Other(0); MESSAGES];
         if frozen {
             self.forking.window.begins_reading();
@@ -256,25 +254,10 @@ impl<H: Host> Engine<H> {
         let (served, kind) = match plan {
             // Memory that was moved there has an event, which may not have been sent yet.
             FaultPlan::NotAdopted if !nothing_unread || self.memory.uffd.is_changing() => (Served::AfterEvents, None),
-            FaultPlan::NotAdopted => {
-                let address = page.address();
-                if private_memory::overlaps(address, address + 1) {
-                    return Answer::Served(self.serve_onlooker(page, thread));
-                }
-                // No event is unread and yet the kernel has the page registered: an mremap has grown an adopted range,
-                // or the range is being adopted right now. Or it has gone since: then the books must not have it.
-                let alone = PageRange { start: page, pages: 1 };
-                let (installed, served) = self.install_zeros(alone, write);
-                if installed > 0 {
-                    let mut core = self.core();
-                    core.adopt(alone);
-                    core.found_present(alone);
-                    self.memory.note_grown(true);
-                }
-                self.memory.wake(page, 1);
-                self.count(Counter::SwpinZero, 0);
-                (served, Some(LatencyKind::Zero))
+            FaultPlan::NotAdopted if private_memory::overlaps(page.address(), page.address() + 1) => {
+                return Answer::Served(self.serve_onlooker(page, thread));
             }
+            FaultPlan::NotAdopted => (self.serve_grown(page, write), Some(LatencyKind::Zero)),
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
                 if is_on(Sabotage::WakeBeforeBooks) {
@@ -320,6 +303,22 @@ impl<H: Host> Engine<H> {
             self.record_latency(kind, since);
         }
         Answer::Served(served)
+    }
+
+    /// No event is unread and yet the kernel has `page` registered, which the books do not know: an mremap has grown an adopted
+    /// range, or the range is being adopted right now. Or it has gone since: then the books must not have it.
+    fn serve_grown(&self, page: PageNumber, write: bool) -> Served {
+        let alone = PageRange { start: page, pages: 1 };
+        let (installed, served) = self.install_zeros(alone, write);
+        if installed > 0 {
+            let mut core = self.core();
+            core.adopt(alone);
+            core.found_present(alone);
+            self.memory.note_grown(true);
+        }
+        self.memory.wake(page, 1);
+        self.count(Counter::SwpinZero, 0);
+        served
     }
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {

@@ -22,7 +22,7 @@ use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_sys::placement;
 use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::group::Heirs;
+use crate::group::{Heirs, Holder};
 
 /// Holders whose lives are watched. A ledger with more is kept as long as the group knows of any heir.
 const HOLDERS_MAX: usize = 62;
@@ -30,26 +30,6 @@ const HOLDERS_MAX: usize = 62;
 /// Looks of the parent's monitor, 20 ms apart at least. The supervisor tells within seconds who is on the way, but may take a
 /// child for dead whose parent was stopped in the middle of the fork: then the parent, too, has not looked.
 const LOST_LOOKS: u32 = 100;
-
-/// A process, as the group knows it: not by its id, which is another one in each pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its slot in the group.
-    pub index: u32,
-    /// How often the slot had been used before.
-    pub generation: u32,
-}
-
-impl Holder {
-    /// Not 0.
-    fn word(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index + 1)
-    }
-
-    fn of_word(word: u64) -> Option<Holder> {
-        Some(Holder { index: (word as u32).checked_sub(1)?, generation: (word >> 32) as u32 })
-    }
-}
 
 /// Whether a child may still read `entry`.
 pub(crate) fn heirs_hold(heirs: &[Ledger], entry: EntryId) -> bool {

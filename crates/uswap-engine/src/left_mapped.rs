@@ -4,10 +4,7 @@
 //! as that is in the kernel. Its event is read before it returns, so whoever reads that finds the posting.
 
 use uswap_core::sabotage::{Sabotage, is_on};
-use uswap_sys::linux::Linux;
 use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-
-use crate::host::Host;
 
 /// Calls that are told at a time; each takes some microseconds.
 const CALLS: usize = 64;
@@ -22,11 +19,6 @@ pub struct LeftMapped {
 
 /// A call in the kernel.
 pub struct Posted<'a>(Option<&'a AtomicUsize>);
-
-/// The program is about to use the flag, on memory at `from`. Never waits.
-pub fn post(from: usize) -> Posted<'static> {
-    Linux::notices().left_mapped.post(from)
-}
 
 impl LeftMapped {
     pub(crate) const fn new() -> LeftMapped {

@@ -2,9 +2,10 @@
 //!
 //! The engine lives inside the process whose memory it manages, on threads of its own. Where to look:
 //!
-//! - [`host`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
+//! - [`host`], [`staffed`]: what it runs on: Linux, or a model of it; [`notices`]: what the program's threads note for it;
 //! - [`engine`]: the engine of a process, made of its parts: `memory`, `books`, `content`, `pressure`, `forking` (with `phase`:
-//!   whether its books may change), `staff`; [`worker`]: what each thread has for itself;
+//!   whether its books may change), `staff`; `lock_order`: which lock may be
+//!   taken while another is held; [`worker`]: what each thread has for itself;
 //! - [`handler`]: faults, as userfaultfd delivers them; `events`: what the program does to its memory; [`giving_way`]: how it
 //!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
@@ -13,7 +14,7 @@
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget; `scale`: what the process has of it;
 //!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
 //!   for disks in its stead; [`engine_threads`]: how all threads start;
-//! - [`fork`], [`fork_post`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
+//! - [`fork`] (with `fork_room`, `beside` and `fork_child`), [`fork_post`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children, as its threads tell it (`postings`);
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
@@ -25,6 +26,7 @@ mod adoption_pace;
 pub mod ahead;
 pub mod areas;
 pub mod assist;
+mod beside;
 mod books;
 mod common_pages;
 pub mod compaction;
@@ -37,21 +39,25 @@ mod events;
 pub mod fork;
 pub mod fork_advice;
 mod fork_changes;
+mod fork_child;
 pub mod fork_copy;
 mod fork_journal;
 mod fork_patience;
 pub mod fork_post;
+mod fork_room;
 mod forking;
 pub mod giving_way;
 pub mod group;
 mod grown;
 pub mod guard_regions;
 pub mod handler;
+mod heirs;
 pub mod host;
 pub mod lazy_free;
 pub mod ledger;
 pub mod left_mapped;
 mod load;
+mod lock_order;
 pub mod member;
 mod memory;
 pub mod monitor;
@@ -67,9 +73,11 @@ mod postings;
 mod presence;
 mod pressure;
 pub mod protocol;
+mod publish;
 mod scale;
 mod smaps;
 mod staff;
+pub mod staffed;
 pub mod store;
 pub mod swapin;
 mod swapoff;

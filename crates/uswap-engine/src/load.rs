@@ -23,12 +23,25 @@ pub(crate) struct Load {
     pub contents: [Content; MAX_WINDOW],
     /// Where in the worker's buffer the pages without a frame are put.
     pub buffer: usize,
+    /// The books do not know of it: see `beside.rs`.
+    pub is_beside: bool,
 }
 
 impl Load {
     /// The next of those that a worker carries out together.
     pub fn after(others: &[Load], plan: LoadPlan) -> Load {
-        Load { plan, contents: [Content::Wanted; MAX_WINDOW], buffer: Load::buffer_pages(others) }
+        let buffer = Load::buffer_pages(others);
+        Load { plan, contents: [Content::Wanted; MAX_WINDOW], buffer, is_beside: false }
+    }
+
+    /// One that a worker carries out beside the books.
+    pub fn beside(plan: LoadPlan) -> Load {
+        Load { is_beside: true, ..Load::after(&[], plan) }
+    }
+
+    /// Whether the content of all its pages has been had.
+    pub fn is_ready(&self) -> bool {
+        self.contents[..self.plan.count].iter().all(|content| *content == Content::Ready)
     }
 
     /// Pages of the worker's buffer that these need.

@@ -115,7 +115,7 @@ impl Member<Linux> {
         uswap_sys::proc::set_root(welcome.proc);
         uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd()).map_err(JoinError::Io)?;
         let group: &'static Group = Box::leak(Box::new(Group::open(&welcome.group).map_err(JoinError::Io)?));
-        uswap_sys::report::set_ended_word(Some(&group.process(welcome.index).ended_by_agent));
+        uswap_sys::report::set_ended_word(Some(&group.process(welcome.index).life.ended_by_agent));
         Ok(Member {
             group,
             index: welcome.index,

@@ -18,9 +18,9 @@ use uswap_core::{BLOCK_PAGES, FrameId, PAGE_SIZE, PageNumber};
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 use uswap_system::faults::Faults;
 use uswap_system::looks::Residency;
-use uswap_system::sync::{Gate, Lock};
 use uswap_system::{Advice, Supervisor, System};
 
+use crate::lock_order::{Gate, Level, Lock};
 use crate::userfault::Userfault;
 
 /// Blocks of frames that are given back to the kernel at a time: 2 MiB.
@@ -108,10 +108,10 @@ impl<S: System> Mapped<S> {
             pagemap,
             frames,
             zeros,
-            gate: Gate::new(),
-            order: Lock::new(EventOrder::default()),
+            gate: Gate::new(Level::Gate),
+            order: Lock::new(Level::Order, EventOrder::default()),
             trash_range: (trash.memory.start(), trash.memory.end()),
-            trash: Lock::new(trash),
+            trash: Lock::new(Level::Trash, trash),
             grown: AtomicBool::new(false),
         })
     }

@@ -3,26 +3,24 @@
 //! A thread of the program must be able to note something at any time: before any constructor ran, in a signal handler, in a
 //! child of vfork. So all of it is words that need neither heap nor lock, in memory that is there from the beginning.
 
-#![allow(unsafe_code)]
-
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
+use uswap_system::System;
+
 use crate::control_blocks::ControlBlocks;
-use crate::engine::Engine;
-use crate::fork_advice::ForkAdvice;
+use crate::fork_advice::{Advice, ForkAdvice};
 use crate::giving_way::GivingWay;
-use crate::host::Host;
 use crate::left_mapped::LeftMapped;
 use crate::whole_mappings::Requests;
 
 /// What the threads of one process have noted.
-pub struct Notices<H: Host> {
-    /// The engine of the process; null before it is needed.
-    pub(crate) engine: AtomicPtr<Engine<H>>,
+pub struct Notices<S: System> {
+    /// Where the engine of the process is (`Engine::of_process`); null before it is needed.
+    engine: AtomicPtr<()>,
     /// The program's own madvise for fork.
     pub fork_advice: ForkAdvice,
     /// Changes of memory that give way to faults.
-    pub giving_way: GivingWay<H>,
+    pub giving_way: GivingWay<S>,
     /// It has installed guards.
     pub guard_regions: Noted,
     /// It has given pages of its memory to a pipe or a socket.
@@ -32,14 +30,14 @@ pub struct Notices<H: Host> {
     /// Its mremaps that leave the old range mapped.
     pub left_mapped: LeftMapped,
     /// Its mremaps that were refused.
-    pub whole_mappings: Requests<H>,
+    pub whole_mappings: Requests<S>,
     /// Its threads' control blocks.
     pub control_blocks: ControlBlocks,
 }
 
-impl<H: Host> Notices<H> {
+impl<S: System> Notices<S> {
     /// Nothing noted.
-    pub const fn new() -> Notices<H> {
+    pub const fn new() -> Notices<S> {
         Notices {
             engine: AtomicPtr::new(std::ptr::null_mut()),
             fork_advice: ForkAdvice::new(),
@@ -58,11 +56,19 @@ impl<H: Host> Notices<H> {
         !self.engine.load(Acquire).is_null()
     }
 
-    /// The engine, if there is one. In a forked child it is the parent's until the child has its own.
-    pub fn engine(&self) -> Option<&'static Engine<H>> {
-        // SAFETY: null, or an engine, which lives as long as the process; it is there before the pointer is. That of a parent is
-        // taken apart in the child by `Inherited::take`, and nobody keeps a reference to it beyond that.
-        unsafe { self.engine.load(Acquire).as_ref() }
+    /// Where the engine is, or null. In a forked child it is the parent's until the child has its own.
+    pub(crate) fn engine_at(&self) -> *mut () {
+        self.engine.load(Acquire)
+    }
+
+    /// There is an engine from here on, or none any more; where it was before.
+    pub(crate) fn set_engine(&self, engine: *mut ()) -> *mut () {
+        self.engine.swap(engine, AcqRel)
+    }
+
+    /// Any thread, after the kernel has taken the program's advice about forks. Takes no lock and waits for nobody.
+    pub fn advise_for_forks(&self, advice: Advice, start: usize, len: usize) {
+        self.fork_advice.post(advice, start, len, || self.has_engine());
     }
 
     /// The only thread of a forked child: no other thread lives here.
@@ -72,7 +78,7 @@ impl<H: Host> Notices<H> {
     }
 }
 
-impl<H: Host> Default for Notices<H> {
+impl<S: System> Default for Notices<S> {
     fn default() -> Self {
         Self::new()
     }

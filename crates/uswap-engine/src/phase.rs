@@ -4,12 +4,14 @@
 //! are served beside the books (`FROZEN`), until all is `RUNNING` again.
 
 use uswap_system::System;
-use uswap_system::sync::{Gate, Passed, Shut, Word};
+use uswap_system::sync::Word;
+
+use crate::lock_order::{Gate, Level, Passed, Shut};
 
 /// How the books may be used at this moment.
-pub(crate) enum Entry<'a> {
+pub(crate) enum Entry<'a, S: System> {
     /// As usual, until the guard is dropped.
-    Running(Passed<'a>),
+    Running(Passed<'a, S>),
     /// A fork is under way: the books must stay as they are, faults are served beside them.
     Frozen,
 }
@@ -29,18 +31,18 @@ pub(crate) struct Phase<S> {
 impl<S> Phase<S> {
     /// The books may change.
     pub const fn running() -> Self {
-        Phase { state: Word::new(RUNNING), running: Gate::new() }
+        Phase { state: Word::new(RUNNING), running: Gate::new(Level::Running) }
     }
 
     /// Nobody comes in before [`goes_on`](Self::goes_on).
     pub const fn freezing() -> Self {
-        Phase { state: Word::new(FREEZING), running: Gate::new() }
+        Phase { state: Word::new(FREEZING), running: Gate::new(Level::Running) }
     }
 }
 
 impl<S: System> Phase<S> {
     /// Waits out a fork that is being prepared, then tells how the books may be used.
-    pub fn enter(&self) -> Entry<'_> {
+    pub fn enter(&self) -> Entry<'_, S> {
         loop {
             match self.state.load() {
                 // Not waited for: who had seen `RUNNING` before a fork was begun would sleep until it is over, and with it the
@@ -60,12 +62,12 @@ impl<S: System> Phase<S> {
     }
 
     /// A thread that serves no faults: as [`Entry::Running`], and a fork is waited for.
-    pub fn pass(&self) -> Passed<'_> {
+    pub fn pass(&self) -> Passed<'_, S> {
         self.running.pass()
     }
 
     /// A fork begins: who comes from here on waits, and who is inside is waited for.
-    pub fn freeze(&self) -> Shut<'_> {
+    pub fn freeze(&self) -> Shut<'_, S> {
         self.state.store(FREEZING);
         self.running.shut()
     }

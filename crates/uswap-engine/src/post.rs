@@ -9,7 +9,7 @@ use uswap_system::Waited;
 use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use uswap_system::sync::Word;
 
-use crate::fork_post::ForkPost;
+use crate::fork_post::{ForkPost, Monitored};
 use crate::host::Host;
 
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
@@ -53,16 +53,36 @@ impl<H: Host> Post<H> {
         self.wake.wake_all();
     }
 
-    /// Program thread that waits for the monitor: whether nobody answers. A seccomp filter may have ended it; where memory is
-    /// swapped that is the end of the process.
-    pub(crate) fn is_deserted(&self) -> bool {
-        if !self.inert.load(Acquire) && self.monitor.has_ended() && !self.inert.load(Acquire) {
+    /// Program thread: an mremap was refused. Waits until adopted memory does not end within a mapping; whether it is worth
+    /// another try.
+    pub fn ask_for_whole_mappings(&self) -> bool {
+        let notices = H::notices();
+        notices.has_engine() && notices.whole_mappings.ask(|| self.ring(), || self.is_inert())
+    }
+}
+
+impl<H: Host> Monitored for Post<H> {
+    fn ring(&self) {
+        Post::ring(self);
+    }
+
+    fn is_inert(&self) -> bool {
+        self.inert.load(Acquire)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.monitor.has_ended()
+    }
+
+    /// A seccomp filter may have ended it.
+    fn is_deserted(&self) -> bool {
+        if !self.is_inert() && self.has_ended() && !self.is_inert() {
             if H::notices().has_engine() {
                 H::end(format_args!("its memory is partly swapped out, and the agent's thread has been ended"));
             }
             self.inert.store(true, Release);
         }
-        self.inert.load(Acquire)
+        self.is_inert()
     }
 }
 

@@ -128,7 +128,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn kernel_swaps(&self) -> bool {
-        self.member.slot().kernel_swapped_pages.load(Relaxed) > 0
+        self.member.slot().resident.kernel_swapped_pages.load(Relaxed) > 0
     }
 
     /// The books say that `page` is resident, and yet a thread missed it. Mostly another thread brought it in after the

@@ -80,17 +80,17 @@ impl<H: Host> Scale<H> {
         let beside = shmem.saturating_sub(pool);
         // What is left of the views of its ancestors' pools is uswap's.
         let shared = if ancestors.is_empty() { beside } else { beside.min(self.common.own().saturating_sub(pool)) };
-        if slot.is_forked() && slot.inherited_pages.load(Relaxed) == 0 {
-            slot.inherited_pages.store(anon.max(1), Relaxed);
+        if slot.is_forked() && slot.resident.inherited_pages.load(Relaxed) == 0 {
+            slot.resident.inherited_pages.store(anon.max(1), Relaxed);
         }
-        slot.anon_pages.store(anon, Relaxed);
-        slot.shmem_pages.store(shmem, Relaxed);
-        slot.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
-        slot.shared_pages.store(shared, Relaxed);
-        slot.new_shared_pages.store(self.common.new_pages(beside, processes), Relaxed);
+        slot.resident.anon_pages.store(anon, Relaxed);
+        slot.resident.shmem_pages.store(shmem, Relaxed);
+        slot.resident.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
+        slot.shared.pages.store(shared, Relaxed);
+        slot.shared.new_pages.store(self.common.new_pages(beside, processes), Relaxed);
         // Of its ancestors' pools nobody knows how much is there at this moment.
-        slot.resident_shared_pages.store(if ancestors.is_empty() { resident } else { shared }, Relaxed);
-        slot.shared_growth.store(self.common.growth(), Relaxed);
+        slot.shared.resident_pages.store(if ancestors.is_empty() { resident } else { shared }, Relaxed);
+        slot.shared.growth.store(self.common.growth(), Relaxed);
         anon + shmem
     }
 }

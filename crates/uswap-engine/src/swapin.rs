@@ -10,23 +10,20 @@ use std::time::Instant;
 
 use uswap_core::fault::MAX_WINDOW;
 use uswap_core::sabotage::{Sabotage, is_on};
-use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE};
+use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber, tuning};
 use uswap_system::faults::{Progress, Stop, Wake};
-use uswap_system::sync::LockGuard;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::engine::Engine;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
 use crate::load::{Content, Load};
+use crate::lock_order::LockGuard;
 use crate::page_io::SlotPage;
 use crate::pause::pause;
 use crate::pending_fault::Served;
 use crate::store::IoOutcome;
 use crate::worker::Worker;
-
-/// Reads of a page before it is given up.
-const ATTEMPTS: u32 = 4;
 
 impl<H: Host> Engine<H> {
     /// Carries `plan` out.
@@ -93,7 +90,7 @@ impl<H: Host> Engine<H> {
         page: &mut [u8; PAGE_SIZE],
         worker: &mut Worker,
     ) -> Content {
-        // SAFETY: the load pins its entry, so its object stays as it is.
+        // SAFETY: the load pins its entry, or nothing is freed while it is carried out beside the books: its object stays as it is.
         let object = unsafe { self.content.object(load.epoch, handle, len) };
         let decompressed = worker.compression.decompress(object, page);
         self.count(Counter::Zswpin, 1);
@@ -103,7 +100,7 @@ impl<H: Host> Engine<H> {
 
     /// Reads what is on areas; what comes back wrong is read again a few times before it is given up.
     fn load_slots(&self, loads: &mut [Load], worker: &mut Worker) {
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..tuning::READ_ATTEMPTS {
             for area in self.content.areas.iter() {
                 let mut pages = std::mem::take(&mut worker.io.pages);
                 let core = self.core();
@@ -113,7 +110,7 @@ impl<H: Host> Engine<H> {
                         let Location::Slot { area: wanted, slot } = page.location else { continue };
                         if page.entry.is_some() && wanted == area.id && load.wants(index) {
                             // It was moved before the last of these was planned, which may have it at its new place.
-                            if !core.still_loading(page.page, load.plan.op) {
+                            if !load.is_beside && !core.still_loading(page.page, load.plan.op) {
                                 load.contents[index] = Content::Lost;
                                 continue;
                             }
@@ -168,7 +165,7 @@ impl<H: Host> Engine<H> {
 
     /// Moves what is ready to where it is waited for, and ends the load of every page of the plan.
     pub(crate) fn install(&self, work: &Load, worker: &mut Worker) -> Served {
-        let Load { plan, contents, buffer: _ } = work;
+        let Load { plan, contents, .. } = work;
         let loads = plan.pages();
         let mut served = Served::Done;
         let gate = self.memory.gate.pass();
@@ -239,7 +236,7 @@ impl<H: Host> Engine<H> {
 
     /// `stop` keeps the page at `index` and those after it from being brought in: ends their loads. What that means for the
     /// fault.
-    fn leave_rest(&self, mut core: LockGuard<'_, Core>, plan: &LoadPlan, index: usize, stop: Stop) -> Served {
+    fn leave_rest(&self, mut core: LockGuard<'_, Core, H>, plan: &LoadPlan, index: usize, stop: Stop) -> Served {
         let loads = plan.pages();
         let later = matches!(stop, Stop::TryLater | Stop::NoMemory);
         for load in &loads[index..plan.mapped().end] {
@@ -311,13 +308,18 @@ impl<H: Host> Engine<H> {
         if matches!(load.location, Location::Pool { .. }) {
             self.count(Counter::ChecksumFailures, 1);
         }
+        self.tell_lost(load.page);
+        self.memory.poison(load.page);
+    }
+
+    /// The content of `page` cannot be had.
+    pub(crate) fn tell_lost(&self, page: PageNumber) {
         self.count(Counter::PoisonedPages, 1);
-        let _ = self.books.say_lost(load.page);
+        let _ = self.books.say_lost(page);
         self.member.alarm(format_args!(
             "uswap: page {:#x} of process {} is lost: its copy cannot be read back; an access raises SIGBUS",
-            load.page.address(),
+            page.address(),
             H::process_id()
         ));
-        self.memory.poison(load.page);
     }
 }

@@ -41,17 +41,17 @@ impl<H: Host> Engine<H> {
             *swapoff = Swapoff::of(announced);
         }
         let Some(area) = self.content.areas.leaving().map(|area| area.id).find(|&id| !swapoff.is_emptied(id)) else {
-            if slot.carried_out.load(Relaxed) != announced {
+            if slot.called.carried_out.load(Relaxed) != announced {
                 swapoff.survey = None;
                 self.content.areas.release_empty_clusters(self.books.lock(), &self.member);
                 self.content.areas.publish(&self.core(), &self.member);
-                slot.waits_for_memory.store(0, Relaxed);
-                slot.carried_out.store(announced, Release);
+                slot.wants.waits_for_memory.store(0, Relaxed);
+                slot.called.carried_out.store(announced, Release);
             }
             return Emptied::All;
         };
         let waits = self.pressure.is_over_limit();
-        slot.waits_for_memory.store(u32::from(waits), Relaxed);
+        slot.wants.waits_for_memory.store(u32::from(waits), Relaxed);
         if waits {
             self.forking.post.ring();
             return Emptied::Later;

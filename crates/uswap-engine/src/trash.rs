@@ -3,17 +3,13 @@
 //! Dropping them in the frame area would be an event, and wait for who reads it. So they are moved to a range of a userfaultfd
 //! without events, and dropped there.
 
-use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
+use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber, tuning};
 use uswap_system::faults::{Faults, Holes, Stop, Wake};
 use uswap_system::looks::Residency;
 
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::memory::{BLOCK_BYTES, TRASH_BLOCKS, Trash};
-
-/// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
-/// it within that time.
-const TRIES: u32 = 500;
 
 impl<H: Host> Engine<H> {
     /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
@@ -54,7 +50,7 @@ impl<H: Host> Engine<H> {
     fn move_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock) -> bool {
         let source = self.memory.frame_address(block.frame(0));
         let mut unlocked = false;
-        for _ in 0..TRIES {
+        for _ in 0..tuning::TRASH_TRIES {
             let progress = trash.uffd.move_pages(target, source, BLOCK_BYTES, Holes::Allow, Wake::DontWake);
             match progress.stop {
                 None => return true,

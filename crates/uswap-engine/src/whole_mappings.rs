@@ -5,52 +5,41 @@
 //! range ends in the middle of a mapping that has been made meanwhile. The wrapper of mremap has the monitor adopt the rest,
 //! and tries again.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::AcqRel;
 use std::time::Duration;
 
-use uswap_sys::linux::Linux;
+use uswap_system::System;
 use uswap_system::sync::Word;
-
-use crate::host::Host;
-use crate::post::Post;
 
 /// A refusal of the program's own making takes so long at most.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Those whose mremap was refused.
-pub struct Requests<H> {
+pub struct Requests<S> {
     /// Counts those who asked.
-    asked: Word<H>,
+    asked: Word<S>,
     /// Those who have been served.
-    done: Word<H>,
+    done: Word<S>,
 }
 
-/// Program thread: an mremap was refused. Waits until adopted memory does not end within a mapping; whether it is worth
-/// another try.
-pub fn wait(post: &Post<Linux>) -> bool {
-    Linux::notices().whole_mappings.ask(post)
-}
-
-impl<H: Host> Requests<H> {
-    pub(crate) const fn new() -> Requests<H> {
+impl<S: System> Requests<S> {
+    pub(crate) const fn new() -> Requests<S> {
         Requests { asked: Word::new(0), done: Word::new(0) }
     }
 
-    /// Program thread: as [`wait`].
-    pub fn ask(&self, post: &Post<H>) -> bool {
-        if !H::notices().has_engine() {
-            return false;
-        }
+    /// Program thread: an mremap was refused. Waits until adopted memory does not end within a mapping; whether it is worth
+    /// another try. `ring` wakes the monitor, of which `is_inert` says that it does nothing.
+    pub(crate) fn ask(&self, ring: impl FnOnce(), is_inert: impl Fn() -> bool) -> bool {
         let mine = self.asked.atomic().fetch_add(1, AcqRel).wrapping_add(1);
-        let begun = H::now();
-        post.ring();
+        let begun = S::now();
+        ring();
         loop {
             let done = self.done.load();
             if done.wrapping_sub(mine) as i32 >= 0 {
                 return true;
             }
-            let Some(left) = PATIENCE.checked_sub(H::since(begun)) else { return false };
-            if post.inert.load(Acquire) {
+            let Some(left) = PATIENCE.checked_sub(S::since(begun)) else { return false };
+            if is_inert() {
                 return false;
             }
             let _ = self.done.wait(done, Some(left));
@@ -68,3 +57,6 @@ impl<H: Host> Requests<H> {
         self.done.store_and_wake(asked);
     }
 }
+
+#[cfg(all(test, uswap_words))]
+mod words;

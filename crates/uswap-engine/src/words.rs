@@ -1,33 +1,17 @@
 //! An engine's words on shuttle's threads: see `uswap_system::words`. The tests are beside what they test (`words.rs` there).
 
-use std::io;
+use uswap_system::words::Shuttle;
 
-use uswap_system::words::{NoSystem, Shuttle};
-
-use crate::engine::Engine;
-use crate::group::Compressor;
-use crate::host::{Host, Threads};
+use crate::host::Host;
 use crate::notices::Notices;
 
-static NOTICES: Notices<Shuttle> = Notices::new();
-
-impl Host for Shuttle {
-    type Threads = NoThreads;
-
-    fn notices() -> &'static Notices<Shuttle> {
-        &NOTICES
-    }
+thread_local! {
+    // Tests run at the same time, each with all its threads on one of the system's.
+    static NOTICES: &'static Notices<Shuttle> = Box::leak(Box::default());
 }
 
-/// No engine is ever started.
-pub struct NoThreads(NoSystem);
-
-impl Threads<Shuttle> for NoThreads {
-    fn prepare(_: Compressor) -> io::Result<Self> {
-        panic!("there is no engine")
-    }
-
-    fn begin(self, _: &'static Engine<Shuttle>) -> Vec<u32> {
-        match self.0 {}
+impl Host for Shuttle {
+    fn notices() -> &'static Notices<Shuttle> {
+        NOTICES.with(|notices| *notices)
     }
 }

@@ -92,7 +92,6 @@ pub struct Zpool {
     /// By units of the class.
     classes: [ClassUse; CLASS_UNITS_MAX + 1],
     stored_bytes: usize,
-    objects: usize,
 }
 
 impl Zpool {
@@ -112,7 +111,6 @@ impl Zpool {
             leaving: List::NEW,
             classes: [ClassUse::default(); CLASS_UNITS_MAX + 1],
             stored_bytes: 0,
-            objects: 0,
         })
     }
 
@@ -141,7 +139,6 @@ impl Zpool {
         self.settle(index);
         self.classes[units].objects += 1;
         self.stored_bytes += len;
-        self.objects += 1;
         Handle(index * SLAB_UNITS as u32 + (object * units) as u32)
     }
 
@@ -169,7 +166,6 @@ impl Zpool {
         self.settle(index);
         self.classes[units].objects -= 1;
         self.stored_bytes -= len;
-        self.objects -= 1;
         if self.empty.len >= 2 * EMPTY_RESERVE {
             self.return_empty_slabs(EMPTY_RESERVE);
         }
@@ -193,7 +189,7 @@ impl Zpool {
 
     /// Number of stored objects.
     pub fn objects(&self) -> usize {
-        self.objects
+        self.classes.iter().map(|class| class.objects).sum()
     }
 
     /// Where its memory goes.
@@ -202,7 +198,7 @@ impl Zpool {
             pool_bytes: self.pool_bytes(),
             stored_bytes: self.stored_bytes,
             empty_bytes: self.empty.len * SLAB_BYTES,
-            objects: self.objects,
+            objects: self.objects(),
             metadata_bytes: size_of::<Zpool>() + self.chunks.len() * CHUNK_SLABS * size_of::<Slab>(),
             ..PoolUsage::default()
         };

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use uswap_engine::engine::Engine;
 use uswap_engine::fork_advice::Advice;
 use uswap_engine::fork_copy::Inherited;
 use uswap_engine::monitor::Monitor;
@@ -77,7 +78,7 @@ fn monitor(environment: &'static Environment, parent: Option<u32>, inherited: Op
 fn begin(environment: &'static Environment, process: ProcessId, parent: Option<u32>) -> io::Result<Monitor<Model>> {
     let member = environment.tree.join(process, parent)?;
     let slot = member.slot();
-    let pool_pages = || slot.pool_bytes.load(Relaxed) / PAGE_SIZE as u64;
+    let pool_pages = || slot.pool.bytes.load(Relaxed) / PAGE_SIZE as u64;
     current().kernel_mut().process_mut(process).shared_pages = Some(Box::new(pool_pages));
     Monitor::new(&environment.post, member)
 }
@@ -94,7 +95,7 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
     post.fork.prepare(post, world.this_thread().tid());
     let child = world.fork();
     // In the same step: both are what one copy of memory would have.
-    let inherited = notices.engine().map(Inherited::of).transpose().expect("there are addresses");
+    let inherited = Engine::of_process().map(Inherited::of).transpose().expect("there are addresses");
     let of_child = install(&world, child, tree.clone());
     if notices.lazy_free.is_noted() {
         of_child.notices.lazy_free.note();
@@ -128,7 +129,7 @@ pub fn mremap(old: Range<usize>, new_pages: usize, place: Place, stays: bool) ->
         notices.giving_way.give_way();
         let _posted = stays.then(|| notices.left_mapped.post(old.start * PAGE_SIZE));
         let moved = program::mremap(old.clone(), new_pages, place, stays);
-        if moved != Err(Refused::NotOne) || tries == TRIES || !notices.whole_mappings.ask(post) {
+        if moved != Err(Refused::NotOne) || tries == TRIES || !post.ask_for_whole_mappings() {
             return moved;
         }
         tries += 1;
@@ -152,5 +153,5 @@ pub fn keep_from_forks(range: Range<usize>, kept: bool) {
     let notices = &environment().notices;
     program::keep_from_forks(range.clone(), kept);
     let advice = if kept { Advice::DontFork } else { Advice::DoFork };
-    notices.fork_advice.post(advice, range.start * PAGE_SIZE, range.len() * PAGE_SIZE, || notices.has_engine());
+    notices.advise_for_forks(advice, range.start * PAGE_SIZE, range.len() * PAGE_SIZE);
 }

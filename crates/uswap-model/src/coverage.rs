@@ -22,6 +22,8 @@ happenings! {
     MovedOut = "pages moved out",
     MovedIn = "pages moved in",
     Copied = "pages copied in",
+    CameAlong = "pages used that nobody had waited for",
+    CameForNothing = "pages that left unused",
     Zeroed = "zero pages mapped",
     Poisoned = "pages given up for lost",
     Discard = "discards",
@@ -110,6 +112,10 @@ impl Tally {
     pub fn add(&self, what: Happening, count: u64) {
         let cell = &self.0[what as usize];
         cell.set(cell.get() + count);
+    }
+
+    pub fn count(&self, what: Happening) -> u64 {
+        self.0[what as usize].get()
     }
 
     pub fn coverage(&self) -> Coverage {

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use uswap_engine::ahead;
 use uswap_engine::engine::Engine;
 use uswap_engine::group::Compressor;
-use uswap_engine::host::{Host, Threads};
+use uswap_engine::host::Host;
 use uswap_engine::notices::Notices;
+use uswap_engine::staffed::{Staffed, Threads};
 use uswap_engine::worker::Worker;
 use uswap_system::sync::Word;
 
@@ -39,9 +40,11 @@ pub struct ModelThreads {
     has_begun: bool,
 }
 
-impl Host for Model {
+impl Staffed for Model {
     type Threads = ModelThreads;
+}
 
+impl Host for Model {
     fn notices() -> &'static Notices<Model> {
         &environment().notices
     }

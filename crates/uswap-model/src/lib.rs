@@ -48,6 +48,7 @@ pub mod program;
 pub mod protect;
 pub mod pte;
 pub mod registration;
+pub mod replay;
 pub mod scheduler;
 pub mod soak;
 pub mod supervisor;

@@ -8,6 +8,7 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Holes, Progress, Stop, Wake};
 
+use crate::content::Content;
 use crate::coverage::Happening;
 use crate::host_memory;
 use crate::mm::{Mm, is_host, pages_of};
@@ -102,14 +103,16 @@ impl World {
     fn carry(&self, mm: &mut Mm, to: usize, from: usize, pte: Pte) {
         let moved = match (is_host(to), is_host(from)) {
             (true, false) => {
-                host_memory::write(to, pte.page().expect("a page is moved").content);
+                let page = pte.page().expect("a page is moved");
+                self.note(Happening::CameForNothing, usize::from(!page.is_accessed && page.content != Content::ZERO));
+                host_memory::write(to, page.content);
                 pte
             }
             (false, true) => {
                 let content = host_memory::read(from * PAGE_SIZE);
                 self.refuse_garbage(content, to);
                 host_memory::spoil(from);
-                pte.with(|page| page.content = content)
+                pte.with(|page| (page.content, page.is_accessed) = (content, false))
             }
             // To the trash, where nobody reads.
             (true, true) => {

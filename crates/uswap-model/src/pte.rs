@@ -13,6 +13,8 @@ pub struct Page {
     pub is_exclusive: bool,
     /// The kernel may drop it until it is written to (MADV_FREE).
     pub is_lazy: bool,
+    /// The program has used it since it came in.
+    pub is_accessed: bool,
     /// A device has it.
     pub is_pinned: bool,
 }
@@ -20,7 +22,7 @@ pub struct Page {
 impl Page {
     /// A page of this process alone.
     pub const fn new(content: Content) -> Page {
-        Page { content, is_zero_page: false, is_exclusive: true, is_lazy: false, is_pinned: false }
+        Page { content, is_zero_page: false, is_exclusive: true, is_lazy: false, is_accessed: false, is_pinned: false }
     }
 
     /// The zero page.

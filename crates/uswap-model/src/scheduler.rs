@@ -45,6 +45,8 @@ pub(crate) struct Thread {
     priority: u64,
     /// Virtual nanoseconds in which it ran.
     pub cpu_ns: u64,
+    /// Which locks of the engine's it holds.
+    pub held_locks: Cell<u32>,
     /// It stands still before this step.
     stopped_until: u64,
 }
@@ -200,6 +202,7 @@ impl World {
             woke: Woke::Woken,
             priority,
             cpu_ns: 0,
+            held_locks: Cell::new(0),
             stopped_until: 0,
         });
         scheduler.coroutines.borrow_mut().push(Some(Coroutine::new(body)));

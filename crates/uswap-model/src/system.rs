@@ -1,5 +1,6 @@
 //! [`Model`]: Linux, as the engine asks for it.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,9 +30,16 @@ impl System for Model {
     type Supervisor = ModelSupervisor;
 
     const HAS_IO_URING: bool = false;
+    const CHECKS_LOCKS: bool = true;
 
     fn now() -> Instant {
         current().clock.now()
+    }
+
+    fn held_locks<R>(look: impl FnOnce(&Cell<u32>) -> R) -> R {
+        let world = current();
+        let thread = world.this_thread();
+        look(&world.scheduler.threads()[thread.0].held_locks)
     }
 
     fn cpu_time() -> Duration {

@@ -43,9 +43,11 @@ enum Tried {
 impl World {
     /// The running thread touches a page of its process; what it has read, or written over. The oracle is told.
     pub(crate) fn touch(&self, page: usize, access: Access) -> Result<Content, Signal> {
+        let mut has_waited = false;
         loop {
             self.point();
-            let tried = self.try_access(page, access)?;
+            let tried = self.try_access(page, access, has_waited)?;
+            has_waited |= matches!(tried, Tried::Waits(_));
             match tried {
                 Tried::Done(content) => return Ok(content),
                 Tried::Again => {}
@@ -54,7 +56,7 @@ impl World {
         }
     }
 
-    fn try_access(&self, page: usize, access: Access) -> Result<Tried, Signal> {
+    fn try_access(&self, page: usize, access: Access, has_waited: bool) -> Result<Tried, Signal> {
         let mut kernel = self.kernel_mut();
         let process = kernel.process_mut(self.this_process());
         let attributes = process.mm.vmas.at(page).ok_or(Signal::Segv)?.attributes;
@@ -64,16 +66,20 @@ impl World {
         match process.mm.pte(page) {
             Pte::Poison => Err(Signal::Bus),
             Pte::Present(found) => {
+                let used = Page { is_accessed: true, ..found };
+                let written = |content| Page { is_accessed: true, is_pinned: found.is_pinned, ..Page::new(content) };
                 let after = match access {
-                    Access::Read => found,
-                    Access::Write(content) => Page { is_pinned: found.is_pinned, ..Page::new(content) },
-                    Access::WriteNothing => Page { is_pinned: found.is_pinned, ..Page::new(found.content) },
+                    Access::Read => used,
+                    Access::Write(content) => written(content),
+                    Access::WriteNothing => written(found.content),
                 };
                 match access.writes() {
                     true => process.mm.allocate(page, Pte::Present(after)),
                     false => process.mm.set(page, Pte::Present(after)),
                 }
                 self.note(Happening::Access, 1);
+                let came_along = !found.is_accessed && !has_waited && found.content != Content::ZERO;
+                self.note(Happening::CameAlong, usize::from(came_along));
                 self.compare(&mut kernel, page, found, access);
                 Ok(Tried::Done(found.content))
             }

@@ -82,7 +82,7 @@ impl Tree {
         self.places.borrow_mut().push(Place { process, index, is_retired: false });
         let areas = self.areas.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<OwnedFd>>>()?;
         self.given.borrow_mut().extend(areas.iter().map(OwnedFd::as_raw_fd));
-        let generation = self.group.process(index).generation.load(Relaxed);
+        let generation = self.group.process(index).life.generation.load(Relaxed);
         Ok(Member { group: self.group, index, generation, supervisor: ModelSupervisor::with_areas(areas) })
     }
 

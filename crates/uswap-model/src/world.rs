@@ -233,6 +233,11 @@ impl World {
         self.tally.coverage()
     }
 
+    /// How often it has happened so far.
+    pub fn happened(&self, what: Happening) -> u64 {
+        self.tally.count(what)
+    }
+
     /// The world ends, as soon as the running thread suspends itself.
     pub fn end(&self, end: End) {
         self.end.borrow_mut().get_or_insert(end);

@@ -5,7 +5,7 @@
 //! counts what a replacement policy misses, [`timing`] lets processes share memory and a device on which things go wrong,
 //! [`paper`] puts published numbers beside simulated ones, and [`exhaustive`] takes all small schedules of those that only the
 //! order of events is about (random ones of the engine itself are run by uswap-model); [`readahead_kinds`] puts
-//! ways of reading ahead side by side, and [`engine_memory`] is one process under the engine's own choices. Everything is a
+//! ways of reading ahead side by side. The engine is beside all others, as it is: it runs on uswap-model. Everything is a
 //! function of its input and one seed: the same input gives the same bytes out. Nothing here asks the machine for anything but
 //! files that the user names.
 //!
@@ -30,9 +30,9 @@ pub mod clock;
 pub mod costs;
 pub mod counting;
 pub mod device;
-pub mod engine_memory;
 pub mod exhaustive;
 pub mod input;
+mod on_engine;
 mod page_content;
 pub mod paper;
 pub mod plot;

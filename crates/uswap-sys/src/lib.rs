@@ -7,7 +7,7 @@
 //!
 //! Where to look:
 //!
-//! - [`uffd`]: userfaultfd, the substrate of everything;
+//! - [`uffd`]: userfaultfd, on which all else stands;
 //! - [`private_memory`]: what belongs to the agent and must never be swapped;
 //! - [`placement`]: where that lies, so that no program maps over it; [`reserve`]: what is set aside for when there is no more;
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc; [`last_thread`]: when only those

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::fmt;
 use std::io;
@@ -30,6 +31,11 @@ const MESSAGES: usize = 16;
 /// What the names of the engine's threads begin with.
 const ENGINE_THREADS: &[u8] = b"uswap-";
 
+thread_local! {
+    /// Which locks of the engine's this thread holds. Without a destructor, so that an agent thread may have it.
+    static HELD_LOCKS: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Linux.
 #[derive(Debug)]
 pub struct Linux;
@@ -42,10 +48,15 @@ impl System for Linux {
     type Supervisor = Supervisor;
 
     const HAS_IO_URING: bool = true;
+    const CHECKS_LOCKS: bool = cfg!(debug_assertions);
 
     #[inline]
     fn now() -> Instant {
         Instant::now()
+    }
+
+    fn held_locks<R>(look: impl FnOnce(&Cell<u32>) -> R) -> R {
+        HELD_LOCKS.with(look)
     }
 
     fn cpu_time() -> Duration {

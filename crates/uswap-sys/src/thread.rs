@@ -25,18 +25,29 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::CStr;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{IntoRawFd, RawFd};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::PAGE_SIZE;
-use crate::futex::{RawLock, SharedWord};
+use crate::futex::SharedWord;
 use crate::private_memory::{self, PrivateMapping, Purpose};
+
+use local_storage::{ControlBlock, Storage};
+use signals::{AGENT_SIGNAL_MASK, set_signal_mask};
+
+pub use file_table::{KEEP_MAX, unshare_files_and_close};
+pub use local_storage::prepare;
+pub use signals::{hold_signals_back, let_signals_come};
+
+mod file_table;
+mod local_storage;
+mod signals;
+
+const PAGE: usize = PAGE_SIZE;
 
 /// Whether a new thread shares its creator's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,234 +130,6 @@ impl Default for ThreadLife {
     }
 }
 
-const PAGE: usize = PAGE_SIZE;
-/// Room for thread-local storage below the control block, and more if the template needs more.
-const TLS_ROOM: usize = 64 << 10;
-/// Room for glibc's `struct pthread` (2.3 KiB in 2.36), of which a raw thread fills in the beginning.
-const CONTROL_ROOM: usize = 2 * PAGE;
-
-// Offsets in the control block: `tcbhead_t` is ABI (compilers emit them), `tid` has stood at this
-// place in every glibc for x86_64 since 2.4.
-const TCB_SELF: usize = 0x00;
-const TCB_DTV: usize = 0x08;
-const TCB_PTHREAD: usize = 0x10;
-const TCB_MULTIPLE_THREADS: usize = 0x18;
-const TCB_STACK_GUARD: usize = 0x28;
-const TCB_POINTER_GUARD: usize = 0x30;
-const TCB_TID: usize = 0x2d0;
-/// Ours, past the end of `struct pthread`.
-const TCB_ALIVE: usize = CONTROL_ROOM - 64;
-
-/// An entry of glibc's dynamic thread vector. Entry -1 has the vector's length in `value`, entry 0 its
-/// generation, entry n the address of module n's storage.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DtvEntry {
-    value: usize,
-    to_free: usize,
-}
-const DTV_UNALLOCATED: usize = usize::MAX;
-/// Larger than any generation: glibc then never tries to bring the vector up to date, which would mean
-/// malloc. Its comparison is "is the vector older than the module".
-const DTV_GENERATION: usize = usize::MAX >> 1;
-
-/// What new threads' storage is copied from. Written once by [`prepare`], then constant.
-struct Template {
-    /// 0: not made.
-    ready: AtomicU32,
-    lock: RawLock,
-    /// `image_bytes` of initial thread-local storage, the last byte of which lies just below the
-    /// thread pointer.
-    image: AtomicPtr<u8>,
-    image_bytes: AtomicUsize,
-    /// For each module id up to `modules`: how far below the thread pointer its storage begins; 0 if
-    /// it has no static storage.
-    offsets: AtomicPtr<usize>,
-    modules: AtomicUsize,
-}
-
-static TEMPLATE: Template = Template {
-    ready: AtomicU32::new(0),
-    lock: RawLock::new(),
-    image: AtomicPtr::new(std::ptr::null_mut()),
-    image_bytes: AtomicUsize::new(0),
-    offsets: AtomicPtr::new(std::ptr::null_mut()),
-    modules: AtomicUsize::new(0),
-};
-
-/// Takes the template of thread-local storage, if that has not been done.
-///
-/// Call it in the agent's constructor, in a libc thread: it asks the loader, whose lock another thread
-/// may hold during a fork. [`spawn`] calls it otherwise.
-pub fn prepare() -> io::Result<()> {
-    if TEMPLATE.ready.load(Ordering::Acquire) != 0 {
-        return Ok(());
-    }
-    TEMPLATE.lock.lock();
-    let result = if TEMPLATE.ready.load(Ordering::Acquire) == 0 { take_template() } else { Ok(()) };
-    TEMPLATE.lock.unlock();
-    result
-}
-
-/// What one walk over the loaded modules finds out.
-struct Survey {
-    thread_pointer: usize,
-    /// Bytes below the thread pointer that hold static storage.
-    image_bytes: usize,
-    last_module: usize,
-    /// Our own module, if its storage is not static: (id, size, alignment).
-    own_dynamic: Option<(usize, usize, usize)>,
-    /// Where to write, in the second walk.
-    image_end: *mut u8,
-    offsets: *mut usize,
-}
-
-unsafe extern "C" {
-    fn __ctype_b_loc() -> *mut usize;
-    fn __ctype_tolower_loc() -> *mut usize;
-    fn __ctype_toupper_loc() -> *mut usize;
-}
-
-fn take_template() -> io::Result<()> {
-    let thread_pointer = thread_pointer();
-    let mut survey = Survey {
-        thread_pointer,
-        image_bytes: 0,
-        last_module: 0,
-        own_dynamic: None,
-        image_end: std::ptr::null_mut(),
-        offsets: std::ptr::null_mut(),
-    };
-    // 1. How large is it all?
-    // SAFETY: look_at_module is a callback of dl_iterate_phdr, and `survey` its argument, which
-    // outlives the walk.
-    unsafe { libc::dl_iterate_phdr(Some(look_at_module), (&raw mut survey).cast()) };
-    if let Some((_, size, align)) = survey.own_dynamic {
-        survey.image_bytes = (survey.image_bytes + size).next_multiple_of(align.max(64));
-    }
-    let image_bytes = survey.image_bytes.next_multiple_of(PAGE);
-
-    // 2. Copy.
-    let image = private_memory::map(image_bytes.max(PAGE), Purpose::Stack)?;
-    let offsets = private_memory::map((survey.last_module + 1) * 8, Purpose::Stack)?;
-    survey.image_end = image.as_ptr().wrapping_add(image_bytes);
-    survey.offsets = offsets.as_ptr().cast();
-    let own_offset = survey.image_bytes;
-    // SAFETY: as above; both mappings are large enough for what the first walk counted. A module that
-    // another thread loads in between is not static, or has a higher id, and is passed over.
-    unsafe { libc::dl_iterate_phdr(Some(look_at_module), (&raw mut survey).cast()) };
-    if let Some((id, ..)) = survey.own_dynamic {
-        // SAFETY: `id` is at most last_module.
-        unsafe { *survey.offsets.add(id) = own_offset };
-    }
-
-    // 3. What libc sets up in each thread by itself: the tables behind isalpha() and its kin. They are
-    // found relative to the thread pointer, and are the same for all threads.
-    for table in [__ctype_b_loc, __ctype_tolower_loc, __ctype_toupper_loc] {
-        // SAFETY: these functions have no conditions; they give the address of this thread's pointer.
-        let own = unsafe { table() };
-        let below = thread_pointer.wrapping_sub(own.addr());
-        if (8..=image_bytes).contains(&below) {
-            // SAFETY: inside the image, aligned like the original; `own` is a live thread-local.
-            unsafe { survey.image_end.sub(below).cast::<usize>().write(*own) };
-        }
-    }
-
-    TEMPLATE.image.store(image.into_raw().0, Ordering::Relaxed);
-    TEMPLATE.image_bytes.store(image_bytes, Ordering::Relaxed);
-    TEMPLATE.offsets.store(offsets.into_raw().0.cast(), Ordering::Relaxed);
-    TEMPLATE.modules.store(survey.last_module, Ordering::Relaxed);
-    TEMPLATE.ready.store(1, Ordering::Release);
-    Ok(())
-}
-
-/// Measures one module in the first walk, and copies its image in the second.
-///
-/// # Safety
-/// Called by dl_iterate_phdr; `data` is a Survey whose pointers, if set, are good for its sizes.
-unsafe extern "C" fn look_at_module(info: *mut libc::dl_phdr_info, info_size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: by this function's contract, and nobody else has the survey meanwhile.
-    let (info, survey) = unsafe { (&*info, &mut *data.cast::<Survey>()) };
-    let id = info.dlpi_tls_modid;
-    if info_size < size_of::<libc::dl_phdr_info>() || id == 0 || info.dlpi_phdr.is_null() {
-        return 0;
-    }
-    // SAFETY: the loader gives that many headers.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let Some(storage) = headers.iter().find(|h| h.p_type == libc::PT_TLS) else {
-        return 0;
-    };
-    let size = storage.p_memsz as usize;
-    let first_walk = survey.offsets.is_null();
-
-    let below = survey.thread_pointer.wrapping_sub(info.dlpi_tls_data.addr());
-    let is_static = !info.dlpi_tls_data.is_null()
-        && below >= size
-        && below <= 1 << 20
-        // SAFETY: the vector belongs to this thread, and the loader has just looked up entry `id` in
-        // it to give us dlpi_tls_data, so that entry exists. Storage that is not static has an
-        // allocation to free.
-        && unsafe { (*own_dtv().add(id)).to_free } == 0;
-    let here = (look_at_module as *const ()).addr();
-    let is_ours = headers.iter().any(|h| {
-        let start = (info.dlpi_addr as usize).wrapping_add(h.p_vaddr as usize);
-        h.p_type == libc::PT_LOAD && start <= here && here - start < h.p_memsz as usize
-    });
-    if !is_static && !is_ours {
-        return 0;
-    }
-    if first_walk {
-        survey.last_module = survey.last_module.max(id);
-        if is_static {
-            survey.image_bytes = survey.image_bytes.max(below);
-        } else {
-            survey.own_dynamic = Some((id, size, storage.p_align as usize));
-        }
-        return 0;
-    }
-    if id > survey.last_module || (is_static && below > survey.image_bytes) {
-        return 0;
-    }
-    let below = if is_static { below } else { survey.image_bytes };
-    let image = (info.dlpi_addr as usize).wrapping_add(storage.p_vaddr as usize);
-    // SAFETY: `image` is the module's initial image, mapped as long as the module is loaded, which the
-    // loader's lock assures here. The target has `below` >= size bytes up to the image's end. `offsets`
-    // has last_module + 1 entries.
-    unsafe {
-        std::ptr::copy_nonoverlapping(
-            std::ptr::with_exposed_provenance::<u8>(image),
-            survey.image_end.sub(below),
-            storage.p_filesz as usize,
-        );
-        *survey.offsets.add(id) = below;
-    }
-    0
-}
-
-fn thread_pointer() -> usize {
-    let value;
-    // SAFETY: fs:0 holds the thread pointer itself, by the ABI; reading it changes nothing.
-    unsafe {
-        asm!("mov {}, fs:[0]", out(reg) value, options(nostack, preserves_flags, readonly));
-    }
-    value
-}
-
-/// A word of the calling thread's control block.
-fn control_word<const OFFSET: usize>() -> usize {
-    let value;
-    // SAFETY: the control block reaches at least as far as `tid`; reading it changes nothing.
-    unsafe {
-        asm!("mov {}, fs:[{}]", out(reg) value, const OFFSET,
-            options(nostack, preserves_flags, readonly));
-    }
-    value
-}
-
-fn own_dtv() -> *const DtvEntry {
-    std::ptr::with_exposed_provenance(control_word::<TCB_DTV>())
-}
-
 /// Threads of this kind in the process `COUNTED_IN`, the child of a fork has none of its parent's.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 static COUNTED_IN: AtomicU32 = AtomicU32::new(0);
@@ -379,6 +162,16 @@ struct Start {
     name: [u8; 16],
 }
 
+impl Start {
+    fn new(name: &CStr, main: extern "C" fn(*mut u8), arg: *mut u8) -> Start {
+        let mut short_name = [0; 16];
+        for (to, &from) in short_name[..15].iter_mut().zip(name.to_bytes()) {
+            *to = from;
+        }
+        Start { main, arg, name: short_name }
+    }
+}
+
 /// Starts a thread that runs `main(arg)` and then ends.
 ///
 /// `name` is cut to 15 bytes. The new thread keeps its creator's CPU set. Needs no heap; safe to call
@@ -394,61 +187,39 @@ pub fn spawn(
     if crate::test_hook::refuses_thread() {
         return Err(Errno::AGAIN.into());
     }
-    let image_bytes = TEMPLATE.image_bytes.load(Ordering::Relaxed);
-    let modules = TEMPLATE.modules.load(Ordering::Relaxed);
 
-    // 1. Lay it out, from below: guard page, stack, thread-local storage, control block, vector.
-    let stack = stack_bytes.max(4 * PAGE).next_multiple_of(PAGE);
-    let storage = image_bytes.max(TLS_ROOM).next_multiple_of(PAGE);
-    // Two entries ahead of the first module's, and one to spare: the loader's comparison with the
-    // length is by "less than".
-    let vector = ((modules + 3) * size_of::<DtvEntry>()).next_multiple_of(PAGE);
-    let stack_end = PAGE + stack;
-    let control = stack_end + storage;
-    let mut memory = private_memory::map(control + CONTROL_ROOM + vector, Purpose::Stack)?;
+    // 1. Lay it out, from below: guard page, stack, storage.
+    let stack_end = PAGE + stack_bytes.max(4 * PAGE).next_multiple_of(PAGE);
+    let storage = Storage::of_template();
+    let mut memory = private_memory::map(stack_end + storage.bytes, Purpose::Stack)?;
     memory.guard_first_page()?;
     let base = memory.as_ptr();
 
-    // SAFETY: all writes are inside `memory`, apart from each other as laid out above, aligned, and
-    // before the thread exists. The template is complete: prepare() has returned.
-    let (start, thread_pointer, tid, alive) = unsafe {
-        // 2. Fill in storage, control block and vector.
-        let tp = base.add(control);
-        std::ptr::copy_nonoverlapping(TEMPLATE.image.load(Ordering::Relaxed), tp.sub(image_bytes), image_bytes);
-        let dtv = base.add(control + CONTROL_ROOM).cast::<DtvEntry>().add(1);
-        dtv.sub(1).write(DtvEntry { value: modules + 1, to_free: 0 });
-        dtv.write(DtvEntry { value: DTV_GENERATION, to_free: 0 });
-        let offsets = TEMPLATE.offsets.load(Ordering::Relaxed);
-        for id in 1..=modules + 1 {
-            let below = if id <= modules { *offsets.add(id) } else { 0 };
-            let value = match below {
-                0 => DTV_UNALLOCATED,
-                _ => tp.addr() - below,
-            };
-            dtv.add(id).write(DtvEntry { value, to_free: 0 });
-        }
-        let word = |offset: usize, value: usize| tp.add(offset).cast::<usize>().write(value);
-        word(TCB_SELF, tp.expose_provenance());
-        word(TCB_DTV, dtv.expose_provenance());
-        word(TCB_PTHREAD, tp.addr());
-        word(TCB_MULTIPLE_THREADS, 1);
-        word(TCB_STACK_GUARD, control_word::<TCB_STACK_GUARD>());
-        word(TCB_POINTER_GUARD, control_word::<TCB_POINTER_GUARD>());
-        let alive = tp.add(TCB_ALIVE).cast::<SharedWord>();
-        alive.write(SharedWord::new(1));
-
-        // 3. And what it starts with.
+    // SAFETY: all writes are inside `memory`, which is fresh, and before the thread exists: `start` at the stack's end, which is
+    // page-aligned, and the storage behind it.
+    let (start, control) = unsafe {
+        // 2. What it starts with, and its storage.
         let start = base.add(stack_end - size_of::<Start>().next_multiple_of(16)).cast::<Start>();
-        let mut short_name = [0; 16];
-        for (to, &from) in short_name[..15].iter_mut().zip(name.to_bytes()) {
-            *to = from;
-        }
-        start.write(Start { main, arg, name: short_name });
-        (start, tp, tp.add(TCB_TID).cast::<AtomicU32>(), alive)
+        start.write(Start::new(name, main, arg));
+        (start, storage.fill(base.add(stack_end)))
     };
 
-    // 4. Clone, with signals blocked, so that none is ever delivered to the new thread.
-    let mut flags = libc::CLONE_VM
+    // 3. Clone, with signals blocked, so that none is ever delivered to the new thread.
+    count_one();
+    let old_mask = set_signal_mask(AGENT_SIGNAL_MASK);
+    // SAFETY: stack and storage are fresh, the thread's alone, and stay mapped while it runs (dropping
+    // a RawThread does not unmap, join does once it is gone). `start` is complete.
+    let result = unsafe { clone_thread(clone_flags(files), start, &control) };
+    set_signal_mask(old_mask);
+    if result < 0 {
+        count_one_less();
+        return Err(io::Error::from_raw_os_error(-result as i32));
+    }
+    Ok(RawThread { memory: ManuallyDrop::new(memory), alive: control.alive, tid: control.tid })
+}
+
+fn clone_flags(files: FileTable) -> usize {
+    let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
@@ -456,20 +227,10 @@ pub fn spawn(
         | libc::CLONE_SETTLS
         | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
-    if files == FileTable::Share {
-        flags |= libc::CLONE_FILES;
-    }
-    count_one();
-    let old_mask = set_signal_mask(AGENT_SIGNAL_MASK);
-    // SAFETY: stack and storage are fresh, the thread's alone, and stay mapped while it runs (dropping
-    // a RawThread does not unmap, join does once it is gone). `start` is complete.
-    let result = unsafe { clone_thread(flags as usize, start, tid, alive, thread_pointer) };
-    set_signal_mask(old_mask);
-    if result < 0 {
-        count_one_less();
-        return Err(io::Error::from_raw_os_error(-result as i32));
-    }
-    Ok(RawThread { memory: ManuallyDrop::new(memory), alive, tid })
+    (match files {
+        FileTable::Share => flags | libc::CLONE_FILES,
+        FileTable::Copy => flags,
+    }) as usize
 }
 
 /// Under a real-time policy a thread of ours does not run at all while one of the program's does, which would wait for it for ever,
@@ -504,14 +265,9 @@ pub fn precede_this_thread(thread: u32) {
 ///
 /// # Safety
 /// `start` is 16-byte aligned, complete, and everything below it down to the guard page is a stack
-/// that nobody uses; `tp` is a control block as libc expects it.
-unsafe fn clone_thread(
-    flags: usize,
-    start: *mut Start,
-    tid: *mut AtomicU32,
-    alive: *mut SharedWord,
-    tp: *mut u8,
-) -> isize {
+/// that nobody uses; `control` is a control block as libc expects it.
+unsafe fn clone_thread(flags: usize, start: *mut Start, control: &ControlBlock) -> isize {
+    let ControlBlock { thread_pointer, tid, alive } = *control;
     let result: isize;
     // SAFETY: in the parent this is a system call that changes rax, rcx and r11 only. The child has the
     // same registers but its own stack; it never leaves this block, but jumps to start_thread, which
@@ -532,7 +288,7 @@ unsafe fn clone_thread(
             in("rsi") start,
             in("rdx") tid,
             in("r10") alive,
-            in("r8") tp,
+            in("r8") thread_pointer,
             in("r9") start,
             lateout("rcx") _,
             lateout("r11") _,
@@ -560,67 +316,6 @@ pub fn exit_thread() -> ! {
     }
 }
 
-/// All signals but the two that glibc sends to its threads; signal n is bit n - 1.
-const AGENT_SIGNAL_MASK: u64 = !(1 << (32 - 1) | 1 << (33 - 1));
-
-/// Sets the calling thread's mask, and gives the old one. libc's own function would hide 32 and 33.
-fn set_signal_mask(mask: u64) -> u64 {
-    change_signal_mask(libc::SIG_SETMASK, mask).unwrap_or(0)
-}
-
-fn change_signal_mask(how: c_int, mask: u64) -> Option<u64> {
-    let mut old = 0u64;
-    // SAFETY: rt_sigprocmask reads one mask of eight bytes and writes another.
-    let result = unsafe {
-        syscall4(
-            libc::SYS_rt_sigprocmask,
-            how as usize,
-            (&raw const mask).addr(),
-            (&raw mut old).addr(),
-            size_of::<u64>(),
-        )
-    };
-    result.is_ok().then_some(old)
-}
-
-/// What a thread holds back while it forks: all but what its own instructions raise, which would end it, what collectors of
-/// garbage stop threads with and wait for (SIGPWR, SIGXCPU, and SIGRTMIN as the kernel and as libc count), and libc's own.
-const HELD_BACK: u64 = {
-    let let_through = [
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGSEGV,
-        libc::SIGSYS,
-        libc::SIGPWR,
-        libc::SIGXCPU,
-        32,
-        33,
-        34,
-        35,
-    ];
-    let (mut mask, mut index) = (u64::MAX, 0);
-    while index < let_through.len() {
-        mask &= !(1 << (let_through[index] - 1));
-        index += 1;
-    }
-    mask
-};
-
-/// Holds signals back in the calling thread, and gives the mask as it was; `None` if that may not be done. No handler of the
-/// program's may run in a child whose memory is not served yet, nor in a thread that has a fork half done.
-pub fn hold_signals_back() -> Option<u64> {
-    change_signal_mask(libc::SIG_BLOCK, HELD_BACK)
-}
-
-/// Ends [`hold_signals_back`].
-pub fn let_signals_come(mask: Option<u64>) {
-    if let Some(mask) = mask {
-        let _ = change_signal_mask(libc::SIG_SETMASK, mask);
-    }
-}
-
 /// A system call that leaves errno alone.
 ///
 /// # Safety
@@ -642,62 +337,6 @@ unsafe fn syscall4(number: i64, a: usize, b: usize, c: usize, d: usize) -> Resul
         );
     }
     if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
-}
-
-fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
-    // SAFETY: whose descriptors these are is the business of unshare_files_and_close's caller.
-    unsafe { syscall4(libc::SYS_close_range, first as usize, last as usize, flags as usize, 0) }?;
-    Ok(())
-}
-
-/// Descriptors that can be kept by [`unshare_files_and_close`].
-pub const KEEP_MAX: usize = 64;
-
-/// Gives the calling thread a file table of its own, with nothing in it but `keep`.
-///
-/// Other threads' tables are not touched. Descriptors 0, 1 and 2, if not kept, become /dev/null: an
-/// agent descriptor with such a number would get whatever somebody prints. For raw threads, which
-/// own no descriptors yet; whoever does own one in this thread must keep it.
-pub fn unshare_files_and_close(keep: &[RawFd]) -> io::Result<()> {
-    let mut sorted = [0u32; KEEP_MAX];
-    let Some(sorted) = sorted.get_mut(..keep.len()) else {
-        return Err(Errno::INVAL.into());
-    };
-    for (to, &from) in sorted.iter_mut().zip(keep) {
-        *to = u32::try_from(from).map_err(|_| Errno::BADF)?;
-    }
-    sorted.sort_unstable();
-
-    // The uppermost stretch first, because the kernel does not even copy what is closed while the table
-    // is unshared. Closing in a copied table leaves the program's record locks alone: they belong to
-    // its table.
-    let mut end = u32::MAX;
-    let mut flags = libc::CLOSE_RANGE_UNSHARE;
-    for &kept in sorted.iter().rev() {
-        if kept < end {
-            close_range(kept + 1, end, flags)?;
-            flags = 0;
-        }
-        if kept == 0 {
-            return Ok(fill_standard_descriptors()?);
-        }
-        end = end.min(kept - 1);
-    }
-    close_range(0, end, flags)?;
-    Ok(fill_standard_descriptors()?)
-}
-
-fn fill_standard_descriptors() -> Result<(), Errno> {
-    loop {
-        let fd = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).or_else(|_| {
-            // No /dev here; an eventfd refuses whatever text is written to it.
-            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
-        })?;
-        if std::os::fd::AsRawFd::as_raw_fd(&fd) > 2 {
-            return Ok(());
-        }
-        let _ = fd.into_raw_fd();
-    }
 }
 
 /// Lets the calling thread run before threads of the program, where that is permitted: they wait for it anyway, or outrun

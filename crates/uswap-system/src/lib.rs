@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -83,6 +84,9 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether I/O goes by io_uring where there is one.
     const HAS_IO_URING: bool;
 
+    /// Whether a thread that takes locks in a wrong order is to be found.
+    const CHECKS_LOCKS: bool = false;
+
     /// The time. It never goes backwards.
     fn now() -> Instant;
 
@@ -100,6 +104,11 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Gets what `attempt` gets sooner or later, as a lock that others hold for microseconds: tried awake for a while, then
     /// `sleep` waits for it.
     fn acquire<G>(attempt: impl FnMut() -> Option<G>, sleep: impl FnOnce() -> G) -> G;
+
+    /// For [`CHECKS_LOCKS`](Self::CHECKS_LOCKS): looks at a word that the calling thread has for itself, and that is 0 at first.
+    fn held_locks<R>(look: impl FnOnce(&Cell<u32>) -> R) -> R {
+        look(&Cell::new(0))
+    }
 
     /// Sleeps while `word` is `expected`, at most for `timeout`. It may end for no reason.
     fn wait(word: &AtomicU32, scope: Scope, expected: u32, timeout: Option<Duration>) -> Waited;

@@ -32,9 +32,9 @@ use crate::failure::{Failure, OURS, reason, say};
 use crate::memory_limit::{self, MemoryLimit, Source};
 use crate::size;
 use crate::stderr;
-use crate::substrate;
 use crate::swap_area::{self, NewFile, OpenArea, is_same_file, named};
 use crate::swap_spec::SwapSpec;
+use crate::userfaultfd;
 use agent::Anchor;
 use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
@@ -137,7 +137,7 @@ impl Request<'_> {
             budget_bytes,
             fault_injection,
             runnable: program::find(&options.command)?,
-            device: substrate::find()?.device,
+            device: userfaultfd::find()?.device,
             stats_file: options.stats.as_deref().map(|path| open_stats(path, &options.swap)).transpose()?,
             areas: open_areas(options, budget_bytes)?,
         })

@@ -98,7 +98,7 @@ impl Nested {
         }
         let outer = self.outer.as_mut().expect("looked at above");
         match outer.own_slot() {
-            Some(slot) => outer.group.process(slot).nested_pages.store(ours.usage_pages(), Relaxed),
+            Some(slot) => outer.group.process(slot).resident.nested_pages.store(ours.usage_pages(), Relaxed),
             None if outer.since.elapsed() > PATIENCE => {
                 not_counted(quiet);
                 self.outer = None;
@@ -127,7 +127,7 @@ impl Outer {
     /// one more than there are.
     fn room_bytes(&self) -> u64 {
         let own = self.slot.map(|(slot, _)| self.group.process(slot));
-        let (ours, nested) = own.map_or((0, 0), |slot| (slot.usage_pages(), slot.nested_pages.load(Relaxed)));
+        let (ours, nested) = own.map_or((0, 0), |slot| (slot.usage_pages(), slot.resident.nested_pages.load(Relaxed)));
         let users = self.group.processes().filter(|(_, slot)| slot.usage_pages() > 0).count() as u64;
         let users = users + u64::from(own.is_none_or(|slot| slot.usage_pages() == 0));
         let limit = self.group.limit_pages();
@@ -147,7 +147,8 @@ impl Outer {
         if self.slot.take().is_some() {
             self.since = Instant::now();
         }
-        let found = self.group.processes().find(|(_, slot)| slot.pid.load(Relaxed) == me).map(|(index, _)| index)?;
+        let found =
+            self.group.processes().find(|(_, slot)| slot.life.pid.load(Relaxed) == me).map(|(index, _)| index)?;
         self.slot = Some((found, me));
         Some(found)
     }
@@ -177,7 +178,7 @@ mod tests {
         let slot = |group: &Group, pid, mib: u64| {
             let index = group.allot(pid).unwrap();
             group.process(index).running();
-            group.process(index).anon_pages.store(mib << 8, Relaxed);
+            group.process(index).resident.anon_pages.store(mib << 8, Relaxed);
             index
         };
         slot(&outer, std::process::id(), 1);
@@ -186,7 +187,7 @@ mod tests {
         let mut nested = Nested::within(Some(outer), &ours);
         assert_eq!(update(&mut nested, &ours), (80, 41));
         let usage = |nested: &Nested, mib: u64| {
-            nested.outer.as_ref().unwrap().group.process(other).anon_pages.store(mib << 8, Relaxed);
+            nested.outer.as_ref().unwrap().group.process(other).resident.anon_pages.store(mib << 8, Relaxed);
         };
         usage(&nested, 39);
         assert_eq!(update(&mut nested, &ours), (60, 70));
@@ -207,7 +208,7 @@ mod tests {
         let (outer, ours) = (group(100), group(1000));
         let other = outer.allot(4_000_000).unwrap();
         outer.process(other).running();
-        outer.process(other).anon_pages.store(30 << 8, Relaxed);
+        outer.process(other).resident.anon_pages.store(30 << 8, Relaxed);
         Nested::within(Some(outer), &ours);
         assert_eq!(ours.limit_bytes() / MIB, 70);
     }

@@ -221,8 +221,8 @@ impl Outside {
         self.last_process = last;
         let mut found: Vec<u32> = Vec::new();
         // What runs below another `uswap run` is counted by that one.
-        let nested = group.processes().filter(|(_, slot)| slot.nested_pages.load(Relaxed) > 0);
-        let nested: Vec<u32> = nested.map(|(_, slot)| slot.pid.load(Relaxed)).collect();
+        let nested = group.processes().filter(|(_, slot)| slot.resident.nested_pages.load(Relaxed) > 0);
+        let nested: Vec<u32> = nested.map(|(_, slot)| slot.life.pid.load(Relaxed)).collect();
         let mut todo: Vec<u32> = members.iter().copied().filter(|pid| !nested.contains(pid)).collect();
         todo.push(std::process::id());
         while let Some(pid) = todo.pop() {
@@ -261,7 +261,7 @@ impl Outside {
     /// How much more than it counts the largest burst of a member was, since the last look: by the kernel's high watermark.
     fn burst(&mut self, group: &Group) -> u64 {
         let mut largest: Vec<(u64, u32)> =
-            group.processes().map(|(_, slot)| (slot.usage_pages(), slot.pid.load(Relaxed))).collect();
+            group.processes().map(|(_, slot)| (slot.usage_pages(), slot.life.pid.load(Relaxed))).collect();
         largest.sort_unstable_by_key(|(pages, _)| std::cmp::Reverse(*pages));
         largest.truncate(MEMBERS_MAX);
         let mut burst = 0;
@@ -284,11 +284,11 @@ impl Outside {
     /// What the tree has when what its processes have in common counts once; `None` if that is not to be measured now.
     fn share(&mut self, group: &Group) -> Option<u64> {
         let now = Instant::now();
-        let has_in_common = |slot: &ProcessSlot| slot.is_forked() || slot.resident_shared_pages.load(Relaxed) > 0;
+        let has_in_common = |slot: &ProcessSlot| slot.is_forked() || slot.shared.resident_pages.load(Relaxed) > 0;
         if now < self.next_share || !group.processes().any(|(_, slot)| has_in_common(slot)) {
             return None;
         }
-        let members = group.processes().map(|(_, slot)| slot.pid.load(Relaxed));
+        let members = group.processes().map(|(_, slot)| slot.life.pid.load(Relaxed));
         let sum = members.map(descendants::share).sum::<u64>();
         self.next_share = now + LOOK_EVERY.max(now.elapsed() * SHARE_COST);
         Some(sum + self.outsiders.values().map(|outsider| outsider.bytes).sum::<u64>())
@@ -321,7 +321,7 @@ impl Outside {
         if self.said_squeezed {
             return None;
         }
-        let kept = group.processes().map(|(_, slot)| slot.floor_pages.load(Relaxed)).sum::<u64>() * PAGE_BYTES;
+        let kept = group.processes().map(|(_, slot)| slot.wants.floor_pages.load(Relaxed)).sum::<u64>() * PAGE_BYTES;
         let (fixed, shared) = group.fixed_pages();
         let now = Squeeze { fixed: fixed * PAGE_BYTES, shared: shared * PAGE_BYTES, kept, since: Instant::now() };
         let limit = group.limit_bytes();
@@ -383,7 +383,7 @@ mod tests {
     /// A member with so many MiB, and this process's id.
     fn member(group: &Group, mib: u64) -> u32 {
         let index = group.allot(std::process::id()).unwrap();
-        group.process(index).anon_pages.store(mib << 8, Relaxed);
+        group.process(index).resident.anon_pages.store(mib << 8, Relaxed);
         index
     }
 
@@ -408,7 +408,7 @@ mod tests {
         // Other tests may have children, too.
         assert!((16 * MIB..20 * MIB).contains(&overrun.most_bytes) && overrun.lasted == LOOK_EVERY, "{overrun:?}");
         assert_eq!(overrun.reason, Some(Reason::TooFast));
-        group.process(0).shared_pages.store(60 << 8, Relaxed);
+        group.process(0).shared.pages.store(60 << 8, Relaxed);
         assert_eq!(outside.reason(&group, 1), Reason::Fixed { bytes: 60 * MIB, shared: 60 * MIB });
     }
 
@@ -472,12 +472,12 @@ mod tests {
         let group = group();
         let slot = group.process(member(&group, 10));
         let mut outside = Outside::new();
-        let floor = |pages| slot.floor_pages.store(pages, Relaxed);
+        let floor = |pages| slot.wants.floor_pages.store(pages, Relaxed);
         floor(512);
         assert_eq!(outside.squeezed(&group, true), None, "the floor has other reasons");
-        slot.shared_pages.store(40 << 8, Relaxed);
+        slot.shared.pages.store(40 << 8, Relaxed);
         assert_eq!(outside.squeezed(&group, false), None);
-        slot.shared_pages.store(60 << 8, Relaxed);
+        slot.shared.pages.store(60 << 8, Relaxed);
         outside.squeeze.as_mut().unwrap().since -= SQUEEZE_LASTS;
         assert_eq!(outside.squeezed(&group, false), None, "it has grown");
         outside.squeeze.as_mut().unwrap().since -= SQUEEZE_LASTS;
@@ -491,8 +491,8 @@ mod tests {
     fn a_squeeze_that_does_not_last_is_told_at_the_end() {
         let group = group();
         let slot = group.process(member(&group, 10));
-        slot.shared_pages.store(40 << 8, Relaxed);
-        slot.floor_pages.store(512, Relaxed);
+        slot.shared.pages.store(40 << 8, Relaxed);
+        slot.wants.floor_pages.store(512, Relaxed);
         let mut outside = Outside::new();
         assert_eq!(outside.squeezed(&group, false), None);
         assert!(outside.squeezed(&group, true).is_some());

@@ -34,14 +34,14 @@ impl Peaks {
             if slot.state() == SlotState::Dead {
                 continue;
             }
-            now.managed_bytes += slot.managed_pages.load(Relaxed) * PAGE_BYTES;
-            now.unmanaged_bytes += slot.unmanaged_pages.load(Relaxed) * PAGE_BYTES;
-            now.swapped_bytes += slot.swapped_pages.load(Relaxed) * PAGE_BYTES;
-            now.kernel_swapped_bytes += slot.kernel_swapped_pages.load(Relaxed) * PAGE_BYTES;
-            now.pool_bytes += slot.pool_bytes.load(Relaxed);
-            now.pool_stored_bytes += slot.pool_stored_bytes.load(Relaxed);
-            now.pool_original_bytes += slot.pool_original_bytes.load(Relaxed);
-            for (now, used) in now.area_used_slots.iter_mut().zip(&slot.area_used_slots) {
+            now.managed_bytes += slot.managed.pages.load(Relaxed) * PAGE_BYTES;
+            now.unmanaged_bytes += slot.resident.unmanaged_pages.load(Relaxed) * PAGE_BYTES;
+            now.swapped_bytes += slot.managed.swapped_pages.load(Relaxed) * PAGE_BYTES;
+            now.kernel_swapped_bytes += slot.resident.kernel_swapped_pages.load(Relaxed) * PAGE_BYTES;
+            now.pool_bytes += slot.pool.bytes.load(Relaxed);
+            now.pool_stored_bytes += slot.pool.stored_bytes.load(Relaxed);
+            now.pool_original_bytes += slot.pool.original_bytes.load(Relaxed);
+            for (now, used) in now.area_used_slots.iter_mut().zip(&slot.managed.area_used_slots) {
                 *now += used.load(Relaxed);
             }
         }
@@ -221,15 +221,15 @@ mod tests {
         let mut peaks = Peaks::default();
         assert_eq!(summary(&group, &peaks, &Overrun::default()), "budget 150 MiB, nothing swapped");
         let slot = group.process(group.allot(1).unwrap());
-        slot.anon_pages.store(100 << 8, Relaxed);
-        slot.pool_stored_bytes.store(10 << 20, Relaxed);
-        slot.pool_original_bytes.store(21 << 20, Relaxed);
+        slot.resident.anon_pages.store(100 << 8, Relaxed);
+        slot.pool.stored_bytes.store(10 << 20, Relaxed);
+        slot.pool.original_bytes.store(21 << 20, Relaxed);
         slot.tally.add(Counter::Pswpout, 200 << 8);
         slot.tally.add(Counter::Zswpout, 190 << 8);
         slot.tally.add(Counter::Pswpin, 300 << 8);
         peaks.sample(&group);
-        slot.anon_pages.store(0, Relaxed);
-        slot.pool_stored_bytes.store(0, Relaxed);
+        slot.resident.anon_pages.store(0, Relaxed);
+        slot.pool.stored_bytes.store(0, Relaxed);
         peaks.sample(&group);
         let expected = "peak 100.0 MiB of 150 MiB, 200.0 MiB swapped out, 300.0 MiB in, 2.1x compressed, \
                         0 checksum failures";
@@ -240,9 +240,9 @@ mod tests {
         assert!(summary(&group, &peaks, &overrun).contains(why), "{}", summary(&group, &peaks, &overrun));
         let little = Overrun { most_bytes: 3 << 20, ..overrun };
         assert_eq!(summary(&group, &peaks, &little), expected);
-        slot.kernel_swapped_pages.store(3 << 8, Relaxed);
+        slot.resident.kernel_swapped_pages.store(3 << 8, Relaxed);
         peaks.sample(&group);
-        slot.kernel_swapped_pages.store(1 << 8, Relaxed);
+        slot.resident.kernel_swapped_pages.store(1 << 8, Relaxed);
         peaks.sample(&group);
         assert_eq!(
             summary(&group, &peaks, &Overrun::default()),

@@ -280,8 +280,8 @@ fn describe_counts(text: &mut String, slot: &ProcessSlot) {
         text,
         "uswap:   pages: {} resident, {} managed, {} swapped out",
         slot.usage_pages(),
-        slot.managed_pages.load(Relaxed),
-        slot.swapped_pages.load(Relaxed)
+        slot.managed.pages.load(Relaxed),
+        slot.managed.swapped_pages.load(Relaxed)
     );
     let counts = Counter::ALL.iter().map(|counter| (counter.name(), slot.tally.get(*counter)));
     let counts: Vec<String> =

@@ -70,10 +70,12 @@ fn table(sizes: &[u64], curves: &[Curve]) -> String {
         text += &format!("{:>width$}", curve.policy, width = width(curve));
     }
     text += "   (misses of 100 accesses)\n";
-    for (index, &size) in sizes.iter().enumerate() {
+    for &size in sizes {
         text += &format!("{:<12}", crate::size::measured(size * PAGE_SIZE as u64));
         for curve in curves {
-            text += &format!("{:>width$.2}", curve.points[index].1 * 100.0, width = width(curve));
+            let misses = curve.points.iter().find(|point| point.0 == size);
+            let misses = misses.map_or("-".to_owned(), |misses| format!("{:.2}", misses.1 * 100.0));
+            text += &format!("{misses:>width$}", width = width(curve));
         }
         text.push('\n');
     }

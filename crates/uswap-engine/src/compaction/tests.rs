@@ -13,6 +13,7 @@ use uswap_core::{
 use uswap_sys::linux::Linux;
 
 use super::*;
+use crate::lock_order::{Level, LockGuard};
 
 const PAGES: u64 = 8192;
 const FRAME_BLOCKS: u32 = 4;
@@ -69,10 +70,10 @@ impl Rig {
         core.found_present(all);
         let pool = Zpool::new(64 << 20).unwrap();
         Rig {
-            heirs: Lock::new(Vec::new()),
-            core: Lock::new(core),
+            heirs: Lock::new(Level::Heirs, Vec::new()),
+            core: Lock::new(Level::Books, core),
             view: pool.view(),
-            pool: Lock::new(pool),
+            pool: Lock::new(Level::Pool, pool),
             model: Mutex::default(),
             last_id: AtomicU64::new(0),
         }
@@ -137,7 +138,7 @@ impl Rig {
         true
     }
 
-    fn release(&self, mut core: std::sync::MutexGuard<'_, Core>) {
+    fn release(&self, mut core: LockGuard<'_, Core, Linux>) {
         let mut released = Vec::new();
         core.take_released(&mut released);
         drop(core);
@@ -319,6 +320,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
         });
         let named = named.collect();
         core.add_heir();
+        drop(core);
         rig.heirs.lock().push(ledger);
         named
     };
@@ -333,7 +335,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     let (mut has_read, reading) = std::io::pipe().unwrap();
     let child = in_a_child(|| {
         drop(done.take());
-        rig.heirs.lock()[0].register(crate::ledger::Holder { index: 0, generation: 0 });
+        rig.heirs.lock()[0].register(crate::group::Holder { index: 0, generation: 0 });
         assert!(read_all());
         (&reading).write_all(&[1]).unwrap();
         for _ in 0..20 {

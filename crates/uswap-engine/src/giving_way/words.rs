@@ -21,7 +21,7 @@ fn two_ask_and_two_give_way() {
         .map(|_| {
             let served = served.clone();
             thread::spawn(move || {
-                let mut asking = Asking::<Shuttle>::new();
+                let mut asking = Asking::new(way());
                 asking.for_fault_of(late);
                 asking.for_fault_of(late);
                 assert!(way().is_asked_for(), "another one's end took this one's asking along");

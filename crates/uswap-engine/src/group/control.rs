@@ -24,7 +24,7 @@ pub struct SwapoffProgress {
 impl Group {
     /// The budget in bytes.
     pub fn limit_bytes(&self) -> u64 {
-        self.header().limit_bytes.load(Relaxed)
+        self.header().budget.limit_bytes.load(Relaxed)
     }
 
     /// The budget in pages.
@@ -34,18 +34,18 @@ impl Group {
 
     /// Changes the budget. Carried out at once where it grows; a smaller one takes as long as reclaim.
     pub fn set_limit_bytes(&self, bytes: u64) {
-        self.header().limit_bytes.store(bytes, Relaxed);
+        self.header().budget.limit_bytes.store(bytes, Relaxed);
         self.announce::<Linux>();
     }
 
     /// Whether an area is to become empty, and takes no more pages.
     pub fn is_leaving(&self, area: usize) -> bool {
-        self.header().leaving[area].load(Acquire) != 0
+        self.header().areas.leaving[area].load(Acquire) != 0
     }
 
     /// Begins or ends the emptying of an area.
     pub fn set_leaving(&self, area: usize, leaving: bool) {
-        self.header().leaving[area].store(u32::from(leaving), Release);
+        self.header().areas.leaving[area].store(u32::from(leaving), Release);
         self.announce::<Linux>();
     }
 
@@ -65,10 +65,10 @@ impl Group {
         let announced = self.announcements();
         let mut progress = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
         for (_, slot) in self.taken().filter(|(_, slot)| slot.state() != SlotState::Dead) {
-            progress.used_slots += slot.area_used_slots[area].load(Acquire);
-            let done = slot.carried_out.load(Acquire) == announced && slot.forks_in_flight() == 0;
+            progress.used_slots += slot.managed.area_used_slots[area].load(Acquire);
+            let done = slot.called.carried_out.load(Acquire) == announced && slot.forks_in_flight() == 0;
             progress.unfinished += u32::from(!done);
-            progress.waits_for_memory |= slot.waits_for_memory.load(Relaxed) != 0;
+            progress.waits_for_memory |= slot.wants.waits_for_memory.load(Relaxed) != 0;
         }
         progress
     }

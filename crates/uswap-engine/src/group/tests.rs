@@ -1,5 +1,8 @@
 //! Tests of the group.
 
+use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_system::atomic::Ordering::*;
+
 use super::*;
 
 fn config() -> GroupConfig {
@@ -25,10 +28,10 @@ fn another_mapping_sees_the_same_group() {
     let other = Group::open(&fd).unwrap();
     assert_eq!(*other.config(), config());
     let index = group.allot(77).unwrap();
-    other.process(index).anon_pages.store(12, Relaxed);
-    other.process(index).shmem_pages.store(3, Relaxed);
+    other.process(index).resident.anon_pages.store(12, Relaxed);
+    other.process(index).resident.shmem_pages.store(3, Relaxed);
     assert_eq!(group.usage_pages(), 15);
-    assert_eq!(other.processes().map(|(i, s)| (i, s.pid.load(Relaxed))).collect::<Vec<_>>(), [(index, 77)]);
+    assert_eq!(other.processes().map(|(i, s)| (i, s.life.pid.load(Relaxed))).collect::<Vec<_>>(), [(index, 77)]);
 }
 
 #[test]
@@ -161,10 +164,10 @@ fn heirs_arrive_until_they_are_in_their_ledgers() {
 fn counts_of_the_dead_are_kept() {
     let (group, _fd) = Group::create(&config()).unwrap();
     let index = group.allot(1).unwrap();
-    let generation = group.process(index).generation.load(Relaxed);
+    let generation = group.process(index).life.generation.load(Relaxed);
     group.process(index).tally.add(Counter::Pswpin, 5);
     group.process(index).tally.latency(LatencyKind::Zswap).record(1000);
-    group.process(index).anon_pages.store(9, Relaxed);
+    group.process(index).resident.anon_pages.store(9, Relaxed);
     assert_eq!(group.count(Counter::Pswpin), 5);
     group.retire(index);
     assert_eq!(group.usage_pages(), 0);
@@ -173,9 +176,9 @@ fn counts_of_the_dead_are_kept() {
     assert_eq!(group.totals().latency(LatencyKind::Zswap).count(), 1);
     let again = group.allot(2).unwrap();
     assert_eq!(again, index);
-    assert_ne!(group.process(again).generation.load(Relaxed), generation);
+    assert_ne!(group.process(again).life.generation.load(Relaxed), generation);
     assert_eq!(group.process(again).tally.get(Counter::Pswpin), 0);
-    assert_eq!(group.process(again).anon_pages.load(Relaxed), 0);
+    assert_eq!(group.process(again).resident.anon_pages.load(Relaxed), 0);
 }
 
 #[test]
@@ -183,10 +186,10 @@ fn shares_of_shared_memory_are_of_different_times() {
     let (group, _fd) = Group::create(&config()).unwrap();
     let slots = [1, 2].map(|pid| group.process(group.allot(pid).unwrap()));
     let looks = |slot: &ProcessSlot, resident: u64, own: u64| {
-        slot.shared_growth.store(group.shared_growth(), Relaxed);
-        slot.shared_pages.store(own, Relaxed);
-        slot.shmem_pages.store(own, Relaxed);
-        slot.resident_shared_pages.store(resident, Relaxed);
+        slot.shared.growth.store(group.shared_growth(), Relaxed);
+        slot.shared.pages.store(own, Relaxed);
+        slot.resident.shmem_pages.store(own, Relaxed);
+        slot.shared.resident_pages.store(resident, Relaxed);
     };
     // The first has all of it for itself; then the second maps the same.
     looks(slots[0], 1000, 1000);
@@ -199,7 +202,7 @@ fn shares_of_shared_memory_are_of_different_times() {
     group.shared_memory_grows(600);
     looks(slots[0], 1600, 1100);
     assert_eq!(group.resident_pages_at_least(), 1600);
-    slots[0].resident_shared_pages.store(0, Relaxed);
+    slots[0].shared.resident_pages.store(0, Relaxed);
     assert_eq!(group.resident_pages_at_least(), 1300);
     looks(slots[1], 1000, 500);
     assert_eq!((group.resident_pages_at_least(), group.fixed_pages()), (1600, (1600, 1600)));
@@ -211,10 +214,10 @@ fn a_forked_child_has_what_it_got_since_for_itself() {
     let [parent, child] = [1, 2].map(|pid| group.allot(pid).unwrap());
     group.fork_arrived(parent, child);
     for index in [parent, child] {
-        group.process(index).anon_pages.store(100, Relaxed);
+        group.process(index).resident.anon_pages.store(100, Relaxed);
     }
     assert_eq!(group.resident_pages_at_least(), 100, "it has not looked yet");
-    group.process(child).inherited_pages.store(80, Relaxed);
+    group.process(child).resident.inherited_pages.store(80, Relaxed);
     assert_eq!(group.resident_pages_at_least(), 120);
 }
 
@@ -228,29 +231,6 @@ fn all_slots_can_be_taken_and_no_more() {
     group.retire(500);
     group.reap(500);
     assert_eq!(group.allot(9999), Some(500));
-}
-
-#[test]
-fn histogram_is_exact_to_an_eighth() {
-    let histogram = Histogram::new();
-    assert_eq!(histogram.percentile_ns(0.5), None);
-    let mut before = 0;
-    for shift in 0..34 {
-        for ns in [1u64 << shift, (1 << shift) + (1 << shift) / 2, (2 << shift) - 1] {
-            let bucket = Histogram::bucket(ns);
-            let top = Histogram::bucket_top_ns(bucket);
-            assert!(top >= ns && top <= ns + ns / 8, "{ns} in bucket {bucket} up to {top}");
-            assert!(bucket >= before);
-            before = bucket;
-        }
-    }
-    assert_eq!(Histogram::bucket(u64::MAX), BUCKETS - 1);
-    for ns in 1..=1000 {
-        histogram.record(ns * 1000);
-    }
-    let median = histogram.percentile_ns(0.5).unwrap();
-    assert!((500_000..=570_000).contains(&median), "{median}");
-    assert_eq!(histogram.percentile_ns(1.0), Some(1_000_000));
 }
 
 #[test]

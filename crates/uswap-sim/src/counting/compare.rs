@@ -1,10 +1,11 @@
 //! All policies on all sizes of memory, with Belady's optimum as the bound.
 
-use uswap_core::{PageNumber, ReclaimPolicy};
+use uswap_core::{PageNumber, Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_model::replay::{Access, SIZE_MIN, replay};
 use uswap_policy::{NAMES, belady_misses, by_name};
 
 use super::misses;
-use crate::engine_memory::{Along, EngineMemory, Met};
+use crate::on_engine::Dense;
 
 /// What the engine's own choice is called, by each of its policies: blocks of neighbours, with faults as the only evidence of
 /// use. No page comes along here.
@@ -25,7 +26,7 @@ pub const BOUND: &str = "belady";
 pub struct Curve {
     /// The policy.
     pub policy: &'static str,
-    /// Pages of memory, and misses of an access.
+    /// Pages of memory, and misses of an access; none where the engine cannot keep to so few.
     pub points: Vec<(u64, f64)>,
 }
 
@@ -54,7 +55,8 @@ pub fn compare(trace: &[u32], places: &[PageNumber], sizes: &[u64]) -> Vec<Curve
         })
         .collect();
     for reclaim in ReclaimPolicy::ALL {
-        let points = sizes.iter().map(|&size| (size, ratio(engine_misses(trace, places, size, reclaim)))).collect();
+        let sizes = sizes.iter().filter(|&&size| size >= SIZE_MIN);
+        let points = sizes.map(|&size| (size, ratio(engine_misses(trace, places, size, reclaim)))).collect();
         curves.push(Curve { policy: engine_name(reclaim), points });
     }
     let points = sizes.iter().map(|&size| (size, ratio(belady_misses(trace, size as usize)))).collect();
@@ -63,9 +65,10 @@ pub fn compare(trace: &[u32], places: &[PageNumber], sizes: &[u64]) -> Vec<Curve
 }
 
 fn engine_misses(trace: &[u32], places: &[PageNumber], size: u64, reclaim: ReclaimPolicy) -> u64 {
-    let mut memory = EngineMemory::new(size, places.len() as u64, reclaim, Along::Nothing);
-    let missed = |&&page: &&u32| memory.access(places[page as usize], false) == Met::Miss;
-    trace.iter().filter(missed).count() as u64
+    let dense = Dense::of(places.iter().copied());
+    let access = |&page: &u32| Access { page: dense.place(places[page as usize]), writes: false };
+    let accesses: Vec<Access> = trace.iter().map(access).collect();
+    replay(size, Policies { reclaim, readahead: ReadaheadPolicy::Off }, &[], &accesses).misses
 }
 
 #[cfg(test)]
@@ -85,11 +88,15 @@ mod tests {
             let bound = curves.last().unwrap();
             assert_eq!(bound.policy, BOUND);
             for curve in &curves {
-                for (point, least) in curve.points.iter().zip(&bound.points) {
+                for point in &curve.points {
+                    let least = bound.points.iter().find(|least| least.0 == point.0).unwrap();
                     assert!(point.1 >= least.1, "{workload}: {} at {} pages", curve.policy, point.0);
                 }
-                let all = curve.points.last().unwrap().1;
-                assert!((all - f64::from(pages) / trace.len() as f64).abs() < 1e-9, "{workload}: {}", curve.policy);
+                let (all, once) = (curve.points.last().unwrap().1, f64::from(pages) / trace.len() as f64);
+                // The engine keeps frames free, of the same memory.
+                let is_engine = curve.policy.starts_with("engine");
+                assert!(is_engine || (all - once).abs() < 1e-9, "{workload}: {}", curve.policy);
+                assert!(all < 2.0 * once + 0.05, "{workload}: {}: {all}", curve.policy);
             }
         }
     }

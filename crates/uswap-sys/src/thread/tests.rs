@@ -1,10 +1,13 @@
 //! Tests of raw threads: what libc and std find in one, and what is left when it ends.
 
-use super::*;
-
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Mutex;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::local_storage::thread_id;
+use super::*;
 
 const STACK: usize = 256 << 10;
 
@@ -117,7 +120,7 @@ fn the_thread_id_is_known_to_both_sides() {
         // SAFETY: the test's Seen, which outlives this thread.
         let seen = unsafe { &*arg.cast::<Seen>() };
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        assert_eq!(control_word::<TCB_TID>() as u32, tid);
+        assert_eq!(thread_id(), tid);
         seen.0.store(tid, Ordering::Relaxed);
         seen.1.wait_while(0);
     }

@@ -23,7 +23,7 @@ pub use shuttle::thread;
 pub use system::{NoSystem, Shuttle, thread_ends};
 
 /// Schedules of a test, in each of the three ways.
-const SCHEDULES: usize = 1_000;
+const SCHEDULES: usize = 500;
 /// Schedules in which a defect must show.
 const SCHEDULES_OF_DEFECT: usize = 3_000;
 /// Changes of thread that the second scheduler makes at places of its choice.

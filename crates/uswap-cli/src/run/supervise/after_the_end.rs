@@ -96,7 +96,7 @@ impl Supervisor {
             let slot = group.process(index);
             let parent = match slot.state() {
                 SlotState::Dead => std::process::id(),
-                _ => slot.pid.load(Relaxed),
+                _ => slot.life.pid.load(Relaxed),
             };
             let unknown = |pid: u32| {
                 !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())

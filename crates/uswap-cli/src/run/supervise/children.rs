@@ -74,7 +74,7 @@ impl Supervisor {
     pub(super) fn look_for_end_by_us(&mut self, pid: u32) {
         let group = &self.shared.group;
         let mut slots = self.members.iter().filter(|member| member.pid == pid).filter_map(|member| member.index);
-        if self.main == Some(pid) && slots.any(|index| group.process(index).ended_by_agent.load(Acquire) != 0) {
+        if self.main == Some(pid) && slots.any(|index| group.process(index).life.ended_by_agent.load(Acquire) != 0) {
             self.ended_by_us = true;
         }
     }

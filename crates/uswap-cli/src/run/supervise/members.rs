@@ -161,7 +161,7 @@ impl Supervisor {
         if let Kind::Fork { parent, generation } = kind {
             let known = (parent as usize) < uswap_engine::group::PROCESSES_MAX && {
                 let slot = group.process(parent);
-                slot.state() != SlotState::Free && slot.generation.load(Relaxed) == generation
+                slot.state() != SlotState::Free && slot.life.generation.load(Relaxed) == generation
             };
             if !known {
                 return Err(Refusal::UnknownParent);
@@ -184,7 +184,7 @@ impl Supervisor {
         fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));
         let welcome = Message::Welcome {
             index,
-            generation: group.process(index).generation.load(Relaxed),
+            generation: group.process(index).life.generation.load(Relaxed),
             device: self.shared.device.is_some(),
             areas: self.shared.areas.len() as u32,
         };

@@ -1,4 +1,4 @@
-//! The one thing that uswap cannot do without: a userfaultfd that moves pages.
+//! userfaultfd, without which uswap can do nothing: where it is to be had, and what is said when it is refused.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +21,7 @@ pub const HOW_TO_GET_PERMISSION: &str = "as root, 'chmod 666 /dev/userfaultfd' o
     vm.unprivileged_userfaultfd=1'; in a container, '--device /dev/userfaultfd'";
 
 /// A way to get userfaultfds.
-pub struct Substrate {
+pub struct Source {
     /// The device, unless the syscall is the way.
     pub device: Option<OwnedFd>,
 }
@@ -32,12 +32,12 @@ pub fn open_device() -> io::Result<File> {
 }
 
 /// Finds the way that works here.
-pub fn find() -> Result<Substrate, Failure> {
+pub fn find() -> Result<Source, Failure> {
     if let Ok(device) = open_device() {
         match Uffd::available(Some(device.as_fd())) {
             Ok(features) => {
                 judge(features)?;
-                return Ok(Substrate { device: Some(device.into()) });
+                return Ok(Source { device: Some(device.into()) });
             }
             // A security module may refuse one way and allow the other.
             Err(UffdUnavailable::NoPermission) => {}
@@ -45,7 +45,7 @@ pub fn find() -> Result<Substrate, Failure> {
         }
     }
     judge(Uffd::available(None).map_err(explain)?)?;
-    Ok(Substrate { device: None })
+    Ok(Source { device: None })
 }
 
 fn judge(features: Features) -> Result<(), Failure> {

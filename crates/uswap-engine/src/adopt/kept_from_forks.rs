@@ -1,0 +1,98 @@
+//! Adopted memory and forks: a child has it when it is forked in a window, and not when its fork goes round the hooks.
+
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange, tuning};
+use uswap_system::Advice;
+
+use crate::engine::Engine;
+use crate::fork_advice::Kept;
+use crate::host::Host;
+
+impl<H: Host> Engine<H> {
+    /// Before a fork: the child gets adopted memory, but for what the program keeps from it.
+    pub(crate) fn let_adopted_fork(&self, kept: &Kept) {
+        self.for_adopted(|range| {
+            for part in kept.outside(range) {
+                advise_for_fork::<H>(part, Advice::DoFork);
+            }
+        });
+    }
+
+    /// Memory that was moved meanwhile.
+    pub(crate) fn let_fork(&self, range: PageRange) {
+        advise_for_fork::<H>(range, Advice::DoFork);
+    }
+
+    /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. `false` when some that the
+    /// program is moving may be left: it is to be tried again.
+    pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> bool {
+        for _ in 0..tuning::KEEP_TRIES {
+            let moves = self.core().moves();
+            let all = PageRange { start: PageNumber(0), pages: u64::MAX };
+            // In this order: what is unread is counted, and what was read is in the books.
+            let is_kept = self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES);
+            if is_kept && !self.memory.uffd.is_changing() && self.core().moves() == moves {
+                return true;
+            }
+            self.pause_and_settle();
+        }
+        false
+    }
+
+    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
+    pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept) {
+        let mut lifted = kept.take_lifted();
+        lifted.retain(|&range| !self.keep_adopted_from_forks(range, kept, 0));
+        kept.put_back(lifted);
+    }
+
+    /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now. `false` when
+    /// it cannot be told of some whether it is, because the program is changing its memory; it is waited for `pauses` times.
+    pub(crate) fn keep_adopted_from_forks(&self, range: PageRange, kept: &Kept, mut pauses: u32) -> bool {
+        let (mut from, mut is_all_kept) = (range.start, true);
+        loop {
+            let left = PageRange { start: from, pages: range.end().0 - from.0 };
+            let Some((next, is_kept)) = self.keep_next_from_forks(left, kept) else { return is_all_kept };
+            if !is_kept && pauses > 0 {
+                pauses -= 1;
+                self.pause_and_settle();
+                continue;
+            }
+            is_all_kept &= is_kept;
+            from = next;
+        }
+    }
+
+    /// Of the first adopted memory in `range`: its end, and whether it is kept from forks.
+    pub(super) fn keep_next_from_forks(&self, range: PageRange, kept: &Kept) -> Option<(PageNumber, bool)> {
+        // With the gate held nothing is read: what the program gives up from here on stays counted.
+        let _gate = self.memory.gate.pass();
+        let is_changing = self.memory.uffd.is_changing();
+        let next = self.core().pages().adopted_within(range).next()?;
+        if is_changing {
+            // The books have what was there. What a thread has mapped there meanwhile, its children must have.
+            return Some((next.end(), false));
+        }
+        advise_for_fork::<H>(next, Advice::DontFork);
+        let is_kept = !self.memory.uffd.kernel_is_changing();
+        if !is_kept {
+            // Something else may be mapped there by now, and a child that lacked it would die.
+            kept.outside(next).for_each(|part| advise_for_fork::<H>(part, Advice::DoFork));
+        }
+        Some((next.end(), is_kept))
+    }
+
+    pub(super) fn for_adopted(&self, visit: impl Fn(PageRange)) {
+        let mut from = PageNumber(0);
+        loop {
+            let next = self.core().pages().next_adopted_range(from);
+            let Some(range) = next else { return };
+            visit(range);
+            from = range.end();
+        }
+    }
+}
+
+/// A range that is not mapped any more needs no advice.
+fn advise_for_fork<H: Host>(range: PageRange, advice: Advice) {
+    let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
+}

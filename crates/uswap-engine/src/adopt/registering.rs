@@ -1,0 +1,118 @@
+//! Registration of what is adopted, and letting go of what the kernel does not register: books first, and never while it cannot be
+//! told whether what is there is what the books mean.
+
+use uswap_core::{PAGE_SIZE, PageRange, PageState, tuning};
+use uswap_sys::private_memory;
+use uswap_system::faults::Faults;
+
+use crate::engine::Engine;
+use crate::host::Host;
+
+impl<H: Host> Engine<H> {
+    /// Adopts `start..end`: books first. `false` when the kernel refuses, or the program does not rest.
+    pub(super) fn register(&self, start: usize, end: usize) -> bool {
+        let range = PageRange::of_bytes(start, end);
+        match self.register_when_still(range) {
+            Some(true) => {}
+            Some(false) => {
+                self.forget_unless_swapped(range);
+                return false;
+            }
+            None => return false,
+        }
+        // Memory of the engine may have been mapped where the maps still showed the program's.
+        if private_memory::overlaps(start, end) {
+            let _ = self.memory.uffd.unregister(start, end - start);
+            self.forget_unless_swapped(range);
+            return false;
+        }
+        true
+    }
+
+    /// Registers what the books have. Memory that was mapped into a hole after the registration is not registered by it: a
+    /// page moved out of it would read as zeros. Registering again what is registered changes nothing. `Some(false)` when
+    /// the kernel refuses, `None` when events are held back.
+    pub(super) fn register_again(&self, start: usize, end: usize) -> Option<bool> {
+        let _gate = self.memory.gate.pass();
+        if self.memory.uffd.holds_events() {
+            return None;
+        }
+        let registered = self.memory.uffd.register(start, end - start).is_ok();
+        self.note_if_changing(PageRange::of_bytes(start, end));
+        Some(registered)
+    }
+
+    /// What is mapped there may have been moved there, and its event be unread: adopted now, it would pass for what was
+    /// there before. A program that never rests has its memory adopted all the same. Not while events are held back, when
+    /// they are about to be told apart by what is registered. Returns what the kernel says; `None` if it was not asked.
+    pub(super) fn register_when_still(&self, range: PageRange) -> Option<bool> {
+        for looks in 0..2 * tuning::CHANGING_LOOKS_MAX {
+            if looks > 0 {
+                self.pause_and_settle();
+            }
+            // Until it is registered: no event is read in between.
+            let _gate = self.memory.gate.pass();
+            if !self.memory.uffd.holds_events()
+                && (looks + 1 >= tuning::CHANGING_LOOKS_MAX || !self.memory.uffd.is_changing())
+            {
+                self.core().adopt(range);
+                let registered =
+                    self.memory.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();
+                self.note_if_changing(range);
+                return Some(registered);
+            }
+        }
+        None
+    }
+
+    /// With the gate held, after `range` was registered: if the program is changing its memory, what is there may be newer than
+    /// what is unread, and whoever puts that in order must know.
+    pub(crate) fn note_if_changing(&self, range: PageRange) {
+        if self.memory.uffd.kernel_is_changing() {
+            self.memory.order.lock().came(range);
+        }
+    }
+
+    /// Whether all of `range` is adopted and registered. Where there was a hole when it was registered, what is mapped there
+    /// by now is not, and its end would not be told.
+    pub(super) fn is_registered(&self, range: PageRange) -> bool {
+        // In this order: what had been registered and went before the look is still counted, or gone from the books.
+        self.memory.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE) == Some(true)
+            && !self.memory.uffd.is_changing()
+            && self.core().pages().adopted_in(range) == range.pages
+    }
+
+    /// Lets the program go on, and applies what is held back if it rests.
+    pub(super) fn pause_and_settle(&self) {
+        crate::pause::pause::<H>();
+        let _gate = self.memory.gate.shut();
+        if !self.is_frozen() {
+            self.settle_events(false);
+        }
+    }
+
+    /// The kernel did not register `range`. Harmless as long as nothing of it is swapped out: what is, would read as
+    /// zeros.
+    pub(super) fn forget_unless_swapped(&self, range: PageRange) {
+        // With it, every event that has been read is in the books.
+        let _gate = self.memory.gate.pass();
+        let changing = self.memory.uffd.is_changing();
+        let mut core = self.core();
+        if changing {
+            // It may have been moved or unmapped a moment ago.
+            return core.let_go_untouched(range);
+        }
+        let swapped = core
+            .pages()
+            .known(range)
+            .any(|(_, state)| !matches!(state, PageState::Untouched | PageState::Resident { .. }));
+        if swapped {
+            drop(core);
+            self.fatal(format_args!(
+                "uswap: memory at {:#x} has swapped pages and cannot be registered",
+                range.start.address()
+            ));
+        }
+        core.unmapped(range);
+    }
+}

@@ -1,0 +1,112 @@
+//! After memory was adopted: is it what the maps showed? They were out of date as soon as they were read.
+
+use std::io;
+
+use uswap_core::PageRange;
+use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::tuning;
+use uswap_sys::maps;
+use uswap_system::faults::Faults;
+use uswap_system::looks::{Mappings, Vma};
+
+use super::{Adopter, adoptable_part};
+use crate::engine::Engine;
+use crate::host::Host;
+
+impl<H: Host> Adopter<H> {
+    /// Between the reading of the maps and the registration a mapping may have been replaced by one that is none of our
+    /// business. It is let go again.
+    pub(super) fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
+        // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
+        for round in 0..tuning::VERIFY_ROUNDS {
+            if is_on(Sabotage::NotVerified) {
+                self.fresh.clear();
+            }
+            if !self.fresh.is_empty() {
+                self.verify(engine, round + 1 < tuning::VERIFY_ROUNDS)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `may_extend`: mappings of which only a part was adopted are adopted as a whole, and are to be verified after this.
+    pub(super) fn verify(&mut self, engine: &Engine<H>, may_extend: bool) -> io::Result<()> {
+        let mut listed = Vec::new();
+        if self.query().is_none() {
+            H::Mappings::read_maps(&mut self.maps)?;
+            listed.extend(maps::vmas(&self.maps).map(|vma| Piece::of(&vma)));
+        }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.sort_unstable();
+        let mut verified = 0;
+        for (start, end) in fresh.drain(..) {
+            let mut at = start.max(verified);
+            verified = end.max(verified);
+            let mut tries = 0;
+            while at < end {
+                let piece = match self.query() {
+                    Some(query) => query.at_or_after(at).map(|vma| Piece::of(&vma)),
+                    None => listed.get(listed.partition_point(|piece| piece.end <= at)).copied(),
+                };
+                let Some(piece) = piece.filter(|piece| piece.start < end) else { break };
+                let (from, to) = (piece.start.max(at), piece.end.min(end));
+                if from > at {
+                    // A hole: the books must not know what the kernel does not report. What has content there has been
+                    // moved or unmapped a moment ago, and the event is unread.
+                    engine.core().let_go_untouched(PageRange::of_bytes(at, from));
+                }
+                let range = PageRange::of_bytes(from, to);
+                if !piece.is_anonymous_private {
+                    let _ = engine.memory.uffd.unregister(from, to - from);
+                    engine.core().let_go_untouched(range);
+                } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
+                    at = adopted.min(to);
+                    continue;
+                } else if engine.register_again(from, to) == Some(false) {
+                    engine.forget_unless_swapped(range);
+                } else if !engine.is_registered(range) {
+                    tries += 1;
+                    if tries < tuning::VERIFY_TRIES {
+                        engine.pause_and_settle();
+                        continue;
+                    }
+                    // Not now. Where the kernel has it registered, faults bring it back to the books.
+                    engine.core().let_go_untouched(range);
+                }
+                self.keep_from_forks(engine, range);
+                tries = 0;
+                at = to;
+            }
+            if at < end {
+                engine.core().let_go_untouched(PageRange::of_bytes(at, end));
+            }
+        }
+        if self.fresh.is_empty() {
+            self.fresh = fresh;
+        }
+        Ok(())
+    }
+
+    /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
+    pub(super) fn adopt_rest(&mut self, engine: &Engine<H>, address: usize) -> io::Result<Option<usize>> {
+        let part = self.query().and_then(|query| adoptable_part(query, address));
+        let Some((start, end)) = part else { return Ok(None) };
+        let whole = PageRange::of_bytes(start, end);
+        let is_whole = engine.core().pages().adopted_in(whole) == whole.pages;
+        Ok((!is_whole && self.register_whole(engine, start, end)?).then_some(end))
+    }
+}
+
+/// A mapping, as far as it matters whether it is adopted by mistake.
+#[derive(Clone, Copy)]
+struct Piece {
+    start: usize,
+    end: usize,
+    is_anonymous_private: bool,
+}
+
+impl Piece {
+    pub(super) fn of(vma: &Vma<'_>) -> Piece {
+        Piece { start: vma.start, end: vma.end, is_anonymous_private: vma.is_anonymous_private() }
+    }
+}

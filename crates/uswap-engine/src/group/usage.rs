@@ -1,0 +1,96 @@
+//! Usage: what the processes have of the budget, and how much of it cannot be swapped.
+
+use uswap_system::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use super::{Group, ProcessSlot};
+
+impl ProcessSlot {
+    /// Resident pages that count against the budget.
+    pub fn usage_pages(&self) -> u64 {
+        self.resident.anon_pages.load(Relaxed)
+            + self.resident.shmem_pages.load(Relaxed)
+            + self.resident.nested_pages.load(Relaxed)
+    }
+
+    /// Private pages that are no ancestor's as well, at the least.
+    fn own_private_pages(&self) -> u64 {
+        match (self.is_forked(), self.resident.inherited_pages.load(Relaxed)) {
+            // It has not looked yet.
+            (true, 0) => 0,
+            (_, inherited) => self.resident.anon_pages.load(Relaxed).saturating_sub(inherited),
+        }
+    }
+
+    /// Those of them that cannot be swapped.
+    pub fn fixed_pages(&self) -> u64 {
+        self.resident.unmanaged_pages.load(Relaxed) + self.shared.pages.load(Relaxed)
+    }
+}
+
+impl Group {
+    /// Resident pages of all living processes.
+    pub fn usage_pages(&self) -> u64 {
+        self.processes().map(|(_, slot)| slot.usage_pages()).sum()
+    }
+
+    /// Pages that living processes have resident at the least: what may be counted in several of them counts once.
+    pub fn resident_pages_at_least(&self) -> u64 {
+        let private = |slot: &ProcessSlot| {
+            let beside = slot.resident.shmem_pages.load(Relaxed).saturating_sub(slot.shared.pages.load(Relaxed));
+            slot.own_private_pages() + beside + slot.resident.nested_pages.load(Relaxed)
+        };
+        self.processes().map(|(_, slot)| private(slot)).sum::<u64>() + self.shared_pages_at_least()
+    }
+
+    /// Pages of shared memory that living processes have, at the least. Their shares add up to it if all were taken at one time.
+    /// A page that another has mapped since the oldest was taken, and counts for a half or less, counts in full before.
+    fn shared_pages_at_least(&self) -> u64 {
+        let growth = self.shared_growth();
+        let (mut shares, mut most, mut oldest) = (0, 0, growth);
+        for (_, slot) in self.processes() {
+            let own = slot.shared.pages.load(Relaxed);
+            shares += own.saturating_sub(slot.shared.new_pages.load(Relaxed));
+            most = most.max(own).max(slot.shared.resident_pages.load(Relaxed));
+            if own > 0 {
+                oldest = oldest.min(slot.shared.growth.load(Relaxed));
+            }
+        }
+        most.max(shares.saturating_sub((growth - oldest).div_ceil(2)))
+    }
+
+    /// By how many pages the shared memory of processes has ever grown: what one of them has learnt of who else has its own is
+    /// out of date by so much.
+    pub fn shared_growth(&self) -> u64 {
+        self.header().budget.shared_growth.load(Acquire)
+    }
+
+    /// A process has so many pages of shared memory more than it had.
+    pub(crate) fn shared_memory_grows(&self, pages: u64) {
+        self.header().budget.shared_growth.fetch_add(pages, AcqRel);
+    }
+
+    /// Pages of living processes that cannot be swapped, and those of them that are shared memory. What may be a parent's
+    /// as well is left out.
+    pub fn fixed_pages(&self) -> (u64, u64) {
+        let own = |slot: &ProcessSlot| if slot.is_forked() { 0 } else { slot.resident.unmanaged_pages.load(Relaxed) };
+        let private: u64 = self.processes().map(|(_, slot)| own(slot)).sum();
+        let shared = self.shared_pages_at_least();
+        (private + shared, shared)
+    }
+
+    /// The largest usage seen.
+    pub fn peak_resident_bytes(&self) -> u64 {
+        self.header().budget.peak_resident_bytes.load(Relaxed)
+    }
+
+    /// The most that usage was seen above the budget of that moment.
+    pub fn most_over_bytes(&self) -> u64 {
+        self.header().budget.most_over_bytes.load(Relaxed)
+    }
+
+    /// Notes a usage.
+    pub fn note_resident_bytes(&self, bytes: u64) {
+        self.header().budget.peak_resident_bytes.fetch_max(bytes, Relaxed);
+        self.header().budget.most_over_bytes.fetch_max(bytes.saturating_sub(self.limit_bytes()), Relaxed);
+    }
+}

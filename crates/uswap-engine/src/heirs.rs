@@ -1,0 +1,36 @@
+//! Heirs: children that may read what this process had when it forked.
+
+use crate::engine::Engine;
+use crate::host::Host;
+use crate::ledger::heirs_hold;
+use crate::worker::{RELEASED_KEPT, Worker};
+
+impl<H: Host> Engine<H> {
+    /// Frees what was kept for children that need it no more.
+    pub(crate) fn settle_heirs(&self, worker: &mut Worker) {
+        let mut heirs = self.content.heirs.lock();
+        if heirs.is_empty() {
+            return;
+        }
+        let known = self.member.group.heirs_of(self.member.index);
+        let mut index = 0;
+        while index < heirs.len() {
+            if heirs[index].is_alive(known, |holder| self.member.group.has(holder)) {
+                index += 1;
+            } else {
+                heirs.swap_remove(index).discard();
+            }
+        }
+        let mut core = self.core();
+        if heirs.is_empty() {
+            core.no_heirs();
+        }
+        core.bury_unheld(|entry| heirs_hold(&heirs, entry));
+        core.take_released(&mut worker.released);
+        drop(core);
+        drop(heirs);
+        self.content.release(&mut worker.released);
+        // A child that ends may let go of very many.
+        worker.released.shrink_to(RELEASED_KEPT);
+    }
+}

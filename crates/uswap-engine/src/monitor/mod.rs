@@ -1,0 +1,258 @@
+//! The monitor: one thread of each process that watches its memory, and reclaims when the budget becomes scarce.
+//!
+//! It is the kernel's kswapd. Far below the budget it sleeps; the nearer the limit, the shorter, so that a program that
+//! fills memory at full speed is met in time. It also follows forks, because it knows when the books are still.
+
+mod adopting;
+mod join;
+mod reclaiming;
+mod share;
+mod start;
+
+use std::io;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::pool_share::PoolShare;
+use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::{PAGE_SIZE, tuning};
+use uswap_system::Supervisor;
+
+use crate::adopt::{Adopter, Look};
+use crate::compaction::Compaction;
+use crate::engine::Engine;
+use crate::fork_patience::ForkPatience;
+use crate::host::Host;
+use crate::member::Member;
+use crate::post::Post;
+use crate::staffed::Staffed;
+use crate::worker::Worker;
+pub use join::main;
+use share::Share;
+
+/// The member that the monitor looks after, with or without an engine.
+enum Stage<H: Host> {
+    Watching(Member<H>),
+    Swapping {
+        engine: &'static Engine<H>,
+        worker: Box<Worker>,
+    },
+    /// Between the two.
+    Changing,
+}
+
+/// What the monitor of one process works with.
+pub struct Monitor<H: Host> {
+    pub(crate) post: &'static Post<H>,
+    stage: Stage<H>,
+    share: Share<H>,
+    pub(crate) adopter: Adopter<H>,
+    looks: Looks,
+    /// Nothing more could be reclaimed the last time.
+    pub(crate) fruitless: bool,
+    pool: PoolCare,
+    pub(crate) fork_patience: ForkPatience,
+    /// The engine's other threads.
+    pub(crate) threads: Vec<u32>,
+    said: Said,
+}
+
+/// When something was last done that is not done each time.
+struct Looks {
+    supervisor: Instant,
+    published: Instant,
+    discards_aged: Instant,
+    /// At all adopted memory.
+    all: Instant,
+}
+
+/// What the pool needs from the monitor.
+struct PoolCare {
+    share: PoolShare,
+    compaction: Compaction,
+}
+
+/// What the user has been told, once.
+#[derive(Default)]
+struct Said {
+    cannot_swap: bool,
+    cannot_look: bool,
+}
+
+impl<H: Staffed> Monitor<H> {
+    /// Of a process that is `member`, and has no engine yet.
+    ///
+    /// # Errors
+    /// The process's size cannot be looked at.
+    pub fn new(post: &'static Post<H>, member: Member<H>) -> io::Result<Self> {
+        post.index.store(member.index, Release);
+        post.generation.store(member.generation, Release);
+        member.slot().running();
+        let now = H::now();
+        Ok(Monitor {
+            post,
+            stage: Stage::Watching(member),
+            share: Share::new()?,
+            adopter: Adopter::new(),
+            looks: Looks { supervisor: now, published: now, discards_aged: now, all: now },
+            fruitless: false,
+            pool: PoolCare { share: PoolShare::new(), compaction: Compaction::new(now) },
+            fork_patience: ForkPatience::new(),
+            threads: Vec::new(),
+            said: Said::default(),
+        })
+    }
+
+    pub(crate) fn member(&self) -> &Member<H> {
+        match &self.stage {
+            Stage::Watching(member) => member,
+            Stage::Swapping { engine, .. } => &engine.member,
+            Stage::Changing => unreachable!("a stage changes inside one function"),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Option<&'static Engine<H>> {
+        match self.stage {
+            Stage::Swapping { engine, .. } => Some(engine),
+            _ => None,
+        }
+    }
+
+    /// What this thread has for its work on the engine, which there is.
+    pub(crate) fn worker(&mut self) -> &mut Worker {
+        match &mut self.stage {
+            Stage::Swapping { worker, .. } => worker,
+            _ => unreachable!("who has no engine has nothing to work on"),
+        }
+    }
+
+    /// The life of the monitor.
+    pub fn run(mut self) -> ! {
+        loop {
+            self.turn();
+        }
+    }
+
+    /// Follows a fork, or looks after the process's memory and sleeps until it is time to look again.
+    pub fn turn(&mut self) {
+        let posted = self.post.wake.load();
+        if self.post.fork.is_requested() {
+            return self.follow_fork();
+        }
+        let (sleep, trivial) = self.tick();
+        self.post.fork.monitor_sleeps(trivial);
+        let _ = self.post.wake.wait(posted, Some(sleep));
+        self.post.fork.monitor_wakes(&self.threads);
+    }
+
+    /// Finds out whether the pool pays.
+    fn judge_pool(&mut self) {
+        let Some(engine) = self.engine() else { return };
+        if !engine.content.areas.any_open() {
+            self.pool.share = PoolShare::new();
+            return;
+        }
+        let pool_bytes = engine.content.pool_bytes();
+        let refaults = engine.core().take_refaults(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
+        if let Some(refaults) = refaults {
+            self.pool.share.update(refaults, engine.pressure.fault_cost());
+        }
+    }
+
+    /// Looks, reclaims if needed, and says how long to sleep, and whether forks may go on meanwhile.
+    fn tick(&mut self) -> (Duration, bool) {
+        self.make_mappings_whole();
+        let usage = self.usage();
+        let marks = usage.watermarks();
+        self.set_meter(&usage, &marks);
+        // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
+        if usage.mine > marks.limit / 8 * 5 && self.ready() {
+            self.adopt(Look::New, usage.mine > marks.limit);
+        }
+        // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
+        self.look_up(tuning::LOOK_UP_STEPS);
+        self.judge_pool();
+        if usage.mine > marks.start() && !is_on(Sabotage::BudgetNotKept) {
+            self.reclaim(marks);
+        }
+        self.look_after_the_rest();
+        let usage = self.usage();
+        let marks = usage.watermarks();
+        self.set_meter(&usage, &marks);
+        let mut headroom = marks.high.saturating_sub(usage.mine);
+        if usage.processes > 1 {
+            // The others may be faster.
+            headroom = headroom.min((usage.limit - usage.limit / 64).saturating_sub(usage.total).max(usage.limit / 32));
+        }
+        let fruitless = std::mem::take(&mut self.fruitless);
+        if let Some(engine) = self.engine() {
+            engine.pressure.monitor_rests(fruitless);
+        }
+        let sleep = tuning::monitor_sleep(headroom, usage.processes, fruitless);
+        (self.pool.compaction.due(H::now()).map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
+    }
+
+    fn set_meter(&self, usage: &Usage, marks: &Watermarks) {
+        let Some(engine) = self.engine() else { return };
+        engine.pressure.set(usage, marks);
+        let kept = &engine.pressure.kept;
+        let percent = u64::from(engine.member.group.config().zpool_percent);
+        let share = self.pool.share.share();
+        // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
+        let pool = usage.entitled() * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
+        kept.pool_limit.store(pool, Relaxed);
+        let reserve = if H::notices().page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
+        kept.reserve.store(reserve, Relaxed);
+        kept.inactive.store(tuning::swap_cache_pages(marks.limit, engine.memory.frame_count()), Relaxed);
+    }
+
+    fn look_after_the_rest(&mut self) {
+        if H::since(self.looks.supervisor) > tuning::LOOK_AT_OTHERS_EVERY {
+            self.looks.supervisor = H::now();
+            if self.member().supervisor.is_gone() {
+                H::kill_self();
+            }
+            if self.share.main_has_ended() {
+                H::end_with_the_program(&self.threads);
+            }
+        }
+        let Some(engine) = self.engine() else {
+            // Who has swapped nothing has nothing to do.
+            let member = self.member();
+            member.slot().called.carried_out.store(member.group.announcements(), Release);
+            return;
+        };
+        let _ = H::refill_reserve();
+        engine.compact(&mut self.pool.compaction);
+        // Not only when it is needed, for what is posted takes memory.
+        self.adopter.kept.catch_up(&H::notices().fork_advice);
+        engine.keep_lifted_from_forks(&mut self.adopter.kept);
+        self.keep_from_forks(engine);
+        if H::since(self.looks.published) < tuning::PUBLISH_EVERY {
+            return;
+        }
+        let patience = if H::notices().lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
+        if H::since(self.looks.discards_aged) > patience {
+            self.looks.discards_aged = H::now();
+            engine.core().discards_grow_old();
+        }
+        self.looks.published = H::now();
+        H::keep_addresses();
+        let _running = engine.forking.phase.pass();
+        engine.settle_heirs(self.worker());
+        if !engine.staff.ahead.is_present() {
+            let _ = engine.empty_areas(&mut Vec::new(), self.worker());
+        }
+        engine.publish();
+        if engine.staff.writer.is_present() && engine.content.areas.have_spare_clusters(&engine.core()) {
+            engine.staff.writer.call();
+        }
+        let spare = engine.pressure.kept.reserve.load(Relaxed);
+        engine.trash_free_frames(spare);
+        for ancestor in &engine.content.ancestors {
+            // The parent's pool counts against this process as far as it has looked at it.
+            let _ = ancestor.pool.drop_resident();
+        }
+    }
+}

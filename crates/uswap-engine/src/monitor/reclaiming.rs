@@ -1,0 +1,170 @@
+//! Reclaim, as long as something is left to reclaim and the process has more than it shall have.
+
+use std::time::Duration;
+
+use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::{PAGE_SIZE, PageRange, tuning};
+use uswap_system::Advice;
+use uswap_system::faults::Call;
+
+use super::Monitor;
+use crate::adopt::Look;
+use crate::engine::Engine;
+use crate::host::Host;
+use crate::scale::Spurt;
+use crate::staff::Progress;
+use crate::staffed::Staffed;
+
+/// What the rounds of one reclaim have come to so far.
+#[derive(Default)]
+struct Rounds {
+    /// Those since the last one that achieved something.
+    fruitless: u32,
+    /// Those since then in which sharing was broken, at most.
+    only_broken: u32,
+    /// The last one met pages that a fork shares.
+    shared: bool,
+    spurt: Spurt,
+    /// What the writer has done.
+    written: u64,
+}
+
+/// What a round came to.
+enum Outcome {
+    /// The next one may achieve more.
+    Achieved,
+    /// The writer achieves something, and is to be waited for.
+    Written,
+    /// Nothing is left to reclaim.
+    Nothing,
+}
+
+impl Rounds {
+    /// A round has ended, in which so many pages are shared no more.
+    fn outcome<H: Host>(&mut self, engine: &Engine<H>, has_achieved: bool, broken: u64) -> Outcome {
+        if has_achieved {
+            (self.fruitless, self.only_broken) = (0, 0);
+            engine.pressure.is_fruitful();
+            return Outcome::Achieved;
+        }
+        match engine.staff.writer.progress(&mut self.written) {
+            Progress::Made => {
+                (self.fruitless, self.only_broken) = (0, 0);
+                engine.pressure.is_fruitful();
+                return Outcome::Written;
+            }
+            Progress::Awaited if broken == 0 && !engine.pressure.is_hopeless() => {
+                engine.pressure.is_fruitful();
+                return Outcome::Written;
+            }
+            Progress::Awaited | Progress::None => {}
+        }
+        // What is shared no more can be moved in the next round, unless something else holds it.
+        self.only_broken += 1;
+        if broken > 0 && self.only_broken < tuning::ONLY_BROKEN_MAX {
+            return Outcome::Achieved;
+        }
+        self.fruitless += 1;
+        let is_over = self.fruitless > tuning::FRUITLESS_ROUNDS || engine.pressure.is_hopeless();
+        if is_over { Outcome::Nothing } else { Outcome::Achieved }
+    }
+}
+
+impl<H: Staffed> Monitor<H> {
+    /// Reclaims down to the low watermark, or until nothing more can be had. Others may give up memory meanwhile, or turn out to
+    /// share it: then there is more room than at the start, and what the program works in comes back as fast as it leaves.
+    pub(crate) fn reclaim(&mut self, mut marks: Watermarks) {
+        if !self.ready() {
+            return;
+        }
+        let engine = self.engine().expect("started above");
+        let fork = &self.post.fork;
+        engine.pressure.monitor_reclaims();
+        let mut set = H::now();
+        self.reclaim_while(engine, |usage| {
+            // Not at each round: several that see the same room would all stop for it.
+            if H::since(set) > tuning::GOAL_STAYS {
+                (marks, set) = (usage.watermarks(), H::now());
+            }
+            // A program whose threads bring pages back as fast as they leave would keep the fork waiting for ever.
+            (usage.mine > marks.low.max(usage.least) && !fork.is_requested()).then(|| usage.watermarks())
+        });
+    }
+
+    /// Reclaims for as long as `goal` has watermarks for the handlers, and something is left to reclaim.
+    pub(crate) fn reclaim_while(&mut self, engine: &Engine<H>, mut goal: impl FnMut(&Usage) -> Option<Watermarks>) {
+        let mut rounds = Rounds::default();
+        let _ = engine.staff.writer.progress(&mut rounds.written);
+        self.fruitless = false;
+        loop {
+            let begun = H::now();
+            let usage = self.usage();
+            let Some(marks) = goal(&usage) else {
+                return self.set_meter(&usage, &usage.watermarks());
+            };
+            let posted = self.post.wake.load();
+            self.make_mappings_whole();
+            self.judge_pool();
+            self.set_meter(&usage, &marks);
+            self.look_after_the_rest();
+            let urgent = usage.mine > marks.limit;
+            let grows = rounds.spurt.is_on(usage.mine, begun) && urgent && engine.staff.writer.is_getting_on();
+            // Only the monitor ends the sharing of a fork; others would look at the same pages in vain.
+            if urgent && !rounds.shared {
+                engine.pressure.call.make();
+            }
+            self.look_for_more(urgent, &mut rounds);
+            let round = engine.reclaim_round(self.worker(), urgent);
+            rounds.shared = round.busy > 0;
+            let broken = self.break_sharing(engine);
+            match rounds.outcome(engine, round.achieved_something(), broken) {
+                Outcome::Achieved => {}
+                Outcome::Written => self.await_writer(posted, grows.then(|| H::since(begun))),
+                Outcome::Nothing => {
+                    self.fruitless = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Before a round: adopts what is new, and looks at some of what was adopted.
+    fn look_for_more(&mut self, urgent: bool, rounds: &mut Rounds) {
+        // Looking at everything takes long and keeps handlers waiting.
+        let all = rounds.fruitless > 1 && H::since(self.looks.all) > tuning::LOOK_AT_ALL_EVERY;
+        if all {
+            self.looks.all = H::now();
+        }
+        self.adopt(if all { Look::All } else { Look::New }, urgent);
+        // Little at a time, so that reclaim goes on meanwhile.
+        if self.look_up(1) > 0 {
+            rounds.fruitless = 0;
+        }
+    }
+
+    /// `posted`: what was posted before the round that found nothing to do here. `took`: how long that took, if the program
+    /// grows past the limit meanwhile.
+    pub(super) fn await_writer(&self, posted: u32, took: Option<Duration>) {
+        let _ = self.post.wake.wait(posted, Some(tuning::rest_for_writer(took)));
+    }
+
+    /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
+    /// own.
+    /// Returns how many.
+    pub(super) fn break_sharing(&mut self, engine: &Engine<H>) -> u64 {
+        let mut broken = 0;
+        while let Some(page) = self.worker().reclaiming.busy.pop() {
+            let mut range = PageRange { start: page, pages: 1 };
+            while self.worker().reclaiming.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
+                range.start = self.worker().reclaiming.busy.pop().expect("looked at above");
+                range.pages += 1;
+            }
+            engine.core().reclaim_soon(range);
+            // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
+            // needs: the pages may be missing by now.
+            let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, Advice::PopulateWrite);
+            broken += range.pages;
+        }
+        broken
+    }
+}
