@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PageNumber, PageState, tuning};
 
 use crate::engine::Engine;
@@ -16,7 +17,11 @@ impl<H: Host> Engine<H> {
     ///
     /// For the writer those that were read together wait no longer than one.
     pub(crate) fn wait_for_room(&self, fault: &PendingFault, worker: &mut Worker) {
-        if !self.pressure.is_over_limit() || self.pressure.is_hopeless() || !self.takes_memory(fault.page) {
+        if is_on(Sabotage::BudgetNotKept)
+            || !self.pressure.is_over_limit()
+            || self.pressure.is_hopeless()
+            || !self.takes_memory(fault.page)
+        {
             return;
         }
         self.count(Counter::Allocstall, 1);
@@ -64,7 +69,7 @@ impl<H: Host> Engine<H> {
     /// it does not keep up, more leaves here than came. Other faults that the handler has read wait meanwhile, so it does
     /// not go on for long.
     pub(crate) fn keep_room(&self, worker: &mut Worker) {
-        if self.pressure.is_hopeless() {
+        if self.pressure.is_hopeless() || is_on(Sabotage::BudgetNotKept) {
             return;
         }
         if self.pressure.needs_monitor() {
