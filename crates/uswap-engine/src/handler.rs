@@ -1,7 +1,7 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
 use std::time::Instant;
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_sys::report::Reason;
 
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
