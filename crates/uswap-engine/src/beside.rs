@@ -29,7 +29,7 @@ impl<H: Host> Engine<H> {
     /// What was read before the window and could not be settled yet is settled in it.
     pub(crate) fn hand_over_events(&self) {
         let _gate = self.memory.gate.shut();
-        let mut order = self.memory.order.lock();
+        let mut order = self.memory.order();
         let came = order.all_that_came().iter().map(|&range| Note::Came(range));
         let notes: Vec<Note> = came.chain(order.log().iter().map(|&event| Note::Read(event))).collect();
         order.clear();
@@ -131,10 +131,10 @@ impl<H: Host> Engine<H> {
     fn apply_note(&self, note: Note) {
         match note {
             Note::Installed(page) => self.installed_aside(page),
-            Note::Came(range) => self.memory.order.lock().came(range),
-            Note::Read(event) => self.keep_event(event),
+            Note::Came(range) => self.memory.order().came(range),
+            Note::Read(event) => self.memory.keep_event(event),
             Note::Applied(event) => self.apply(event),
-            Note::Settled => self.events_are_settled(),
+            Note::Settled => self.memory.events_are_settled(),
         }
     }
 }

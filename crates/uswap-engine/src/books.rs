@@ -24,7 +24,7 @@ impl<S: System> Books<S> {
     pub fn new(core: Core) -> Self {
         Books {
             core: Lock::new(Level::Books, core),
-            told: Lock::new(Level::Refused, RangeSet::default()),
+            told: Lock::new(Level::Told, RangeSet::default()),
             said_out_of_memory: AtomicBool::new(false),
         }
     }

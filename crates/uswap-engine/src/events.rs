@@ -43,28 +43,20 @@ impl<H: Host> Engine<H> {
         if frozen {
             self.note_aside(&[Note::Read(event)]);
         } else {
-            self.keep_event(event);
+            self.memory.keep_event(event);
         }
-    }
-
-    /// Keeps an event that was read until it is settled.
-    pub(crate) fn keep_event(&self, event: Event) {
-        let mut order = self.memory.order.lock();
-        order.read(event);
-        self.memory.uffd.hold_events(true);
     }
 
     /// With the gate shut: applies all that was read, if nothing is being changed, so that everything that has happened was
     /// read. Nothing is filled until then. What the program changes meanwhile is unread, and so comes later: it does not matter,
     /// unless the kernel was asked ([`Mappings`]).
     pub(crate) fn settle_events(&self, frozen: bool) {
-        let holds =
-            if frozen { self.forking.window.order(|order| order.holds()) } else { self.memory.order.lock().holds() };
+        let holds = if frozen { self.forking.window.order(|order| order.holds()) } else { self.memory.order().holds() };
         if !holds || self.memory.uffd.kernel_is_changing() && !is_on(Sabotage::SettledTooEarly) {
             return;
         }
         let settlement =
-            if frozen { self.settle_window() } else { self.memory.order.lock().settle(self.core().pages(), self) };
+            if frozen { self.settle_window() } else { self.memory.order().settle(self.core().pages(), self) };
         match settlement {
             Settlement::Decided(events) if frozen => self.settle_aside(events),
             Settlement::Decided(events) => self.settle(events),
@@ -83,8 +75,7 @@ impl<H: Host> Engine<H> {
 
     fn settle(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.apply(event));
-        self.memory.order.lock().clear();
-        self.memory.uffd.hold_events(false);
+        self.memory.events_are_settled();
     }
 
     /// As [`settle`](Self::settle), beside the books.
@@ -102,12 +93,6 @@ impl<H: Host> Engine<H> {
             H::process_id(),
             page.address()
         ));
-    }
-
-    /// What was read is settled elsewhere.
-    pub(crate) fn events_are_settled(&self) {
-        self.memory.order.lock().clear();
-        self.memory.uffd.hold_events(false);
     }
 
     pub(crate) fn apply(&self, event: Event) {

@@ -1,9 +1,9 @@
 //! Handlers: threads that read the userfaultfd and serve what they find.
 
 use std::time::Instant;
-use uswap_core::defects::{Sabotage, is_on};
 use uswap_sys::report::Reason;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange, tuning};
 use uswap_sys::{private_memory, test_hook};
@@ -226,7 +226,7 @@ impl<H: Host> Engine<H> {
         }
         // The task of what was just read has hardly gone on. Nobody may ever ask for what it was about.
         let asks = frozen || count == 0 || !worker.serving.pending.is_empty();
-        if asks || self.memory.order.lock().is_pressing() {
+        if asks || self.memory.order().is_pressing() {
             self.settle_events(frozen);
         }
         if frozen {

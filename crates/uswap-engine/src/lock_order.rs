@@ -35,8 +35,8 @@ pub(crate) enum Level {
     Trash,
     /// [`Books`](crate::books::Books): not held across I/O, a copy or a compression.
     Books,
-    /// [`Books::refuse`](crate::books::Books::refuse): a leaf.
-    Refused,
+    /// [`Books::say_lost`](crate::books::Books::say_lost): a leaf.
+    Told,
     /// [`Content::pool`](crate::content::Content): a leaf.
     Pool,
 }
@@ -72,7 +72,7 @@ impl<S: System> Drop for Held<S> {
 /// All of them, the inner first.
 const LEVELS: [Level; 10] = [
     Level::Pool,
-    Level::Refused,
+    Level::Told,
     Level::Books,
     Level::Trash,
     Level::Heirs,

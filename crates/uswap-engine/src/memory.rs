@@ -13,14 +13,14 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use uswap_core::event_order::EventOrder;
+use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::{BLOCK_PAGES, FrameId, PAGE_SIZE, PageNumber};
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 use uswap_system::faults::Faults;
 use uswap_system::looks::Residency;
 use uswap_system::{Advice, Supervisor, System};
 
-use crate::lock_order::{Gate, Level, Lock};
+use crate::lock_order::{Gate, Level, Lock, LockGuard};
 use crate::userfault::Userfault;
 
 /// Blocks of frames that are given back to the kernel at a time: 2 MiB.
@@ -58,8 +58,8 @@ pub(crate) struct Memory<S: System> {
     zeros: PrivateMapping,
     pub gate: Gate<S>,
     /// Events that were read.
-    pub order: Lock<EventOrder, S>,
-    pub trash: Lock<Trash<S>, S>,
+    order: Lock<EventOrder, S>,
+    trash: Lock<Trash<S>, S>,
     /// Where its memory is.
     trash_range: (usize, usize),
     /// A handler has served a page that an mremap has added to a managed mapping: the rest is to be adopted.
@@ -184,6 +184,29 @@ impl<S: System> Memory<S> {
     pub fn poison(&self, page: PageNumber) {
         let _ = self.uffd.poison(page.address(), PAGE_SIZE);
         self.wake(page, 1);
+    }
+
+    /// What is known of events that were read.
+    pub fn order(&self) -> LockGuard<'_, EventOrder, S> {
+        self.order.lock()
+    }
+
+    /// With the gate shut: an event was read. Nothing is filled until it is settled.
+    pub fn keep_event(&self, event: Event) {
+        let mut order = self.order.lock();
+        order.read(event);
+        self.uffd.hold_events(true);
+    }
+
+    /// With the gate shut: all that was read is settled.
+    pub fn events_are_settled(&self) {
+        self.order.lock().clear();
+        self.uffd.hold_events(false);
+    }
+
+    /// Where free frames are given back.
+    pub fn trash(&self) -> LockGuard<'_, Trash<S>, S> {
+        self.trash.lock()
     }
 
     /// A handler: a managed mapping turned out to have grown, or the monitor has adopted what it has grown by.

@@ -15,7 +15,7 @@ impl<H: Host> Engine<H> {
     /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
     pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
         let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
-        let trash = self.memory.trash.lock();
+        let trash = self.memory.trash();
         let mut pages = 0;
         for (index, place) in blocks.iter_mut().enumerate() {
             let (block, mask) = {

@@ -69,7 +69,7 @@ impl<H: Host> Engine<H> {
     /// what is unread, and whoever puts that in order must know.
     pub(crate) fn note_if_changing(&self, range: PageRange) {
         if self.memory.uffd.kernel_is_changing() {
-            self.memory.order.lock().came(range);
+            self.memory.order().came(range);
         }
     }
 

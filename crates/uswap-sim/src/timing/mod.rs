@@ -14,14 +14,14 @@ mod disk;
 mod exit;
 mod nodes;
 mod pages;
+mod planted;
 mod pool;
-mod sabotage;
 mod timed_readahead;
 mod timed_swapin;
 mod timed_swapout;
 
 pub use check::{Checker, Violation};
-pub use sabotage::Sabotage;
+pub use planted::Sabotage;
 
 use std::collections::BTreeMap;
 
