@@ -182,7 +182,7 @@ fn write_table(defects: &[&Defect], results: &[Option<Found>], seeds: u64) -> Re
     let mut text = format!(
         "# Sabotage\n\nWhat `cargo xtask sabotage` wrote on {}: defects that were planted in the engine one at a time, and how the soak \
          on the model of Linux ([simulator.md](simulator.md)) found each. A build with the feature `sabotage` has them \
-         (`uswap_core::sabotage`); nothing that is shipped has it, which the same command checks. Seeds count from 0, and each is a \
+         (`uswap_core::defects`); nothing that is shipped has it, which the same command checks. Seeds count from 0, and each is a \
          program and its schedule of some thousand steps. A row can be seen again by\n\n```text\n\
          cargo run --release -p uswap-model --features sabotage --example soak SEED 1 DEFECT\n```\n\n\
          | defect | what it does | where | found at seed | seeds | by | what was seen |\n| --- | --- | --- | ---: | ---: | --- | --- |\n",

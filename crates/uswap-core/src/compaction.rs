@@ -10,8 +10,8 @@
 //! released after that, never before. What an heir may read stays where it is, because the heir's books name its place.
 
 use crate::core::{Core, Released};
+use crate::defects::{Sabotage, is_on};
 use crate::entry::{EntryId, Location};
-use crate::sabotage::{Sabotage, is_on};
 
 /// How far a search for objects to move has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

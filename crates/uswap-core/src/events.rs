@@ -4,10 +4,10 @@
 //! that `event_order` tells.
 
 use crate::core::Core;
+use crate::defects::{Sabotage, is_on};
 use crate::event_order::Event;
 use crate::page_table::PageState;
 use crate::reclaim::order::Came;
-use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
 

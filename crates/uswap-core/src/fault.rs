@@ -2,11 +2,11 @@
 
 use crate::ahead::HOLE_MAX;
 use crate::core::Core;
+use crate::defects::{Sabotage, is_on};
 use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::page_table::{OpId, PageState, PageTable};
 use crate::readahead::Window;
 use crate::reclaim::order::Came;
-use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse};
 use crate::swap_table::SwapTable;
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};

@@ -42,6 +42,7 @@ extern crate alloc;
 
 mod ahead;
 pub mod budget;
+pub mod defects;
 pub mod entry;
 pub mod event_order;
 pub mod fault;
@@ -55,7 +56,6 @@ pub mod ranges;
 pub mod readahead;
 mod recent_discards;
 pub mod reclaim;
-pub mod sabotage;
 pub mod slots;
 pub mod swap_cache;
 pub mod swap_table;

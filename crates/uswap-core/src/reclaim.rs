@@ -7,10 +7,10 @@
 pub(crate) mod order;
 
 use crate::core::Core;
+use crate::defects::{Sabotage, is_on};
 use crate::entry::EntryId;
 use crate::fault::Vanished;
 use crate::page_table::PageState;
-use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse, Onlooked};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 use order::Came;

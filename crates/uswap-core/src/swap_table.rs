@@ -10,8 +10,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::defects::{Sabotage, is_on};
 use crate::entry::{EntryId, Epoch, Location};
-use crate::sabotage::{Sabotage, is_on};
 
 /// Entries of one chunk of the table. Chunks never move, so growing costs no copy.
 const CHUNK: usize = 1024;

@@ -11,10 +11,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::core::Core;
+use crate::defects::{Sabotage, is_on};
 use crate::entry::{AreaId, EntryId, Location};
 use crate::fault::{LoadPlan, MAX_WINDOW};
 use crate::page_table::PageState;
-use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
 

@@ -1,9 +1,9 @@
 //! Swap-out: from the swap cache to the pool, an area, or nothing.
 
 use crate::core::Core;
+use crate::defects::{Sabotage, is_on};
 use crate::entry::{AreaId, Location};
 use crate::page_table::PageState;
-use crate::sabotage::{Sabotage, is_on};
 use crate::swap_cache::{FrameId, FrameUse};
 use crate::units::PageNumber;
 

@@ -5,9 +5,9 @@
 //! freed meanwhile, and pages come in one by one, by a copy. What was done is noted, for both sides of the fork. All this with
 //! the gate shut, so that the notes have the order in which memory changes.
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_system::faults::{Stop, Wake};
 

@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code)]
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::entry::Epoch;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{AreaId, Location, PAGE_SIZE, Released, Survey};
 use uswap_system::System;
 

@@ -1,9 +1,9 @@
 //! Events: what the program does to adopted memory, put in order and written into the books, or beside them while a fork
 //! needs them still.
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::report::Reason;
 use uswap_system::faults::{Faults, Message};

@@ -19,7 +19,7 @@
 use std::io;
 use std::time::Instant;
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_sys::report::Reason;
 

@@ -6,10 +6,10 @@
 //! has read; and the child asks its own mappings what of that is in it ([`fork_cut`](uswap_core::fork_cut)). Where that cannot
 //! be told, it ends with a line.
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::event_order::Event;
 use uswap_core::fork_cut::{self, Child, Unclear};
 use uswap_core::fork_window::Note;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PageNumber, PageRange, PageState, RangeSet, tuning};
 use uswap_sys::maps;
 use uswap_sys::report::Reason;

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_system::Waited;
 use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};

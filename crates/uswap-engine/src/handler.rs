@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange, tuning};
 use uswap_sys::report::Reason;
 use uswap_sys::{private_memory, test_hook};

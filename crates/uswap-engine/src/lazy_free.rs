@@ -10,7 +10,7 @@
 //! nothing any more; from then on it stays.
 
 use uswap_core::FrameBlock;
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_sys::linux::Linux;
 
 use crate::engine::Engine;

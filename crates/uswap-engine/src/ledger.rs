@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::EntryId;
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_sys::placement;
 use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
 

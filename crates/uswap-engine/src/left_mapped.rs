@@ -3,7 +3,7 @@
 //! Which mremap does so, its event does not say. The wrapper of mremap posts where such a call moves memory from, for as long
 //! as that is in the kernel. Its event is read before it returns, so whoever reads that finds the posting.
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 /// Calls that are told at a time; each takes some microseconds.

@@ -8,8 +8,8 @@
 
 use std::time::Instant;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::MAX_WINDOW;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber, tuning};
 use uswap_system::faults::{Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;

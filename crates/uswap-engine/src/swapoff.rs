@@ -7,8 +7,8 @@
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::MAX_WINDOW;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{Emptying, Survey};
 
 use crate::content::Swapoff;

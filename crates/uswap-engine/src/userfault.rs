@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_system::atomic::{AtomicBool, Ordering::*};
 use uswap_system::faults::{Faults, Holes, Progress, Stop, Wake};
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use uswap_core::sabotage::Sabotage;
+use uswap_core::defects::Sabotage;
 use uswap_model::chance::Chance;
 use uswap_model::soak::{self, Scenario};
 use uswap_model::{Coverage, world};
@@ -82,7 +82,7 @@ fn watch() {
 
 #[cfg(feature = "sabotage")]
 fn plant(defect: Option<Sabotage>) {
-    uswap_core::sabotage::plant(defect);
+    uswap_core::defects::plant(defect);
 }
 
 #[cfg(not(feature = "sabotage"))]

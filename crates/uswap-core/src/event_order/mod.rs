@@ -34,8 +34,8 @@ mod verdict;
 
 use alloc::vec::Vec;
 
+use crate::defects::{Sabotage, is_on};
 use crate::page_table::{PageState, PageTable};
-use crate::sabotage::{Sabotage, is_on};
 use crate::units::{PageNumber, PageRange};
 
 /// What the program did to adopted memory.

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::iter::Peekable;
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};

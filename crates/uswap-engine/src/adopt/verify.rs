@@ -3,7 +3,7 @@
 use std::io;
 
 use uswap_core::PageRange;
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_sys::maps;
 use uswap_system::faults::Faults;

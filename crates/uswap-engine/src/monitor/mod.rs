@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use uswap_core::budget::{Usage, Watermarks};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::pool_share::PoolShare;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{PAGE_SIZE, tuning};
 use uswap_system::Supervisor;
 

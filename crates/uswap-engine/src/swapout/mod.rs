@@ -11,8 +11,8 @@ mod writeback;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::reclaim::Isolated;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{BLOCK_PAGES, PageNumber, tuning};
 
 use crate::engine::{BATCH, Engine};

@@ -1,7 +1,7 @@
 //! A block leaves the program: its pages are moved into frames, as many as possible with one call.
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::reclaim::IsolationOutcome;
-use uswap_core::sabotage::{Sabotage, is_on};
 use uswap_core::{BLOCK_PAGES, FrameBlock, Isolation, PAGE_SIZE, PageNumber};
 use uswap_sys::private_memory;
 use uswap_system::faults::{Holes, Stop, Wake};

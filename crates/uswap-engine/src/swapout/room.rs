@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{PageNumber, PageState, tuning};
 
 use crate::engine::Engine;

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{AreaId, PAGE_SIZE, StoreJob, StoreResult, Stored, tuning};
 use xxhash_rust::xxh3::xxh3_128;
 

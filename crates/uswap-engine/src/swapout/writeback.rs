@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use uswap_core::sabotage::{Sabotage, is_on};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{AreaId, PAGE_SIZE, WritebackJob};
 use xxhash_rust::xxh3::xxh3_128;
 
