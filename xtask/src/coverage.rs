@@ -19,8 +19,10 @@ const END: &str = "<!-- ... to here -->";
 
 /// Files of which the soak runs less, and why.
 const REASONS: &[(&str, &str)] = &[
+    ("beside.rs", "reads that are lost in the window of a fork, and frames that others look at then"),
     ("common_pages.rs", "memory that several processes share: the model has none but pools"),
     ("compaction.rs", "what is done for tests alone, and passes that could not empty what they chose"),
+    ("content.rs", "the parts of the copy that Linux's child has"),
     ("control_blocks.rs", "posted by the agent's wrappers, which the model's agent does not have"),
     ("engine_threads.rs", "Linux's threads, behind the trait `Threads`; the model has its own"),
     (
@@ -33,12 +35,21 @@ const REASONS: &[(&str, &str)] = &[
     ("fork_post/waiting.rs", "forkers that are ended by others, and a monitor that gives up"),
     ("giving_way.rs", "what Linux's wrappers ask"),
     ("group.rs", "the supervisor's side: histograms that are read, files of others that are opened, other versions"),
+    ("group/clusters.rs", "the supervisor's side: what is withheld and given back for the dead"),
+    ("group/config.rs", "what a process of another build is refused for"),
+    ("group/counters.rs", "names and sums that are read by the supervisor"),
+    ("group/fault_latency.rs", "histograms that are read by the supervisor"),
+    ("group/usage.rs", "peaks and sums that are read by the supervisor"),
     ("guard_regions.rs", "posted by the agent's wrappers, which the model's agent does not have"),
     ("host.rs", "Linux's"),
     ("lazy_free.rs", "Linux's"),
     ("left_mapped.rs", "Linux's"),
     ("member.rs", "joins by a socket; the model's members are made by its tree"),
-    ("monitor.rs", "Linux's way in (`start`, `leave`, the welcome), and what is said when memory cannot be looked at"),
+    (
+        "monitor/adopting.rs",
+        "what is said when memory cannot be looked at: the model's maps and pagemap can always be read",
+    ),
+    ("monitor/join.rs", "Linux's way in: the socket, the welcome, the end without a group"),
     ("notices.rs", "what Linux's wrappers note"),
     ("onlookers.rs", "others who look at frames from outside: the model has no ptrace(2)"),
     ("page_references.rs", "posted by the agent's wrappers, which the model's agent does not have"),
