@@ -11,7 +11,7 @@ use crate::fault::{LoadPlan, MAX_WINDOW};
 use crate::page_table::PageState;
 use crate::units::PageNumber;
 
-/// Pages side by side that have nothing to be read, over which a stream is taken to go on.
+/// Pages side by side that were never used, over which a stream is taken to go on.
 pub(crate) const HOLE_MAX: u32 = MAX_WINDOW as u32;
 /// Pages of the first chunk of a stream.
 const FIRST_CHUNK: u32 = 32;
@@ -160,9 +160,11 @@ impl Core {
                 // Over what was never used; where pages are in memory already, the program may be somewhere else by now.
                 let hole = first_that(&|page| self.pages.get(page) != Some(PageState::Untouched));
                 in_holes += hole;
-                match hole > 0 && in_holes <= HOLE_MAX && page(hole).is_some() {
-                    true => self.readahead.skip_ahead(stream, hole),
-                    false => self.readahead.end_ahead(stream),
+                if hole > 0 && in_holes <= HOLE_MAX && page(hole).is_some() {
+                    self.readahead.skip_ahead(stream, hole);
+                } else {
+                    self.readahead.end_ahead(stream);
+                    in_holes = 0;
                 }
                 continue;
             }

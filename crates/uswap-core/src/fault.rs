@@ -274,9 +274,8 @@ impl Core {
     /// The window of a fault at a page that has content.
     fn window(&mut self, page: PageNumber) -> Window {
         let Core { readahead, pages, .. } = self;
-        let has_nothing =
-            |range: PageRange| (range.start.0..range.end().0).all(|page| !is_swapped(pages, PageNumber(page)));
-        readahead.window_over_holes(page, has_nothing)
+        let was_never_used = |page| pages.get(PageNumber(page)) == Some(PageState::Untouched);
+        readahead.window_over_holes(page, |range| (range.start.0..range.end().0).all(was_never_used))
     }
 
     /// All `pages` pages of `window` come in: what follows them is read ahead, if there is anything to read.
@@ -291,7 +290,9 @@ impl Core {
         let are_neighbours = window.step.unsigned_abs() == 1;
         let reach = if are_neighbours { HOLE_MAX } else { 0 };
         let goes_on = |next: PageNumber| {
-            (0..=reach).any(|index| next.stepped(window.step, index).is_some_and(|page| self.is_swapped(page)))
+            let mut behind = (0..=reach).filter_map(|index| next.stepped(window.step, index));
+            let first = behind.find(|&page| self.pages.get(page) != Some(PageState::Untouched));
+            first.is_some_and(|page| self.is_swapped(page))
         };
         if (are_neighbours || pages == window.pages) && self.readahead.goes_on_at().is_some_and(goes_on) {
             self.readahead.go_ahead();

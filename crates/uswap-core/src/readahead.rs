@@ -2,9 +2,9 @@
 //!
 //! Streams are found by their faults alone: forwards, backwards, or with any stride up to `STRIDE_MAX`. Two neighbouring
 //! faults make a stream, or three at equal distances; a fault right where a known stream goes on doubles its window, and so
-//! does one behind a short hole in which there is nothing to be read; any other fault stands alone and brings one page. Several streams live side by side; the one that was idle longest makes
-//! room. A window is mapped whole, so it must be likely to be used. What comes after the largest windows is read ahead
-//! ([`crate::ahead`]).
+//! does one behind a short hole of pages that were never used; any other fault stands alone and brings one page. Several
+//! streams live side by side; the one that was idle longest makes room. A window is mapped whole, so it must be likely to be
+//! used. What comes after the largest windows is read ahead ([`crate::ahead`]).
 
 use crate::ahead::{Ahead, HOLE_MAX, Stretch};
 use crate::units::{PageNumber, PageRange};
@@ -91,7 +91,7 @@ impl Readahead {
         self.window_over_holes(page, |_| false)
     }
 
-    /// The same, where `is_hole` tells whether none of these pages has anything to be read: a stream goes on over them.
+    /// The same, where `is_hole` tells whether none of these pages was ever used: a stream goes on over them.
     pub fn window_over_holes(&mut self, page: PageNumber, is_hole: impl Fn(PageRange) -> bool) -> Window {
         self.clock += 1;
         let (clock, page) = (self.clock, page.0);
