@@ -153,7 +153,7 @@ impl Core {
             let (stream, mut stretch) = self.readahead.stretch()?;
             let page = |index: u32| PageNumber(stretch.page).stepped(stretch.step, index);
             let first_that = |is: &dyn Fn(PageNumber) -> bool| {
-                (0..stretch.pages).find(|&index| page(index).is_some_and(is)).unwrap_or(stretch.pages)
+                (0..stretch.pages).find(|&index| page(index).is_none_or(is)).unwrap_or(stretch.pages)
             };
             let mut pages = first_that(&|page| !self.is_swapped(page));
             if pages == 0 {
@@ -370,6 +370,16 @@ mod tests {
             let (mut core, pages) = with_holes(of_zeros);
             let waited = walk(&mut core, pages);
             assert!(waited.len() < 20, "{of_zeros}: {waited:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_backwards_ends_where_addresses_begin() {
+        for step in [1, 3, 7] {
+            let mut core = swapped(1000, 256);
+            let waited = walk(&mut core, (0..1000).rev().step_by(step));
+            assert!(waited.len() < 20, "{step}: {waited:?}");
+            assert_eq!(core.loads_in_flight(), 0);
         }
     }
 

@@ -8,10 +8,11 @@
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::event_order::Settlement;
 use uswap_core::fork_window::{Beside, Note};
-use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState};
+use uswap_core::{Location, PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_system::faults::{Stop, Wake};
 
 use crate::engine::Engine;
+use crate::group::Counter;
 use crate::host::Host;
 use crate::load::Load;
 use crate::pending_fault::{PendingFault, Served};
@@ -103,6 +104,9 @@ impl<H: Host> Engine<H> {
         let plan = self.core().load_beside(page)?;
         let mut load = [Load::beside(plan)];
         self.load(&mut load, worker);
+        if !load[0].is_ready() && matches!(load[0].plan.pages()[0].location, Location::Pool { .. }) {
+            self.count(Counter::ChecksumFailures, 1);
+        }
         load[0].is_ready().then(|| worker.buffer_page(0).cast_const())
     }
 

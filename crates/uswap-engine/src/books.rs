@@ -59,8 +59,11 @@ impl<S: System> Books<S> {
         !self.said_out_of_memory.swap(true, Relaxed)
     }
 
-    /// In the copy that a forked child has: they are its own from here on.
+    /// In the copy that a forked child has: they are its own from here on. What the user was told may have been in another thread's
+    /// hands at the moment of the fork, and is left alone.
     pub fn into_core(self) -> Core {
-        self.core.into_inner()
+        let Books { core, told, .. } = self;
+        std::mem::forget(told);
+        core.into_inner()
     }
 }

@@ -136,7 +136,8 @@ impl<H: Host> Engine<H> {
             if !loads.iter().any(|load| load.contents[..load.plan.count].contains(&Content::Wanted)) {
                 return;
             }
-            if attempt > 0 {
+            // In the window of a fork the gate is shut meanwhile.
+            if attempt > 0 && !loads.iter().any(|load| load.is_beside) {
                 pause::<H>();
             }
         }
@@ -301,10 +302,15 @@ impl<H: Host> Engine<H> {
 
     /// The content of `load` cannot be had.
     fn lose(&self, load: &LoadPage, plan: &LoadPlan) {
-        if !self.core().load_lost(load, plan.op) {
+        let mut core = self.core();
+        if !core.load_lost(load, plan.op) {
+            drop(core);
             self.memory.wake(load.page, 1);
             return;
         }
+        // With the books open: who finds the page lost from here on must not tell another reason.
+        let _ = self.books.say_lost(load.page);
+        drop(core);
         if matches!(load.location, Location::Pool { .. }) {
             self.count(Counter::ChecksumFailures, 1);
         }
