@@ -161,14 +161,14 @@ fn step(group: &Group, model: &mut Model, what: u8, with: u8) {
             group.set_limit_bytes(model.limit_bytes);
         }
         (10, Some(index)) => {
-            group.process(index).carried_out.store(group.announcements(), Relaxed);
+            group.process(index).called.carried_out.store(group.announcements(), Relaxed);
             model.processes.get_mut(&index).expect("chosen").carried_out = Some(model.announcements);
         }
         (11, Some(index)) => {
             let process = model.processes.get_mut(&index).expect("chosen");
             (process.used[area], process.waits) = (u64::from(with), with & 64 != 0);
-            group.process(index).area_used_slots[area].store(u64::from(with), Relaxed);
-            group.process(index).waits_for_memory.store(u32::from(with & 64 != 0), Relaxed);
+            group.process(index).managed.area_used_slots[area].store(u64::from(with), Relaxed);
+            group.process(index).wants.waits_for_memory.store(u32::from(with & 64 != 0), Relaxed);
         }
         (12, Some(index)) => match group.claim_cluster(area, index) {
             Some(cluster) => {

@@ -10,7 +10,7 @@ use uswap_system::faults::{Call, Faults, Heard, Holes, Message, Progress, Wake};
 
 use crate::mm::pages_of;
 use crate::supervisor::ModelSupervisor;
-use crate::userfault::{Mode, Userfault, UserfaultId};
+use crate::userfaultfd_ctx::{Mode, Userfault, UserfaultId};
 use crate::waits::{Key, Woke};
 use crate::world::{World, current};
 

@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use uswap_system::PAGE_SIZE;
 
-use crate::content::Content;
 use crate::mm::Counts;
+use crate::page_content::Content;
 use crate::pte::Pte;
-use crate::userfault::{Mode, UserfaultId};
+use crate::userfaultfd_ctx::{Mode, UserfaultId};
 use crate::vma::{Attributes, Vma};
 
 /// A range that the engine has registered: frames, or trash.

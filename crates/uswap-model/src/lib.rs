@@ -2,16 +2,16 @@
 //!
 //! It implements [`uswap_system::System`], so that the engine that runs on Linux runs on it as it is. Everything that may come in
 //! one order or another does so by a seed: the same seed gives the same run. What it says of Linux is checked against the real
-//! kernel by `tests/real_kernel.rs`.
+//! kernel by `tests/real_kernel`.
 //!
 //! - The scheduler: [`world`] (what there is, and the loop), [`scheduler`] (who goes on), [`switching`] (by which rule),
 //!   [`waits`] (asleep, and woken), [`clock`], [`coroutine`];
-//! - memory: [`mm`], [`vma`], [`pte`], [`content`], [`host_memory`] (frames, which are real);
-//! - userfaultfd: [`userfault`] (messages), [`registration`], [`fill`], [`move_pages`];
-//! - system calls of the program: [`program`] (the list), [`touch`], [`mmap`], [`munmap`], [`mremap`], [`madvise`], [`protect`],
-//!   [`fork`]; [`oracle`]: what each page must read as;
+//! - memory: [`mm`], [`vma`], [`pte`], [`page_content`], [`host_memory`] (frames, which are real);
+//! - userfaultfd: [`userfaultfd_ctx`] (messages), [`registration`], [`fill`], [`move_pages`];
+//! - system calls of the program: [`user_mode`] (the list), [`touch`], [`mmap`], [`munmap`], [`mremap`], [`madvise`], [`protect`],
+//!   [`dup_mmap`] (fork); [`oracle`]: what each page must read as;
 //! - what the kernel does by itself: [`background`];
-//! - the engine in its processes: [`host`], [`agent`] (what is done in its place), [`tree`] (the supervisor's side);
+//! - the engine in its processes: [`model_host`], [`hooks`] (what is done in the place of the agent), [`tree`] (the supervisor's side);
 //! - [`soak`]: random programs under the engine;
 //! - what the engine asks: [`system`], [`faults`], [`looks`], [`supervisor`].
 //!
@@ -23,28 +23,27 @@
 
 #![deny(unsafe_code)]
 
-pub mod agent;
 pub mod background;
 pub mod chance;
 pub mod clock;
-pub mod content;
 pub mod coroutine;
 pub mod coverage;
+pub mod dup_mmap;
 pub mod faults;
 pub mod fill;
-pub mod fork;
-pub mod host;
+pub mod hooks;
 pub mod host_memory;
 pub mod looks;
 pub mod madvise;
 pub mod mm;
 pub mod mmap;
+pub mod model_host;
 pub mod move_pages;
 pub mod mremap;
 pub mod munmap;
 pub mod oracle;
+pub mod page_content;
 pub mod process;
-pub mod program;
 pub mod protect;
 pub mod pte;
 pub mod registration;
@@ -56,7 +55,8 @@ pub mod switching;
 pub mod system;
 pub mod touch;
 pub mod tree;
-pub mod userfault;
+pub mod user_mode;
+pub mod userfaultfd_ctx;
 pub mod violation;
 pub mod vma;
 pub mod waits;
@@ -64,8 +64,8 @@ pub mod world;
 pub mod world_config;
 
 pub use chance::Chance;
-pub use content::Content;
 pub use coverage::{Coverage, HAPPENINGS, Happening};
+pub use page_content::Content;
 pub use system::Model;
 pub use violation::{Checker, Violation};
 pub use world::{End, Outcome, World};

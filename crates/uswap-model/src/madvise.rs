@@ -9,7 +9,7 @@ use crate::coverage::Happening;
 use crate::munmap::teller;
 use crate::pte::Pte;
 use crate::touch::Access;
-use crate::userfault::Report;
+use crate::userfaultfd_ctx::Report;
 use crate::world::World;
 
 /// Part of the range is not mapped (ENOMEM), or cannot be advised so (EINVAL).

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::munmap;
-use crate::userfault::Report;
+use crate::userfaultfd_ctx::Report;
 use crate::vma::Attributes;
 use crate::world::World;
 

@@ -8,13 +8,13 @@ use std::ops::Range;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Holes, Progress, Stop, Wake};
 
-use crate::content::Content;
 use crate::coverage::Happening;
 use crate::host_memory;
 use crate::mm::{Mm, is_host, pages_of};
+use crate::page_content::Content;
 use crate::process::ProcessId;
 use crate::pte::Pte;
-use crate::userfault::UserfaultId;
+use crate::userfaultfd_ctx::UserfaultId;
 use crate::world::World;
 
 impl World {

@@ -9,7 +9,7 @@ use crate::coverage::Happening;
 use crate::munmap::{self, teller};
 use crate::process::ProcessId;
 use crate::pte::Pte;
-use crate::userfault::{Report, unmapped};
+use crate::userfaultfd_ctx::{Report, unmapped};
 use crate::vma::Vma;
 use crate::world::{Kernel, World};
 

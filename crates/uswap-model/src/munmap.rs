@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use crate::coverage::Happening;
 use crate::process::ProcessId;
-use crate::userfault::{Mode, Report, unmapped};
+use crate::userfaultfd_ctx::{Mode, Report, unmapped};
 use crate::vma::Vma;
 use crate::world::{Kernel, World};
 
 /// Whose messages tell of `vma`.
-pub(crate) fn teller(vma: &Vma) -> Option<crate::userfault::UserfaultId> {
+pub(crate) fn teller(vma: &Vma) -> Option<crate::userfaultfd_ctx::UserfaultId> {
     vma.attributes.userfault.filter(|(_, mode)| *mode == Mode::Missing).map(|(userfault, _)| userfault)
 }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// What a page may read as.
 #[derive(Clone, Debug, Default)]

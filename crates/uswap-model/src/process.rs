@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::mm::Mm;
 use crate::oracle::Oracle;
 use crate::scheduler::ThreadId;
-use crate::userfault::UserfaultId;
+use crate::userfaultfd_ctx::UserfaultId;
 
 /// Which process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

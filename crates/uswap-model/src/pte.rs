@@ -1,6 +1,6 @@
 //! Entries of page tables.
 
-use crate::content::Content;
+use crate::page_content::Content;
 
 /// A page in memory, or in the kernel's own swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

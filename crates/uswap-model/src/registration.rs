@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::coverage::Happening;
 use crate::host_memory::HostRange;
 use crate::mm::{is_host, pages_of};
-use crate::userfault::{Mode, UserfaultId};
+use crate::userfaultfd_ctx::{Mode, UserfaultId};
 use crate::world::World;
 
 fn invalid() -> io::Error {

@@ -20,7 +20,7 @@ use crate::system::Model;
 use crate::tree::{Crew, Tree};
 use crate::world::{Outcome, World, current};
 use crate::world_config::WorldConfig;
-use crate::{Chance, End, agent, program};
+use crate::{Chance, End, hooks, user_mode};
 
 /// Where the program's memory begins, in pages.
 const BASE: usize = 512;
@@ -107,7 +107,7 @@ pub fn replay(size: u64, policies: Policies, on_swap: &[u64], accesses: &[Access
     let slots = (4 * pages).next_multiple_of(512) + 64 * 512;
     let tree = Tree::new(group, &[slots], Crew { handlers: 1, readers, has_writer: true }).expect("there is memory");
     let process = world.new_process();
-    agent::start(&world, process, &tree);
+    hooks::start(&world, process, &tree);
     let met = Rc::new(Cell::new(Replayed::default()));
     let mut run = Run { tree, met: met.clone(), is_known: vec![false; pages as usize], peak: 0 };
     let (on_swap, accesses) = (on_swap.to_vec(), accesses.to_vec());
@@ -133,7 +133,7 @@ struct Run {
 
 impl Run {
     fn all(&mut self, on_swap: &[u64], accesses: &[Access]) {
-        program::mmap(BASE..BASE + self.is_known.len());
+        user_mode::mmap(BASE..BASE + self.is_known.len());
         for &page in on_swap {
             let _ = self.access(Access { page, writes: true });
         }
@@ -181,8 +181,8 @@ impl Run {
         let is_first = !std::mem::replace(&mut self.is_known[access.page as usize], true);
         let page = BASE + access.page as usize;
         let touched = match access.writes || is_first {
-            true => program::write(page, world.new_content()),
-            false => program::read(page),
+            true => user_mode::write(page, world.new_content()),
+            false => user_mode::read(page),
         };
         touched.expect("nothing is lost");
         if is_first || world.happened(Happening::Fault) > faults {

@@ -1,9 +1,9 @@
 //! An access to a page, as the processor and the kernel's fault handling do it.
 
-use crate::content::Content;
 use crate::coverage::Happening;
+use crate::page_content::Content;
 use crate::pte::{Page, Pte};
-use crate::userfault::{Mode, UserfaultId};
+use crate::userfaultfd_ctx::{Mode, UserfaultId};
 use crate::violation::Checker;
 use crate::world::{Kernel, World};
 

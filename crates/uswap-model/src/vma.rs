@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::userfault::{Mode, UserfaultId};
+use crate::userfaultfd_ctx::{Mode, UserfaultId};
 
 /// What is the same in all of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

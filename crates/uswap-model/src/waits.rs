@@ -8,7 +8,7 @@ use uswap_system::Waited;
 use crate::coroutine::suspend;
 use crate::process::ProcessId;
 use crate::scheduler::{Kind, Thread, ThreadId};
-use crate::userfault::UserfaultId;
+use crate::userfaultfd_ctx::UserfaultId;
 use crate::world::World;
 
 /// Virtual nanoseconds after which a thread of the program that waits for its page, or for its event to be read, has been

@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::coverage::{Coverage, Happening, Tally};
 use crate::process::{Process, ProcessId};
 use crate::scheduler::Scheduler;
-use crate::userfault::Userfault;
+use crate::userfaultfd_ctx::Userfault;
 use crate::violation::{Checker, Violation};
 use crate::world_config::WorldConfig;
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use common::{Log, ModelFaults, rests, run_alone, start_serving, world};
 use uswap_model::mremap::{Place, Refused};
-use uswap_model::program::*;
 use uswap_model::scheduler::Kind;
 use uswap_model::switching::Switching;
 use uswap_model::touch::Signal;
+use uswap_model::user_mode::*;
 use uswap_model::world::current;
 use uswap_model::{Chance, Checker, Content, End, Model, PAGE_SIZE as P, World, WorldConfig};
 use uswap_system::faults::{Faults, Holes, Message, Stop, Wake};

@@ -26,8 +26,6 @@ const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
 const PRODUCT: [&str; 5] = ["agent", "cli", "core", "engine", "sys"];
 /// What is put beside it or under it: two models of Linux, policies to compare, the simulator and its subcommand.
 const MODEL: [&str; 4] = ["linux", "model", "policy", "sim"];
-/// Names of both, still: of uswap-model, where they are to be others.
-const SAME_NAMES: &[&str] = &["agent", "content", "fork", "host", "program", "userfault"];
 /// Names that say nothing about what is in a file.
 const NAMELESS: [&str; 5] = ["lib", "main", "mod", "tests", "check"];
 
@@ -129,9 +127,7 @@ fn same_names(names: &[String]) -> Vec<String> {
     };
     let (product, model) = (of(&PRODUCT), of(&MODEL));
     let both = product.iter().filter_map(|(stem, ours)| Some((stem, ours, model.get(stem)?)));
-    both.filter(|(stem, ..)| !SAME_NAMES.contains(&stem.as_str()))
-        .map(|(stem, ours, theirs)| format!("{theirs}: the name '{stem}' is that of {ours}"))
-        .collect()
+    both.map(|(stem, ours, theirs)| format!("{theirs}: the name '{stem}' is that of {ours}")).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::scheduler::Kind;
 use crate::tree::Tree;
 use crate::violation::{Checker, Violation};
 use crate::world::{End, Outcome, World};
-use crate::{agent, program};
+use crate::{hooks, user_mode};
 
 /// What a seed came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     let world = World::with(scenario.world.clone(), chance);
     let tree = Tree::new(scenario.group.clone(), &scenario.area_slots, scenario.crew).expect("there is memory");
     let process = world.new_process();
-    agent::start(&world, process, &tree);
+    hooks::start(&world, process, &tree);
     let habits = Rc::new(scenario.habits.clone());
     world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
     world.add_check(disturbances::look_after(&tree, scenario.disturbances, &scenario.group));
@@ -118,6 +118,6 @@ fn mapped_pages() -> Vec<usize> {
 /// Reads every page; the oracle compares.
 fn read_everything() {
     for page in mapped_pages() {
-        let _ = program::read(page);
+        let _ = user_mode::read(page);
     }
 }

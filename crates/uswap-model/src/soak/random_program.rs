@@ -7,13 +7,13 @@ use std::time::Duration;
 use uswap_system::System;
 
 use super::{mapped_pages, read_everything};
-use crate::agent;
 use crate::chance::Chance;
-use crate::content::Content;
+use crate::hooks;
 use crate::mremap::Place;
-use crate::program::{self, Claimed};
+use crate::page_content::Content;
 use crate::scheduler::Kind;
 use crate::system::Model;
+use crate::user_mode::{self, Claimed};
 use crate::violation::Checker;
 use crate::vma::{Attributes, Vma};
 use crate::world::current;
@@ -147,12 +147,12 @@ pub(super) fn first_process(habits: &Rc<Habits>) {
     let mut at = habits.space.start;
     while at < habits.space.end {
         let pages = (1 + random.chance.index(habits.space.len())).min(habits.space.end - at);
-        program::mmap_as(at..at + pages, random.attributes());
+        user_mode::mmap_as(at..at + pages, random.attributes());
         at += pages + random.chance.index(8);
     }
     for page in mapped_pages() {
         if random.chance.happens(habits.filled, 100) {
-            let _ = program::write(page, current().new_content());
+            let _ = user_mode::write(page, current().new_content());
         }
     }
     life(habits, random);
@@ -173,7 +173,7 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
         rest_within_budget();
     }
     while let Some(&first) = mapped_pages().first() {
-        program::munmap(first..habits.space.end);
+        user_mode::munmap(first..habits.space.end);
     }
 }
 
@@ -181,7 +181,7 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
 fn rest_within_budget() {
     let world = current();
     Model::sleep(REST);
-    let group = agent::environment().tree.group;
+    let group = hooks::environment().tree.group;
     let limit = group.limit_pages();
     let kernel = world.kernel();
     let process = kernel.process(world.this_process());
@@ -226,9 +226,9 @@ impl Random {
         self.cursor = if goes_on { self.cursor + 1 } else { space.start + self.chance.index(within) };
         if self.chance.happens(*writes, 100) {
             let content = if self.chance.happens(1, 12) { Content::ZERO } else { current().new_content() };
-            let _ = program::write(self.cursor, content);
+            let _ = user_mode::write(self.cursor, content);
         } else {
-            let _ = program::read(self.cursor);
+            let _ = user_mode::read(self.cursor);
         }
     }
 
@@ -254,20 +254,20 @@ impl Random {
         // Now and then across several mappings.
         let end = if self.chance.happens(1, 24) { (page + 1 + self.chance.index(60)).min(space.end) } else { end };
         let range = page..end;
-        if program::is_claimed(&range) {
+        if user_mode::is_claimed(&range) {
             return;
         }
         match self.which_call() {
             0 => {
                 let lazily = self.chance.happens(self.habits.lazily, 4);
                 if let Some(_claimed) = Claimed::claim(std::slice::from_ref(&range), &NOTHING) {
-                    agent::discard(range, lazily);
+                    hooks::discard(range, lazily);
                 }
             }
-            1 => program::munmap(range),
+            1 => user_mode::munmap(range),
             2 => self.remap(range),
             3 => self.grow(vma),
-            4 => agent::keep_from_forks(range, self.chance.happens(1, 2)),
+            4 => hooks::keep_from_forks(range, self.chance.happens(1, 2)),
             _ => self.lock(range),
         }
     }
@@ -285,9 +285,9 @@ impl Random {
 
     fn map(&mut self, page: usize) {
         let range = page..(page + 1 + self.chance.index(60)).min(self.habits.space.end);
-        if Self::is_free(&range) && !program::is_claimed(&range) {
+        if Self::is_free(&range) && !user_mode::is_claimed(&range) {
             let attributes = self.attributes();
-            program::mmap_as(range, attributes);
+            user_mode::mmap_as(range, attributes);
         }
     }
 
@@ -299,29 +299,29 @@ impl Random {
         let overlaps = new.start < old.end && old.start < new.end;
         // Over what is there only now and then.
         let is_wanted = Self::is_free(&new) || self.chance.happens(1, 8);
-        if overlaps || new.end > space.end || !is_wanted || program::is_claimed(&new) {
+        if overlaps || new.end > space.end || !is_wanted || user_mode::is_claimed(&new) {
             return;
         }
         let stays = pages == old.len() && self.chance.happens(1, 6);
         let both = [new, old.clone()];
         let Some(_claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
-        let _ = agent::mremap(old, pages, Place::Fixed(to), stays);
+        let _ = hooks::mremap(old, pages, Place::Fixed(to), stays);
     }
 
     fn grow(&mut self, vma: Vma) {
         let pages = 1 + self.chance.index(8);
         let more = vma.end..vma.end + pages;
-        if more.end <= self.habits.space.end && !program::is_claimed(&more) && Self::is_free(&more) {
+        if more.end <= self.habits.space.end && !user_mode::is_claimed(&more) && Self::is_free(&more) {
             let start = vma.end - 1;
             let Some(_claimed) = Claimed::claim(&[more], &(start..vma.end)) else { return };
-            let _ = agent::mremap(start..vma.end, 1 + pages, Place::Here, false);
+            let _ = hooks::mremap(start..vma.end, 1 + pages, Place::Here, false);
         }
     }
 
     fn lock(&mut self, range: Range<usize>) {
         let range = range.start..range.end.min(range.start + 4);
-        let _ = program::mlock(range.clone());
-        program::munlock(range);
+        let _ = user_mode::mlock(range.clone());
+        user_mode::munlock(range);
     }
 
     fn fork(&mut self) {
@@ -332,7 +332,7 @@ impl Random {
         }
         let steps = self.chance.below(self.habits.steps) / 2;
         let habits = Rc::new(Habits { steps, threads: 1 + self.chance.index(2), ..(*self.habits).clone() });
-        agent::fork(move || {
+        hooks::fork(move || {
             let random = Random::new(&habits);
             life(&habits, random);
         });

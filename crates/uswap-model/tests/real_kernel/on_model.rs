@@ -7,11 +7,11 @@ use std::time::Duration;
 use uswap_model::faults::{ModelCall, ModelFaults};
 use uswap_model::mremap::Place;
 use uswap_model::process::ProcessId;
-use uswap_model::program;
 use uswap_model::pte::Pte;
 use uswap_model::scheduler::Kind;
 use uswap_model::supervisor::ModelSupervisor;
 use uswap_model::switching::Switching;
+use uswap_model::user_mode;
 use uswap_model::world::current;
 use uswap_model::{Chance, Content, End, PAGE_SIZE, World, WorldConfig};
 use uswap_system::faults::{Call, Faults, Message, Stop, Wake};
@@ -145,22 +145,22 @@ fn carry_out(op: &Op, faults: &'static ModelFaults) -> Answer {
     let at = |range: &std::ops::Range<usize>| BASE + range.start..BASE + range.end;
     let answer = |is_done| if is_done { Answer::Done } else { Answer::Refused };
     match op {
-        Op::Map(range) => program::mmap(at(range)),
-        Op::Unmap(range) => program::munmap(at(range)),
+        Op::Map(range) => user_mode::mmap(at(range)),
+        Op::Unmap(range) => user_mode::munmap(at(range)),
         Op::Remap { old, new_pages, to, stays } => {
             let place = to.map_or(Place::Here, |to| Place::Fixed(BASE + to));
-            return answer(program::mremap(at(old), *new_pages, place, *stays).is_ok());
+            return answer(user_mode::mremap(at(old), *new_pages, place, *stays).is_ok());
         }
-        Op::Discard { range, lazily } => return answer(program::discard(at(range), *lazily)),
+        Op::Discard { range, lazily } => return answer(user_mode::discard(at(range), *lazily)),
         Op::Register(range) => {
             return answer(faults.register((BASE + range.start) * PAGE_SIZE, range.len() * PAGE_SIZE).is_ok());
         }
         Op::Read(page) => {
-            return program::read(BASE + page).map_or(Answer::Refused, |content| Answer::Value(content.0));
+            return user_mode::read(BASE + page).map_or(Answer::Refused, |content| Answer::Value(content.0));
         }
-        Op::Write(page, value) => return answer(program::write(BASE + page, Content(*value)).is_ok()),
+        Op::Write(page, value) => return answer(user_mode::write(BASE + page, Content(*value)).is_ok()),
         Op::Fork => {
-            let child = program::fork();
+            let child = user_mode::fork();
             let pages = pages_of(child);
             current().kill(child);
             return Answer::Child(pages);

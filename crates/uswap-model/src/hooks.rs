@@ -17,10 +17,10 @@ use uswap_system::sync::RawLock;
 
 use crate::mremap::{Place, Refused};
 use crate::process::ProcessId;
-use crate::program;
 use crate::scheduler::Kind;
 use crate::system::Model;
 use crate::tree::Tree;
+use crate::user_mode;
 use crate::world::{End, World, current};
 
 /// How often a refused mremap is tried again after its mappings were made whole.
@@ -128,7 +128,7 @@ pub fn mremap(old: Range<usize>, new_pages: usize, place: Place, stays: bool) ->
     loop {
         notices.giving_way.give_way();
         let _posted = stays.then(|| notices.left_mapped.post(old.start * PAGE_SIZE));
-        let moved = program::mremap(old.clone(), new_pages, place, stays);
+        let moved = user_mode::mremap(old.clone(), new_pages, place, stays);
         if moved != Err(Refused::NotOne) || tries == TRIES || !post.ask_for_whole_mappings() {
             return moved;
         }
@@ -145,13 +145,13 @@ pub fn discard(range: Range<usize>, lazily: bool) {
     if lazily {
         notices.lazy_free.note();
     }
-    program::discard(range, lazily);
+    user_mode::discard(range, lazily);
 }
 
 /// madvise about forks, as the wrapper has it.
 pub fn keep_from_forks(range: Range<usize>, kept: bool) {
     let notices = &environment().notices;
-    program::keep_from_forks(range.clone(), kept);
+    user_mode::keep_from_forks(range.clone(), kept);
     let advice = if kept { Advice::DontFork } else { Advice::DoFork };
     notices.advise_for_forks(advice, range.start * PAGE_SIZE, range.len() * PAGE_SIZE);
 }

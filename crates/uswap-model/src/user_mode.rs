@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use crate::content::Content;
 use crate::mremap::{Place, Refused};
+use crate::page_content::Content;
 use crate::process::{Claim, ProcessId};
 use crate::touch::{Access, Signal};
 use crate::vma::Attributes;

@@ -13,8 +13,8 @@ use uswap_engine::staffed::{Staffed, Threads};
 use uswap_engine::worker::Worker;
 use uswap_system::sync::Word;
 
-use crate::agent::environment;
 use crate::coverage::Happening;
+use crate::hooks::environment;
 use crate::scheduler::{Kind, ThreadId};
 use crate::system::Model;
 use crate::world::current;
