@@ -458,6 +458,8 @@ fn a_closed_terminal_ends_a_program_that_was_started_by_the_leader_of_its_sessio
         ioctl($terminal, 0x40045431, $unlock) && ioctl($terminal, 0x80045430, $number) or die "ioctl: $!";
         my $child = fork();
         if (!$child) {
+            # Who runs the tests may have had it ignored (nohup).
+            $SIG{HUP} = "DEFAULT";
             POSIX::setsid();
             # The first terminal that a leader opens becomes its session's.
             open(STDIN, "+<", "/dev/pts/" . unpack("i", $number)) or die "pts: $!";
