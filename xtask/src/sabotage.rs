@@ -15,15 +15,11 @@ const SEEDS: u64 = 50_000;
 const BLOCK: u64 = 1000;
 /// Defects that are planted at a time.
 const AT_ONCE: usize = 2;
-/// What every CI run plants, with the seed that is known to find it.
-const QUICK: [(&str, u64); 6] = [
-    ("AgainIsSuccess", 22),
-    ("DirtyIsClean", 12),
-    ("StaleHash", 1),
-    ("RemapLost", 12),
-    ("FailedStoreForgotten", 1),
-    ("WantedForgotten", 14),
-];
+/// What every CI run plants.
+const QUICK: [&str; 6] =
+    ["AgainIsSuccess", "DirtyIsClean", "StaleHash", "RemapLost", "FailedStoreForgotten", "WantedForgotten"];
+/// Seeds within which each is found: ten times as many as it takes. Which one does it changes with every change of the engine.
+const QUICK_SEEDS: u64 = 300;
 
 /// A defect, as the soak lists it.
 struct Defect {
@@ -81,17 +77,15 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     if missed.is_empty() { Ok(()) } else { Err(format!("not found in {seeds} seeds: {}", missed.join(", "))) }
 }
 
-/// A few of them at their known seeds, and nothing at the same seeds without.
+/// A few of them, and nothing without them at the seeds that find them.
 pub fn quick() -> Result<(), String> {
     let soak = build()?;
-    for (name, seed) in QUICK {
-        let defect = Defect { name: name.to_owned(), place: String::new(), what: String::new() };
-        let found = block(&soak, &defect.name, seed, 1)?;
-        let clean = block(&soak, "all", seed, 1)?;
-        match (found, clean) {
-            (Some(found), None) => println!("{name}: seed {seed}: {}: {}", found.checker, found.how),
-            (None, _) => return Err(format!("seed {seed} does not find {name}: cargo xtask sabotage {name}")),
-            (_, Some(found)) => return Err(format!("seed {seed} without a defect: {}", found.how)),
+    for name in QUICK {
+        let found = block(&soak, name, 0, QUICK_SEEDS)?
+            .ok_or_else(|| format!("{QUICK_SEEDS} seeds do not find {name}: cargo xtask sabotage {name}"))?;
+        println!("{name}: seed {}: {}: {}", found.seed, found.checker, found.how);
+        if let Some(without) = block(&soak, "all", found.seed, 1)? {
+            return Err(format!("seed {} without a defect: {}: {}", found.seed, without.checker, without.how));
         }
     }
     Ok(())

@@ -85,7 +85,8 @@ fn reclaims(kind: SwapKind) {
     let launch = inside(&test, &group, "churn")
         .args([seed().to_string(), "6".to_owned(), "8".to_owned(), "160".to_owned()])
         .env("MASK", WITHOUT_PAGEOUT);
-    assert_both_swapped(&under_reclaim(&launch, &group, 48));
+    // Less than what the kernel leaves it where the disk is slow, and it never had to swap by itself.
+    assert_both_swapped(&under_reclaim(&launch, &group, 32));
 }
 
 #[test]
