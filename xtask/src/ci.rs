@@ -25,9 +25,8 @@ struct Length<'a> {
 /// CI; a soak takes ten runs and 200 kills.
 const CI: Length = Length { full: false, runs: "1", kills: "60" };
 
-/// Format, lints, licences, unit tests, words under shuttle, a canary that must die, end-to-end tests, documents. All of it runs, also after a
-/// failure, so that one run
-/// tells everything.
+/// Format, lints, licences, unit tests, words under shuttle, a canary and planted defects that must be found, end-to-end tests,
+/// documents. All of it runs, also after a failure, so that one run tells everything.
 pub fn all() -> Result<(), String> {
     let begun = Instant::now();
     let mut failures = Vec::new();

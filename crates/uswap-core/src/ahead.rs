@@ -2,7 +2,7 @@
 //!
 //! A stream whose windows have grown to the largest size gets its next pages in *chunks*, which go to the program at once:
 //! while it works in one chunk, the next is on its way, and it meets no fault. So that it is seen to come along, one page
-//! of each chunk, the first, is its *marker* (the kernel's readahead flag): it rests in the swap cache, and the fault that
+//! of each chunk, the first that is not zeros, is its *marker* (the kernel's readahead flag): it rests in the swap cache, and the fault that
 //! finds it there asks for the next chunk, twice as large, up to a limit. A stream that ends has at most two chunks too
 //! many, which is about what it has used before.
 
@@ -121,12 +121,8 @@ impl Ahead {
         self.left == 0
     }
 
-    /// The next `pages` have nothing to be read.
-    pub fn skip(&mut self, step: i64, pages: u32) {
-        self.advance(step, pages);
-    }
-
-    fn advance(&mut self, step: i64, pages: u32) {
+    /// The next `pages` are being read, or need not be.
+    pub fn advance(&mut self, step: i64, pages: u32) {
         self.next = self.next.wrapping_add_signed(step * i64::from(pages));
         self.left -= pages;
         self.marker_in = self.marker_in.map(|steps| steps.saturating_sub(pages));

@@ -206,7 +206,7 @@ impl Core {
             pages += 1;
         }
         self.readahead.brought(page, window, pages);
-        self.go_ahead(window, pages);
+        self.go_ahead(window, pages, 0);
         FaultPlan::Restore { first: page, frame, pages }
     }
 
@@ -237,7 +237,8 @@ impl Core {
             count += 1;
         }
         self.readahead.brought(page, window, count as u32);
-        self.go_ahead_over_hole(window, count as u32);
+        // Holes are known of neighbours alone.
+        self.go_ahead(window, count as u32, if window.step.unsigned_abs() == 1 { HOLE_MAX } else { 0 });
         // In address order.
         let (mut start, mut step) = match window.step {
             step @ ..0 => (window.page(page, count as u32 - 1).expect("looked at above"), -step as u64),
@@ -278,23 +279,15 @@ impl Core {
         readahead.window_over_holes(page, |range| (range.start.0..range.end().0).all(was_never_used))
     }
 
-    /// All `pages` pages of `window` come in: what follows them is read ahead, if there is anything to read.
-    fn go_ahead(&mut self, window: Window, pages: u32) {
-        if pages == window.pages && self.readahead.goes_on_at().is_some_and(|page| self.is_swapped(page)) {
-            self.readahead.go_ahead();
-        }
-    }
-
-    /// The first `pages` pages of `window` come in: the same, also where a stream of neighbours goes on behind a short hole.
-    fn go_ahead_over_hole(&mut self, window: Window, pages: u32) {
-        let are_neighbours = window.step.unsigned_abs() == 1;
-        let reach = if are_neighbours { HOLE_MAX } else { 0 };
+    /// The first `pages` pages of `window` come in: what follows them is read ahead, if there is anything to read. If not all of it
+    /// comes in, or where it goes on was never used, only behind a hole of at most `hole_max` pages.
+    fn go_ahead(&mut self, window: Window, pages: u32, hole_max: u32) {
         let goes_on = |next: PageNumber| {
-            let mut behind = (0..=reach).filter_map(|index| next.stepped(window.step, index));
+            let mut behind = (0..=hole_max).filter_map(|index| next.stepped(window.step, index));
             let first = behind.find(|&page| self.pages.get(page) != Some(PageState::Untouched));
             first.is_some_and(|page| self.is_swapped(page))
         };
-        if (are_neighbours || pages == window.pages) && self.readahead.goes_on_at().is_some_and(goes_on) {
+        if (hole_max > 0 || pages == window.pages) && self.readahead.goes_on_at().is_some_and(goes_on) {
             self.readahead.go_ahead();
         }
     }

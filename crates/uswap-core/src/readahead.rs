@@ -186,7 +186,7 @@ impl Readahead {
     /// The next `pages` of a stretch have no content to be read.
     pub(crate) fn skip_ahead(&mut self, at: usize, pages: u32) {
         let stream = &mut self.streams[at];
-        stream.ahead.skip(stream.step, pages);
+        stream.ahead.advance(stream.step, pages);
     }
 
     /// No page for a while has content to be read: the stream is not read further ahead.

@@ -1,4 +1,4 @@
-//! The engine that runs in programs, as one more way to be compared: it runs on the model of Linux (`uswap_model::replay`).
+//! Places of a trace for the engine on the model of Linux (`uswap_model::replay`), which is one more way to be compared.
 
 use std::collections::BTreeMap;
 

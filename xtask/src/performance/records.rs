@@ -12,7 +12,8 @@ const SETTINGS: [&str; 3] = ["size_bytes", "memory_bytes", "threads"];
 pub struct Ratio(pub f64, pub f64, pub f64);
 
 impl Ratio {
-    fn parse(value: &Value) -> Option<Ratio> {
+    /// The ratio, or other spread, of a record.
+    pub fn parse(value: &Value) -> Option<Ratio> {
         let number = |key: &str| value[key].as_f64();
         Some(Ratio(number("median")?, number("min")?, number("max")?))
     }
@@ -86,11 +87,6 @@ impl Records {
     pub fn rows(&self) -> impl Iterator<Item = &Value> {
         self.lines.iter().filter(|line| line["work"].is_string())
     }
-}
-
-/// The ratio of a record.
-pub fn ratio(value: &Value) -> Option<Ratio> {
-    Ratio::parse(value)
 }
 
 /// The machine of a report, in a line.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::records::{Ratio, Records, machine, ratio};
+use super::records::{Ratio, Records, machine};
 
 /// Between these lines of the page is what is made.
 const BEGIN: &str = "<!-- made by cargo xtask performance from performance.jsonl: ";
@@ -67,7 +67,7 @@ fn patterns(records: &Records) -> String {
             let _ = write!(text, "| {work} |");
             for backend in &backends {
                 let cell = results.iter().find(|one| one["workload"] == work && one["backend"] == *backend);
-                match cell.and_then(|cell| ratio(&cell["us_per_access"])) {
+                match cell.and_then(|cell| Ratio::parse(&cell["us_per_access"])) {
                     Some(Ratio(median, min, max)) if min < max => {
                         let _ = write!(text, " {} ({} to {}) |", figure(median), figure(min), figure(max));
                     }
@@ -177,7 +177,7 @@ fn date(record: &Value) -> &str {
 }
 
 fn spread(value: &Value) -> String {
-    match ratio(value) {
+    match Ratio::parse(value) {
         Some(Ratio(median, min, max)) if min < max => {
             format!("{} ({} to {})", figure(median), figure(min), figure(max))
         }

@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 use crate::failure::Failure;
 use crate::output::print;
 
-/// Rehearse: run policies on traces and workloads, or the engine's own core through adversarial schedules.
+/// Rehearse: run policies on traces and workloads, or the engine on a model of Linux through random schedules.
 #[derive(Args)]
 #[command(subcommand_required = true, arg_required_else_help = false)]
 pub struct SimArgs {
