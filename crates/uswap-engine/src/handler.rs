@@ -369,7 +369,7 @@ impl<H: Host> Engine<H> {
                     pause::<H>();
                     return (done, Served::AfterEvents);
                 }
-                Some(Stop::Missing) if range.pages - done == 1 => {
+                Some(Stop::Missing) => {
                     // The memory is gone, and no event is unread that would say so: it went before it was registered. A
                     // mapping that is made there later must not pass for known.
                     self.core().unmapped(PageRange { start: range.start.plus(done), pages: 1 });

@@ -206,6 +206,13 @@ impl<H: Host> Engine<H> {
                     self.memory.wake(loads[index].page, 1);
                     index += 1;
                 }
+                // The memory is gone, and the event is on its way. That is no reason to leave the others out.
+                Some(Stop::Missing) => {
+                    core.load_cancelled(&loads[index], plan.op);
+                    drop(core);
+                    self.memory.wake(loads[index].page, 1);
+                    index += 1;
+                }
                 Some(stop) => {
                     served = self.leave_rest(core, plan, index, stop);
                     break;
@@ -246,7 +253,7 @@ impl<H: Host> Engine<H> {
         drop(core);
         let rest = plan.span_from(index);
         self.memory.wake(rest.start, rest.pages);
-        if !later && !matches!(stop, Stop::Missing | Stop::ProcessGone) {
+        if !later && stop != Stop::ProcessGone {
             self.fatal(format_args!("uswap: page {:#x} cannot be moved in: {stop:?}", loads[index].page.address()));
         }
         let is_asked_for = plan.faulting.is_some_and(|faulting| index <= faulting);

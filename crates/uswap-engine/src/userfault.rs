@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use uswap_core::PAGE_SIZE;
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_system::atomic::{AtomicBool, Ordering::*};
 use uswap_system::faults::{Faults, Holes, Progress, Stop, Wake};
@@ -36,12 +37,24 @@ impl<F: Faults> Userfault<F> {
         }
     }
 
+    /// As [`Faults::copy`]; where the pages are of several mappings, only some of them, without a reason to stop.
     pub fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
-        self.unless_held(|uffd| uffd.copy(target, source, len, wake))
+        self.in_one_mapping(len, |uffd, len| uffd.copy(target, source, len, wake))
     }
 
+    /// As [`Faults::zeropage`]; where the pages are of several mappings, only some of them, without a reason to stop.
     pub fn zeropage(&self, target: usize, len: usize, wake: Wake) -> Progress {
-        self.unless_held(|uffd| uffd.zeropage(target, len, wake))
+        self.in_one_mapping(len, |uffd, len| uffd.zeropage(target, len, wake))
+    }
+
+    /// The kernel fills nothing where not all of a range is of one mapping, and says that it is missing: the first page then is
+    /// filled alone, so [`Stop::Missing`] is the answer only where that one is not registered.
+    fn in_one_mapping(&self, len: usize, fill: impl Fn(&F, usize) -> Progress) -> Progress {
+        let progress = self.unless_held(|uffd| fill(uffd, len));
+        if progress.stop == Some(Stop::Missing) && progress.bytes == 0 && len > PAGE_SIZE {
+            return self.unless_held(|uffd| fill(uffd, PAGE_SIZE));
+        }
+        progress
     }
 
     pub fn move_pages(&self, target: usize, source: usize, len: usize, holes: Holes, wake: Wake) -> Progress {

@@ -3,8 +3,9 @@
  *
  *     returns MIB alone     one process
  *     returns MIB family    the same with two children that were forked when most of it was swapped out
+ *     returns MIB pieces    one process whose memory is of many mappings side by side, of five pages each
  *
- * Pages are written in a random order. Then, until there is a file `stop`, pages at random are checked and written
+ * Pages are written in a random order, and in that of their addresses where they are in pieces. Then, until there is a file `stop`, pages at random are checked and written
  * anew; a file `sleep` makes the processes pause for as long as it is there. At the end each checks all of its memory.
  */
 #include "check.h"
@@ -37,11 +38,15 @@ int main(int argc, char **argv)
 	char *p = map(pages * PAGE);
 	unsigned char *seeds = calloc(pages, 1);
 	MUST(seeds);
+	int in_pieces = !strcmp(argv[2], "pieces");
 	for (size_t k = 0; k < pages; k++) {
 		/* The prime divides no number of pages that is used here: each page once. */
-		size_t page = k * 7919 % pages;
+		size_t page = in_pieces ? k : k * 7919 % pages;
 		fill_random((uint64_t *)(p + page * PAGE), 0, page);
 	}
+	if (in_pieces)
+		for (size_t k = 0; k + 5 <= pages; k += 10)
+			MUST(!madvise(p + k * PAGE, 5 * PAGE, MADV_DONTDUMP));
 	int children = strcmp(argv[2], "family") ? 0 : 2;
 	pid_t pids[2];
 	for (int child = 0; child < children; child++) {

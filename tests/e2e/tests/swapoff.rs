@@ -97,7 +97,13 @@ fn comes_back(who: &str, budget_mib: u64) {
         }
         let pid = running.id().to_string();
         succeeds(&["set", "--pid", &pid, "--memory", &format!("{budget_mib}M")]);
+        let sleep = launch.work().join("sleep");
+        if who == "pieces" {
+            // Nothing comes in because the program asks for it.
+            File::create(&sleep).expect("a file in an own directory");
+        }
         succeeds(&["swapoff", "-p", &pid]);
+        let _ = fs::remove_file(&sleep);
         // It stays off.
         let finished = stop(&launch, running);
         let stats = finished.stats.as_ref().expect("the program has ended by itself");
@@ -114,6 +120,12 @@ fn all_comes_back_when_there_is_room() {
 #[test]
 fn a_family_has_all_of_it_back() {
     comes_back("family", 512);
+}
+
+/// Pages that come in with one call, as neighbours do, may be of several mappings.
+#[test]
+fn memory_of_many_mappings_comes_back() {
+    comes_back("pieces", 256);
 }
 
 /// What fails now and then is read again; nothing is lost, and nothing wrong is handed over.
