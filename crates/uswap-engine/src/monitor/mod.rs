@@ -167,8 +167,11 @@ impl<H: Staffed> Monitor<H> {
         let marks = usage.watermarks();
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
-        if usage.mine > marks.limit / 8 * 5 && self.ready() {
-            self.adopt(Look::New, usage.mine > marks.limit);
+        if usage.mine > marks.limit.min(usage.limit) / 8 * 5 && self.ready() {
+            // With a floor nothing is reclaimed that could show that some of what passes for fixed is not: what the program
+            // filled again after MADV_FREE, for one.
+            let look = if usage.least > 0 { self.look_at_all_in_time() } else { Look::New };
+            self.adopt(look, usage.mine > marks.limit);
         }
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(tuning::LOOK_UP_STEPS);

@@ -130,16 +130,21 @@ impl<H: Staffed> Monitor<H> {
 
     /// Before a round: adopts what is new, and looks at some of what was adopted.
     fn look_for_more(&mut self, urgent: bool, rounds: &mut Rounds) {
-        // Looking at everything takes long and keeps handlers waiting.
-        let all = rounds.fruitless > 1 && H::since(self.looks.all) > tuning::LOOK_AT_ALL_EVERY;
-        if all {
-            self.looks.all = H::now();
-        }
-        self.adopt(if all { Look::All } else { Look::New }, urgent);
+        let look = if rounds.fruitless > 1 { self.look_at_all_in_time() } else { Look::New };
+        self.adopt(look, urgent);
         // Little at a time, so that reclaim goes on meanwhile.
         if self.look_up(1) > 0 {
             rounds.fruitless = 0;
         }
+    }
+
+    /// Looking at everything takes long and keeps handlers waiting: not each time.
+    pub(super) fn look_at_all_in_time(&mut self) -> Look {
+        if H::since(self.looks.all) <= tuning::LOOK_AT_ALL_EVERY {
+            return Look::New;
+        }
+        self.looks.all = H::now();
+        Look::All
     }
 
     /// `posted`: what was posted before the round that found nothing to do here. `took`: how long that took, if the program
