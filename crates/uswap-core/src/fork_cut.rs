@@ -6,7 +6,7 @@
 //! first part of that list, of those that have to do with each other. Which part, the child's own mappings tell:
 //!
 //! - **Content is mapped.** Where a part of the list leaves content that the books knew, the child has a mapping, or it is
-//!   not that part.
+//!   not that part; unless the program has kept that memory from its children.
 //! - **Blocked.** A thread sleeps until its report is read. So each thread has at most one call that is in the child and was
 //!   not read before the cut; what is done with memory that such a call has moved (which nobody else knows of before it
 //!   returns, **Owned** in `event_order`) came after the cut. Not so if a handler was just reading: what it read may have
@@ -37,7 +37,8 @@ pub struct Change {
 pub trait Child {
     /// Whether all of `range` is mapped as memory of the program's own.
     fn is_mapped(&self, range: PageRange) -> bool;
-    /// The parts of `range` that its books have.
+    /// The parts of `range` that its books have, but for what the program has kept from it: that is not mapped here, whatever the
+    /// changes.
     fn adopted(&self, range: PageRange) -> Vec<PageRange>;
     /// Whether anything of `range` is swapped out.
     fn has_swapped(&self, range: PageRange) -> bool;

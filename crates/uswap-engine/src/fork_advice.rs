@@ -189,6 +189,11 @@ impl Kept {
         }
     }
 
+    /// All that is kept.
+    pub fn pages(&self) -> &RangeSet {
+        &self.pages
+    }
+
     /// The parts of `range` that are not kept.
     pub fn outside(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
         self.pages.outside(range)

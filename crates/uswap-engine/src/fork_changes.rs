@@ -28,6 +28,7 @@ impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was.
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
+        engine.forking.window.keeps(self.adopter.kept.pages());
         engine.let_adopted_fork(&self.adopter.kept);
         let (begun, mut seen, mut asking) = (H::now(), 0, Asking::new(&H::notices().giving_way));
         loop {
@@ -135,7 +136,7 @@ impl<H: Host> Engine<H> {
             _ => None,
         });
         let changes = fork_cut::mark_known(changes.into_iter(), known.collect());
-        let cut = match fork_cut::cut(&changes, journal.was_reading(), &Born::look(self)) {
+        let cut = match fork_cut::cut(&changes, journal.was_reading(), &Born::look(self, &journal.kept)) {
             Ok(cut) => cut,
             Err(Unclear(PageNumber(page))) => {
                 end_child::<H>(&format!("several threads moved it, near {:#x}", PageNumber(page).address()))
@@ -165,10 +166,11 @@ impl<H: Host> Engine<H> {
 struct Born<'a, H: Host> {
     engine: &'a Engine<H>,
     mapped: RangeSet,
+    kept: &'a RangeSet,
 }
 
 impl<'a, H: Host> Born<'a, H> {
-    fn look(engine: &'a Engine<H>) -> Self {
+    fn look(engine: &'a Engine<H>, kept: &'a RangeSet) -> Self {
         let (mut text, mut mapped) = (Vec::with_capacity(64 << 10), RangeSet::default());
         if let Err(error) = H::Mappings::read_maps(&mut text) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
@@ -176,7 +178,7 @@ impl<'a, H: Host> Born<'a, H> {
         for vma in maps::vmas(&text).filter(Vma::is_anonymous_private) {
             mapped.insert(PageRange::of_bytes(vma.start, vma.end));
         }
-        Born { engine, mapped }
+        Born { engine, mapped, kept }
     }
 }
 
@@ -186,7 +188,13 @@ impl<H: Host> Child for Born<'_, H> {
     }
 
     fn adopted(&self, range: PageRange) -> Vec<PageRange> {
-        self.engine.core().pages().adopted_within(range).collect()
+        let adopted: Vec<PageRange> = self.engine.core().pages().adopted_within(range).collect();
+        let mut parts = RangeSet::default();
+        adopted.iter().for_each(|&part| parts.insert(part));
+        for kept in adopted.iter().flat_map(|&part| self.kept.within(part)) {
+            self.mapped.outside(kept).for_each(|absent| parts.remove(absent));
+        }
+        parts.within(range).collect()
     }
 
     fn has_swapped(&self, range: PageRange) -> bool {

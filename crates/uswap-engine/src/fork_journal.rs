@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::fork_window::{ForkWindow, Note};
-use uswap_core::tuning;
+use uswap_core::{RangeSet, tuning};
 use uswap_sys::placement;
 use uswap_system::System;
 use uswap_system::sync::SharedWord;
@@ -103,6 +103,8 @@ pub(crate) struct Window<H> {
     ledger: Mutex<Option<Ledger>>,
     /// Notes for which the journal had no room: the parent's alone.
     beyond: Mutex<Vec<Note>>,
+    /// What the program keeps from the child.
+    kept: Mutex<RangeSet>,
     pub(crate) seen: Lock<ForkWindow, H>,
 }
 
@@ -116,6 +118,7 @@ impl<H: System> Window<H> {
             reserved: Mutex::new(None),
             ledger: Mutex::new(None),
             beyond: Mutex::new(Vec::new()),
+            kept: Mutex::new(RangeSet::default()),
             seen: Lock::new(Level::Window, ForkWindow::default()),
         }
     }
@@ -205,6 +208,15 @@ impl<H: System> Window<H> {
         self.beyond.lock().expect("no thread panics with this lock")
     }
 
+    /// Before the fork: the child will not have these, though its books do.
+    pub fn keeps(&self, ranges: &RangeSet) {
+        self.kept.lock().expect("no thread panics with this lock").clone_from(ranges);
+    }
+
+    fn kept_at_fork(&self) -> RangeSet {
+        self.kept.lock().expect("no thread panics with this lock").clone()
+    }
+
     /// Closes the window.
     pub fn close(&self) {
         *self.seen.lock() = ForkWindow::default();
@@ -248,7 +260,7 @@ impl<H: System> Window<H> {
     pub fn at_fork(&self) -> JournalAtFork<H> {
         let base = NonNull::new(self.shared.load(Acquire)).expect("the window of a fork was opened");
         let (progress, parent) = (self.progress.load(Acquire), self.parent.load(Acquire));
-        JournalAtFork { journal: Journal { base }, progress, parent }
+        JournalAtFork { journal: Journal { base }, progress, parent, kept: self.kept_at_fork() }
     }
 
     /// The same where the parent's window is at hand, and the journal must be mapped once more.
@@ -257,7 +269,8 @@ impl<H: System> Window<H> {
         let base = NonNull::new(self.shared.load(Acquire)).expect("the window of a fork was opened");
         // SAFETY: the window was opened, so this is a journal that stays mapped until the next one is.
         let base = unsafe { placement::map_again(base.cast(), size_of::<Shared<H>>())? };
-        Ok(JournalAtFork { journal: Journal { base: base.cast() }, progress, parent })
+        let kept = self.kept_at_fork();
+        Ok(JournalAtFork { journal: Journal { base: base.cast() }, progress, parent, kept })
     }
 }
 
@@ -285,6 +298,8 @@ pub(crate) struct JournalAtFork<H> {
     journal: Journal<H>,
     progress: u32,
     parent: u32,
+    /// What the program keeps from this child.
+    pub kept: RangeSet,
 }
 
 impl<H: System> JournalAtFork<H> {

@@ -204,6 +204,8 @@ impl<H: Host> Engine<H> {
         if frozen {
             self.forking.window.begins_reading();
         }
+        let left_mapped = &H::notices().left_mapped;
+        left_mapped.begins_reading();
         let count = match self.memory.uffd.read(&mut messages) {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
@@ -224,6 +226,7 @@ impl<H: Host> Engine<H> {
                 event => self.read_event(event, frozen),
             }
         }
+        left_mapped.ends_reading();
         // The task of what was just read has hardly gone on. Nobody may ever ask for what it was about.
         let asks = frozen || count == 0 || !worker.serving.pending.is_empty();
         if asks || self.memory.order().is_pressing() {
