@@ -160,11 +160,11 @@ impl Core {
         out.append(&mut self.released);
     }
 
-    /// Buries the zombies that no heir holds any more.
-    pub fn bury_unheld(&mut self, held: impl Fn(EntryId) -> bool) {
+    /// Buries the zombies that no heir holds any more, by their place.
+    pub fn bury_unheld(&mut self, held: impl Fn(EntryId, Location) -> bool) {
         let epoch = self.table.epoch();
         for entry in core::mem::take(&mut self.zombies) {
-            if held(entry) {
+            if held(entry, self.table.location(entry)) {
                 self.zombies.push(entry);
             } else {
                 let location = self.table.bury(entry);

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use crate::core::Core;
 use crate::defects::{Sabotage, is_on};
-use crate::entry::{AreaId, EntryId, Location};
+use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::fault::{LoadPlan, MAX_WINDOW};
 use crate::page_table::PageState;
 use crate::swap_cache::FrameUse;
@@ -42,8 +42,8 @@ pub struct Survey {
     behind: Option<u64>,
     /// Something on the area was found since its first window was begun.
     found: bool,
-    /// How often memory had been moved when that was: what moves may be passed by.
-    moves: u64,
+    /// How often memory had been moved when that was begun: what moves may be passed by.
+    moves: Option<u64>,
     /// Pages of one look.
     seen: Vec<(PageNumber, PageState)>,
 }
@@ -79,7 +79,7 @@ impl Survey {
             from: Some(PageNumber(0)),
             behind: None,
             found: false,
-            moves: 0,
+            moves: None,
             seen: Vec::with_capacity(LOOK_PAGES),
         }
     }
@@ -116,6 +116,7 @@ impl Core {
     /// The next step in emptying the area of `survey`.
     pub fn empty_area(&mut self, survey: &mut Survey) -> Emptying {
         if let Some(from) = survey.from {
+            survey.moves.get_or_insert(self.moves);
             self.look_for_slots(survey, from);
             return Emptying::Ask;
         }
@@ -126,9 +127,11 @@ impl Core {
             survey.begin(slot);
             return Emptying::Ask;
         }
-        let nothing_left = !survey.found && survey.moves == self.moves && self.slots(survey.area).used() == 0;
+        // What this process has stored itself is counted, wherever it is by now.
+        let all_seen = self.table.epoch() == Epoch(0) || survey.moves == Some(self.moves);
+        let nothing_left = !survey.found && all_seen && self.slots(survey.area).used() == 0;
         survey.begin(0);
-        (survey.found, survey.moves) = (false, self.moves);
+        (survey.found, survey.moves) = (false, None);
         // What was handed out may be on its way still.
         if nothing_left || is_on(Sabotage::AreaNotEmpty) { Emptying::Empty } else { Emptying::Later }
     }
@@ -283,6 +286,22 @@ mod tests {
     }
 
     #[test]
+    fn an_area_is_empty_though_memory_moves_all_the_time() {
+        let mut core = core(64);
+        let mut survey = Survey::new(AREA);
+        for round in 0..20 {
+            match core.empty_area(&mut survey) {
+                Emptying::Empty => return,
+                Emptying::Later => core.remapped(PageNumber(round % 2 * 32), PageNumber((round + 1) % 2 * 32), 8),
+                Emptying::Ask => {}
+                Emptying::Load(_) => unreachable!("nothing is there"),
+            }
+            core.remapped(PageNumber(0), PageNumber(32), 8);
+        }
+        panic!("it is never said to be empty");
+    }
+
+    #[test]
     fn an_area_of_several_windows_is_emptied() {
         let mut core = core(150_000);
         (0..150_000).for_each(|page| _ = swapped(&mut core, page, AREA));
@@ -332,7 +351,7 @@ mod tests {
         }
         assert!(later > 1);
         core.table.no_heirs();
-        core.bury_unheld(|_| false);
+        core.bury_unheld(|_, _| false);
         assert_eq!(empty(&mut core), []);
     }
 

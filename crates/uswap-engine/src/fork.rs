@@ -172,7 +172,7 @@ impl<H: Host> Engine<H> {
         if heirs.is_empty() {
             let mut core = self.core();
             core.no_heirs();
-            core.bury_unheld(|_| false);
+            core.bury_unheld(|_, _| false);
         }
         drop(heirs);
         for ancestor in &self.content.ancestors {

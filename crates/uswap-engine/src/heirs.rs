@@ -1,5 +1,7 @@
 //! Heirs: children that may read what this process had when it forked.
 
+use uswap_core::{AreaId, Location};
+
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::ledger::heirs_hold;
@@ -21,11 +23,15 @@ impl<H: Host> Engine<H> {
                 heirs.swap_remove(index).discard();
             }
         }
+        let areas = self.content.areas.leaving().map(|area| area.id);
+        let left: Vec<AreaId> =
+            areas.filter(|area| self.member.group.heirs_have_left(self.member.index, area.0 as usize)).collect();
+        let have_left = |location| matches!(location, Location::Slot { area, .. } if left.contains(&area));
         let mut core = self.core();
         if heirs.is_empty() {
             core.no_heirs();
         }
-        core.bury_unheld(|entry| heirs_hold(&heirs, entry));
+        core.bury_unheld(|entry, location| heirs_hold(&heirs, entry) && !have_left(location));
         core.take_released(&mut worker.released);
         drop(core);
         drop(heirs);

@@ -365,7 +365,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
     rig.heirs.lock().remove(0).discard();
     let mut core = rig.core.lock();
     core.no_heirs();
-    core.bury_unheld(|_| false);
+    core.bury_unheld(|_, _| false);
     rig.release(core);
     rig.check_all();
     assert!(rig.compact(&mut compaction) > 0, "from here on the parent's objects may move again");

@@ -10,6 +10,11 @@ use uswap_system::System;
 
 use super::{Group, PAGE_BYTES, SlotState};
 
+/// Of an area: it is to become empty.
+const LEAVES: u32 = 1;
+/// And that has been announced since.
+const ANNOUNCED: u32 = 2;
+
 /// How far the processes are with an area that is to become empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwapoffProgress {
@@ -45,8 +50,17 @@ impl Group {
 
     /// Begins or ends the emptying of an area.
     pub fn set_leaving(&self, area: usize, leaving: bool) {
-        self.header().areas.leaving[area].store(u32::from(leaving), Release);
+        let word = &self.header().areas.leaving[area];
+        // With a number, so that nobody else's is said to be announced.
+        let leaves = self.announcements() << 2 | LEAVES;
+        word.store(if leaving { leaves } else { 0 }, Release);
         self.announce::<Linux>();
+        let _ = word.compare_exchange(leaves, leaves | ANNOUNCED, AcqRel, Relaxed);
+    }
+
+    /// Whether whoever carries out the last announcement knows that an area is to become empty.
+    pub(super) fn is_announced_to_leave(&self, area: usize) -> bool {
+        self.header().areas.leaving[area].load(Acquire) & ANNOUNCED != 0
     }
 
     /// The number of announcements.

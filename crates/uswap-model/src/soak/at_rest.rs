@@ -1,4 +1,4 @@
-//! What is asked of a program that rests, in a world in which nothing is refused and no store fails.
+//! What is asked of a program that rests, in a world in which no store fails.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) fn is_within_budget() {
 /// What is on an area comes in, as long as there is room for it, though no thread of the program asks for any of it.
 pub(super) fn swaps_off() {
     let (world, tree) = (current(), &hooks::environment().tree);
-    if tree.areas.is_empty() || !world.happens(1, 4) {
+    if tree.areas.is_empty() || !world.happens(1, 2) {
         return;
     }
     let area = world.below(tree.areas.len() as u64) as usize;

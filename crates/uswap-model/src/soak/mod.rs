@@ -3,6 +3,7 @@
 //! A seed makes a world (how much of everything, what goes how often wrong), programs, and the order in which all threads take
 //! their steps. In the end the programs read every page.
 
+mod at_rest;
 mod disturbances;
 mod endings;
 mod left_behind;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use uswap_system::System;
 
+use super::at_rest;
 use super::{mapped_pages, read_everything};
 use crate::chance::Chance;
 use crate::hooks;
@@ -14,7 +15,6 @@ use crate::page_content::Content;
 use crate::scheduler::Kind;
 use crate::system::Model;
 use crate::user_mode::{self, Claimed};
-use crate::violation::Checker;
 use crate::vma::{Attributes, Vma};
 use crate::world::current;
 
@@ -23,12 +23,6 @@ const PROCESSES_MAX: usize = 8;
 
 /// No memory.
 const NOTHING: Range<usize> = 0..0;
-/// How long a program rests before its budget is looked at: several looks of a monitor that sleeps for long.
-const REST: Duration = Duration::from_millis(500);
-/// Pages beyond the budget, and pages of pool beyond its share, that nobody would mind.
-const BEYOND: u64 = 8;
-const POOL_BEYOND: u64 = 32;
-
 /// What programs do.
 #[derive(Clone, Debug)]
 pub struct Habits {
@@ -56,6 +50,8 @@ pub struct Habits {
     pub executable: u64,
     /// What leaves finds a place: a process that rests has no more than its budget.
     pub rests_in_budget: bool,
+    /// At the end an area leaves, and comes to be empty.
+    pub swaps_off: bool,
     /// How many of its calls, beside forks, discard memory, unmap it, move it, grow it, keep it from forks, and lock it.
     pub calls_of: [u64; 6],
     /// Parts of 4 of what is discarded that goes by MADV_FREE.
@@ -122,6 +118,7 @@ impl Habits {
             filled: 50 + chance.below(50),
             executable: chance.below(20),
             rests_in_budget: false,
+            swaps_off: false,
             calls_of: [5, 1, 3, 1, 1, 1],
             lazily: 1,
         };
@@ -170,30 +167,14 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
     others.into_iter().for_each(|thread| world.join(thread));
     read_everything();
     if habits.rests_in_budget {
-        rest_within_budget();
+        at_rest::is_within_budget();
+    }
+    if habits.swaps_off {
+        at_rest::swaps_off();
+        read_everything();
     }
     while let Some(&first) = mapped_pages().first() {
         user_mode::munmap(first..habits.space.end);
-    }
-}
-
-/// A process that rests is within its budget, and its pool within its share.
-fn rest_within_budget() {
-    let world = current();
-    Model::sleep(REST);
-    let group = hooks::environment().tree.group;
-    let limit = group.limit_pages();
-    let kernel = world.kernel();
-    let process = kernel.process(world.this_process());
-    let pool = process.shared_pages.as_ref().map_or(0, |count| count());
-    let used = process.mm.resident() + pool;
-    let share = limit * u64::from(group.config().zpool_percent) / 100;
-    drop(kernel);
-    if used > limit + BEYOND {
-        world.violate(Checker::BudgetKept, format!("{used} pages at rest, of {limit}"));
-    }
-    if pool > share + POOL_BEYOND {
-        world.violate(Checker::BudgetKept, format!("{pool} pages of pool at rest, of {share}"));
     }
 }
 

@@ -64,6 +64,7 @@ impl Scenario {
             _ => scenario,
         };
         scenario.habits.rests_in_budget = scenario.keeps_its_budget();
+        scenario.habits.swaps_off = scenario.can_empty_areas();
         scenario
     }
 
@@ -94,6 +95,11 @@ impl Scenario {
         let finds_a_place = self.area_slots.iter().sum::<u64>() >= 2 * world.span as u64;
         let is_quiet = self.disturbances.are_none() && self.habits.forks == 0;
         nothing_refused && finds_a_place && is_quiet && group.fault_injection.kind() == FaultKind::None
+    }
+
+    /// Whether whatever is on an area can be read, and nobody else tells areas to leave or ends processes.
+    fn can_empty_areas(&self) -> bool {
+        self.disturbances.are_none() && self.group.fault_injection.kind() == FaultKind::None
     }
 
     /// The same, in which one process does nothing but touch its memory.
