@@ -489,6 +489,23 @@ impl Core {
         }
     }
 
+    /// The first page of a [`FaultPlan::Restore`] is taken already, by something newer; the others stay cached. `is_populated`: that is
+    /// a page, and no guard, which reads as zeros when it is taken away.
+    pub fn restore_superseded(&mut self, first: PageNumber, frame: FrameId, pages: u32, is_populated: bool) {
+        for index in 1..pages {
+            self.cache.cached_again(FrameId(frame.0 + index));
+        }
+        let record = *self.cache.frame(frame);
+        assert!(record.state == FrameUse::Restoring && record.owner == Some(first));
+        self.cache.release(frame);
+        self.drop_clean(record.clean);
+        if !is_populated {
+            self.pages.note_discarded(first.alone());
+        }
+        self.pages.set(first, PageState::Resident { clean: None });
+        self.note_resident(first, Came::Unasked);
+    }
+
     fn leave_frame(&mut self, frame: FrameId, left: FrameLeft) {
         match left {
             FrameLeft::Empty => self.cache.emptied(frame),

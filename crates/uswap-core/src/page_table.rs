@@ -92,8 +92,10 @@ impl PageState {
 /// What reclaim remembers of a block of 16 pages.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct BlockInfo {
-    /// In a queue of reclaim.
-    pub queued: bool,
+    /// How often it is in the queues of reclaim: twice if it is looked at next out of its turn.
+    pub queued: u8,
+    /// It was to be looked at next, and has not left or come up in its turn since.
+    pub soon: bool,
     /// Pages of it were wanted back soon after they had left, as the policy judges: it belongs into the second queue.
     pub active: bool,
     /// When it left last, in blocks that had left; 0: never.
@@ -189,7 +191,7 @@ impl PageTable {
         while let Some((&leaf_index, leaf)) = self.leaves.range(next..leaves.end().0).next() {
             next = leaf_index + 1;
             let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
-            let in_use = leaf.blocks.iter().any(|block| block.queued || block.isolating);
+            let in_use = leaf.blocks.iter().any(|block| block.queued > 0 || block.isolating);
             if !in_use && !self.has_adopted(whole) {
                 self.leaves.remove(&leaf_index);
             }

@@ -60,7 +60,7 @@ impl Core {
         let first = page.block_start();
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
         self.order.came(block, came);
-        if block.queued {
+        if block.queued > 0 {
             block.referenced |= u16::from(came != Came::Unasked) << page.index_in_block();
         } else {
             self.order.enqueue(first, block);
@@ -131,7 +131,7 @@ impl Core {
         for _ in 0..self.order.blocks() * 2 {
             let Some(first) = self.order.next(&mut self.pages) else { break };
             let block = self.pages.block_mut(first).expect("looked up above");
-            block.queued = false;
+            block.queued = block.queued.saturating_sub(1);
             let referenced = core::mem::take(&mut block.referenced);
             let (mut mask, mut gaps, mut stay) = (0u16, 0u16, false);
             for index in 0..BLOCK_PAGES {
@@ -158,7 +158,9 @@ impl Core {
             let block = self.pages.block_mut(first).expect("looked up above");
             if stay {
                 self.order.stays(block);
-                self.order.enqueue(first, block);
+                if block.queued == 0 {
+                    self.order.enqueue(first, block);
+                }
             }
             if mask != 0 {
                 self.order.leaves(block);
@@ -182,6 +184,7 @@ impl Core {
         );
         let block = self.pages.block_mut(isolation.first).expect("a block stays adopted while it is isolated");
         block.isolating = false;
+        block.soon &= outcome.moved == 0;
         let mut wanted = core::mem::take(&mut block.wanted);
         let mut lost = 0;
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
@@ -216,15 +219,17 @@ impl Core {
         Isolated { wanted, lost }
     }
 
-    /// The pages of `range` can be taken now: their blocks are looked at next.
-    pub fn reclaim_soon(&mut self, range: PageRange) {
-        let mut first = range.start.block_start();
+    /// The pages of `range` can be taken now: their blocks are looked at next. Returns whether any is: not those that were to be
+    /// already, and could not be taken all the same, for others are behind them.
+    pub fn reclaim_soon(&mut self, range: PageRange) -> bool {
+        let (mut first, mut any) = (range.start.block_start(), false);
         while first < range.end() {
             if let Some(block) = self.pages.block_mut(first) {
-                self.order.put_first(first, block);
+                any |= self.order.put_first(first, block);
             }
             first = first.plus(BLOCK_PAGES as u64);
         }
+        any
     }
 
     pub(crate) fn drop_clean(&mut self, clean: Option<EntryId>) {
@@ -288,6 +293,31 @@ mod tests {
 
     fn page(index: u64) -> PageNumber {
         BLOCK.start.plus(index)
+    }
+
+    #[test]
+    fn what_cannot_be_moved_keeps_nothing_else_from_leaving() {
+        let mut core = Core::new(CoreConfig { frame_blocks: 16, ..CoreConfig::default() });
+        core.adopt(PageRange { start: PageNumber(0), pages: 512 });
+        let first = |block: u64| PageNumber(160 + block * BLOCK_PAGES as u64);
+        let is_pinned = |page: PageNumber| page == first(0) || page == first(1);
+        (0..10).for_each(|block| assert_eq!(core.found_present(first(block).alone()), 1));
+        let mut left = Vec::new();
+        for _ in 0..40 {
+            let Some(isolation) = core.isolate() else { break };
+            let refused = if is_pinned(isolation.first) { isolation.mask } else { 0 };
+            let moved = isolation.mask & !refused;
+            let _ = core.isolated(isolation, IsolationOutcome { moved, missing: 0, refused });
+            if refused == 0 {
+                left.push(isolation.first);
+                core.removed(isolation.first.alone());
+            } else {
+                core.reclaim_soon(isolation.first.alone());
+            }
+            assert!(core.order.blocks() <= 12, "{} blocks are queued", core.order.blocks());
+        }
+        left.sort_unstable();
+        assert_eq!(left, (2..10).map(first).collect::<Vec<_>>());
     }
 
     #[test]

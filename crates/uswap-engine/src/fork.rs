@@ -20,7 +20,7 @@ use std::io;
 use std::time::Instant;
 
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_core::tuning;
+use uswap_core::{PageNumber, tuning};
 use uswap_sys::report::Reason;
 
 use crate::engine::Engine;
@@ -35,10 +35,20 @@ use crate::worker::Worker;
 impl<H: Host> Engine<H> {
     /// Moves every cached page back into the program. The caller holds `running` for writing.
     fn empty_swap_cache(&self, worker: &mut Worker) {
+        let mut stays = (PageNumber(0), H::now());
         loop {
             let Some(page) = self.core().cached_page() else { return };
-            if self.serve(&PendingFault::wanted::<H>(page), worker) == Served::AfterEvents {
-                self.read_before_fork(worker);
+            let served = self.serve(&PendingFault::wanted::<H>(page), worker);
+            if served == Served::Done && self.core().cached_page() != Some(page) {
+                continue;
+            }
+            self.read_before_fork(worker);
+            if stays.0 != page {
+                stays = (page, H::now());
+            }
+            // Everybody waits for this.
+            if H::since(stays.1) > tuning::PUT_BACK_WITHIN {
+                self.fatal(format_args!("uswap: page {:#x} cannot be put back before a fork", page.address()));
             }
         }
     }

@@ -277,7 +277,13 @@ impl<H: Host> Engine<H> {
             }
             FaultPlan::Restore { first, frame, pages } => {
                 let (moved, left, served) = self.move_in(first, frame, pages);
-                self.core().restored(first, frame, pages, moved, left);
+                match left {
+                    Some(left) => self.core().restored(first, frame, pages, moved, left),
+                    None => {
+                        let is_populated = self.memory.is_populated(first);
+                        self.core().restore_superseded(first, frame, pages, is_populated);
+                    }
+                }
                 self.memory.wake(first, if is_on(Sabotage::WakeLost) { 0 } else { u64::from(pages) });
                 self.count(Counter::SwapCacheHit, u64::from(moved));
                 (served, Some(LatencyKind::SwapCache))
@@ -385,8 +391,9 @@ impl<H: Host> Engine<H> {
     }
 
     /// Moves frames back into the program; returns how many pages from the first now are there, and whether their frames
-    /// have kept their memory. Who waits for the others is woken by the caller.
-    pub(crate) fn move_in(&self, first: PageNumber, frame: FrameId, pages: u32) -> (u32, FrameLeft, Served) {
+    /// have kept their memory; `None` if something newer is in the first one's place. Who waits for the others is woken by the
+    /// caller.
+    pub(crate) fn move_in(&self, first: PageNumber, frame: FrameId, pages: u32) -> (u32, Option<FrameLeft>, Served) {
         let mut done = 0;
         let mut served = Served::Done;
         let mut left = FrameLeft::Empty;
@@ -409,8 +416,9 @@ impl<H: Host> Engine<H> {
                 }
                 // The range was unmapped, and the event is on its way.
                 Some(Stop::Missing) => break,
-                // A guard, whose event is on its way, too, or something newer: it stands alone at the next fault there.
+                // A guard, or something newer: the next fault there begins with it.
                 Some(Stop::AlreadyThere) if done > 0 => break,
+                Some(Stop::AlreadyThere) => return (0, None, Served::Done),
                 // Only the first page is copied: the others are cached for the next fault.
                 Some(Stop::Busy | Stop::Invalid) if done > 0 => break,
                 Some(stop) => self.fatal(format_args!(
@@ -419,7 +427,7 @@ impl<H: Host> Engine<H> {
                 )),
             }
         }
-        (done, left, served)
+        (done, Some(left), served)
     }
 
     /// Brings the content of populated frames to `page` and the pages after it: moves them if they are many, or copies

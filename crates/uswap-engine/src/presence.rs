@@ -165,7 +165,8 @@ impl<H: Host> Engine<H> {
 
     /// The content of `page`, poisoned in the books, is lost, and nobody knows why. Or it is there after all.
     pub(crate) fn page_is_missing(&self, page: PageNumber) {
-        if self.take_the_place_of(page) == Some(Stop::AlreadyThere) {
+        // There after all, or the program is changing its memory.
+        if matches!(self.take_the_place_of(page), Some(Stop::AlreadyThere | Stop::TryLater)) {
             return self.core().not_lost(page);
         }
         self.tell_vanished(page);

@@ -300,7 +300,7 @@ impl<H: Host> Engine<H> {
 
     /// The content of `load` could not be had. Where it was read ahead, whoever asks for it has it read once more.
     fn without_content(&self, load: &LoadPage, plan: &LoadPlan) {
-        if plan.faulting.is_some() {
+        if plan.faulting.is_some_and(|faulting| plan.pages()[faulting].page == load.page) {
             return self.lose(load, plan);
         }
         self.core().load_cancelled(load, plan.op);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use uswap_system::atomic::AtomicU32;
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
@@ -84,7 +85,8 @@ impl System for Model {
             return Ok(());
         }
         if advice != Advice::DontNeed && world.refuses(Happening::AdviceRefused) {
-            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
+            // As where there would be too many mappings.
+            return Err(Errno::AGAIN.into());
         }
         let advised = match advice {
             Advice::DontNeed => world.discard(pages, false),
@@ -93,7 +95,7 @@ impl System for Model {
             Advice::NoHugepage => Ok(()),
             Advice::PopulateWrite => world.populate_write(pages),
         };
-        advised.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+        advised.map_err(|_| Errno::NOMEM.into())
     }
 
     fn let_execute(start: usize, len: usize, may_execute: bool) -> bool {

@@ -76,7 +76,7 @@ impl Order {
 
     /// `block`, whose first page is `first`, has pages in memory.
     pub fn enqueue(&mut self, first: PageNumber, block: &mut BlockInfo) {
-        block.queued = true;
+        block.queued = 1;
         block.referenced = 0;
         let is_protected = match self.policy {
             // Sorted out when their turn comes.
@@ -111,20 +111,26 @@ impl Order {
         self.clock = self.clock.checked_add(1).unwrap_or(1);
     }
 
-    /// `block` is looked at next.
-    pub fn put_first(&mut self, first: PageNumber, block: &mut BlockInfo) {
+    /// `block` is looked at next, unless it was to be before, and has not left since.
+    pub fn put_first(&mut self, first: PageNumber, block: &mut BlockInfo) -> bool {
+        if block.soon {
+            return false;
+        }
         // It may be in a queue twice; where it has nothing to take, it is passed over.
-        block.queued = true;
+        block.queued += 1;
+        block.soon = true;
         block.active = false;
         block.referenced = 0;
         self.first.push_front(first);
         self.soon += 1;
+        true
     }
 
     /// Takes the block whose turn it is out of its queue; not one whose pages are just being moved.
     pub fn next(&mut self, pages: &mut PageTable) -> Option<PageNumber> {
         for _ in 0..self.blocks() + 1 {
             self.unprotect(pages);
+            let in_its_turn = self.soon == 0;
             let Some((first, side)) = self.pop() else { break };
             match pages.block_mut(first) {
                 Some(block) if block.active && side == Side::First => self.second.push_back(first),
@@ -134,6 +140,7 @@ impl Order {
                 },
                 Some(block) => {
                     block.active = false;
+                    block.soon &= !in_its_turn;
                     return Some(first);
                 }
                 None => {}
@@ -229,7 +236,7 @@ mod tests {
             while left.len() < count {
                 let Some(first) = self.order.next(&mut self.pages) else { break };
                 let block = self.pages.block_mut(first).unwrap();
-                block.queued = false;
+                block.queued -= 1;
                 self.order.leaves(block);
                 left.push(first.0 / BLOCK_PAGES as u64);
             }

@@ -1,5 +1,6 @@
 //! Adopted memory and forks: a child has it when it is forked in a window, and not when its fork goes round the hooks.
 
+use rustix::io::Errno;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_system::Advice;
 
@@ -72,11 +73,13 @@ impl<H: Host> Engine<H> {
             // The books have what was there. What a thread has mapped there meanwhile, its children must have.
             return Some((next.end(), false));
         }
-        advise_for_fork::<H>(next, Advice::DontFork);
-        let is_kept = !self.memory.uffd.kernel_is_changing();
+        let is_taken = advise_for_fork::<H>(next, Advice::DontFork);
+        let is_kept = is_taken && !self.memory.uffd.kernel_is_changing();
         if !is_kept {
             // Something else may be mapped there by now, and a child that lacked it would die.
-            kept.outside(next).for_each(|part| advise_for_fork::<H>(part, Advice::DoFork));
+            kept.outside(next).for_each(|part| {
+                advise_for_fork::<H>(part, Advice::DoFork);
+            });
         }
         Some((next.end(), is_kept))
     }
@@ -92,7 +95,11 @@ impl<H: Host> Engine<H> {
     }
 }
 
-/// A range that is not mapped any more needs no advice.
-fn advise_for_fork<H: Host>(range: PageRange, advice: Advice) {
-    let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice);
+/// Whether the kernel has taken the advice: not where that would make too many mappings, nor for what is sealed (mseal) and may
+/// not be written to. A range that is not mapped any more needs none.
+fn advise_for_fork<H: Host>(range: PageRange, advice: Advice) -> bool {
+    match H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, advice) {
+        Ok(()) => true,
+        Err(error) => error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()),
+    }
 }

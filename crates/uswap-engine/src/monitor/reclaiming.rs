@@ -115,8 +115,8 @@ impl<H: Staffed> Monitor<H> {
             }
             self.look_for_more(urgent, &mut rounds);
             let round = engine.reclaim_round(self.worker(), urgent);
-            rounds.shared = round.busy > 0;
             let broken = self.break_sharing(engine);
+            rounds.shared = broken > 0;
             match rounds.outcome(engine, round.achieved_something(), broken) {
                 Outcome::Achieved => {}
                 Outcome::Written => self.await_writer(posted, grows.then(|| H::since(begun))),
@@ -164,7 +164,10 @@ impl<H: Staffed> Monitor<H> {
                 range.start = self.worker().reclaiming.busy.pop().expect("looked at above");
                 range.pages += 1;
             }
-            engine.core().reclaim_soon(range);
+            if !engine.core().reclaim_soon(range) {
+                // The access changed nothing the last time: a device may have them.
+                continue;
+            }
             // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
             // needs: the pages may be missing by now.
             let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, Advice::PopulateWrite);
