@@ -111,9 +111,10 @@ impl Core {
         found
     }
 
-    /// As [`Core::found_present`], of a scan while the program was changing its mappings. What the books have elsewhere may have been
-    /// moved on, and another page be in its place: it stays as it is, and only what they know nothing of is taken in.
-    pub fn found_while_changing(&mut self, range: PageRange) -> u64 {
+    /// As [`Core::found_present`], of a look that may be out of date: of one page by one of several handlers, or of a scan while the
+    /// program was changing its mappings. What the books have elsewhere may have been moved there since, or moved on and another
+    /// page be in its place: it stays as it is, and only what they know nothing of is taken in.
+    pub fn found_unknown(&mut self, range: PageRange) -> u64 {
         let mut found = 0;
         for number in range.start.0..range.end().0 {
             let page = PageNumber(number);
@@ -296,6 +297,16 @@ mod tests {
     }
 
     #[test]
+    fn a_look_that_is_out_of_date_takes_nothing_from_what_is_stored() {
+        let mut core = resident_block();
+        let entry = core.table.insert(Location::Pool { handle: 0, len: 9 }, 7);
+        core.pages.set(page(0), PageState::Swapped { entry });
+        core.swapped_pages += 1;
+        assert_eq!(core.found_unknown(BLOCK), 0);
+        assert_eq!(core.pages.get(page(0)), Some(PageState::Swapped { entry }));
+    }
+
+    #[test]
     fn what_cannot_be_moved_keeps_nothing_else_from_leaving() {
         let mut core = Core::new(CoreConfig { frame_blocks: 16, ..CoreConfig::default() });
         core.adopt(PageRange { start: PageNumber(0), pages: 512 });
@@ -326,7 +337,7 @@ mod tests {
         core.found_by_scan(BLOCK);
         core.removed(PageRange { start: page(2), pages: 3 });
         // The thread that discards has not come to it.
-        assert_eq!((core.found_by_scan(BLOCK), core.found_while_changing(BLOCK)), (0, 0));
+        assert_eq!((core.found_by_scan(BLOCK), core.found_unknown(BLOCK)), (0, 0));
         let isolation = core.isolate().unwrap();
         assert_eq!(isolation.mask, !0b11100);
         let _ = core.isolated(isolation, IsolationOutcome { moved: isolation.mask, ..Default::default() });
@@ -378,7 +389,7 @@ mod tests {
         core.pages.set(page(1), PageState::SwappedZero);
         core.swapped_pages = 2;
         // Both have been moved on, and others are in their places; the reports are not read yet.
-        assert_eq!(core.found_while_changing(BLOCK), BLOCK.pages - 2);
+        assert_eq!(core.found_unknown(BLOCK), BLOCK.pages - 2);
         core.remapped(page(0), PageNumber(320), 2);
         assert_eq!(core.pages().get(PageNumber(320)), Some(PageState::Swapped { entry }));
         assert_eq!(core.pages().get(PageNumber(321)), Some(PageState::SwappedZero));

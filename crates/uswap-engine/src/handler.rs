@@ -322,7 +322,8 @@ impl<H: Host> Engine<H> {
         if installed > 0 {
             let mut core = self.core();
             core.adopt(alone);
-            core.found_present(alone);
+            // Another handler may have served the same page since, which has been moved out and stored by now.
+            core.found_unknown(alone);
             self.memory.note_grown(true);
         }
         self.memory.wake(page, 1);

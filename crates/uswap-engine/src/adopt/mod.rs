@@ -298,7 +298,7 @@ impl<H: Host> Adopter<H> {
             let mut core = engine.core();
             for populated in &self.populated[..count] {
                 let range = PageRange::of_bytes(populated.start, populated.end);
-                found += if is_changing { core.found_while_changing(range) } else { core.found_by_scan(range) };
+                found += if is_changing { core.found_unknown(range) } else { core.found_by_scan(range) };
             }
             at = next;
         }
