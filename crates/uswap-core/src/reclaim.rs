@@ -77,7 +77,12 @@ impl Core {
     }
 
     fn is_being_dropped(&self, page: PageNumber) -> bool {
-        self.pages.get(page) == Some(PageState::Untouched) && self.discards.covers(page)
+        self.pages.get(page) == Some(PageState::Untouched) && self.was_discarded_of_late(page)
+    }
+
+    /// Whether the kernel may be about to drop `page`, if it is there and nobody has brought it in since.
+    pub fn was_discarded_of_late(&self, page: PageNumber) -> bool {
+        self.discards.covers(page)
     }
 
     /// Pages of `range` that are populated: those that the books did not know become resident.
