@@ -19,6 +19,8 @@ pub enum Checker {
     Assertion,
     /// A program at rest is within its budget, and its pool within its share.
     BudgetKept,
+    /// An area that passes for empty is.
+    EmptyIsEmpty,
     /// A tree ends with its supervisor, and with nothing else.
     EndsWithSupervisor,
     /// A process ends itself only for a reason that there was.
@@ -38,6 +40,7 @@ impl Checker {
             Checker::RightUse => "the engine asks only what the kernel can be asked",
             Checker::Assertion => "the code's own assertions hold",
             Checker::BudgetKept => "a program at rest is within its budget, and its pool within its share",
+            Checker::EmptyIsEmpty => "an area that passes for empty is",
             Checker::EndsWithSupervisor => "a tree ends with its supervisor, and with nothing else",
             Checker::EndsForAReason => "a process ends itself only for a reason that there was",
             Checker::Custom => "what the world is asked between steps holds",

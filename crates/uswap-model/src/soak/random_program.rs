@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use uswap_system::System;
 
+use super::follower::SharedPlaces;
 use super::{mapped_pages, read_everything};
 use crate::chance::Chance;
 use crate::hooks;
@@ -60,6 +61,10 @@ pub struct Habits {
     pub calls_of: [u64; 6],
     /// Parts of 4 of what is discarded that goes by MADV_FREE.
     pub lazily: u64,
+    /// Parts of 8 of its calls that are about exactly what an earlier one has left, brought or left mapped.
+    pub follows: u64,
+    /// Parts of 12 of the movings of memory that leave it mapped where it was.
+    pub stays: u64,
 }
 
 impl Habits {
@@ -68,10 +73,19 @@ impl Habits {
         let len = (self.space.len() / (1 + chance.index(3))).max(48);
         Habits {
             space: self.space.start..self.space.start + len,
-            threads: 2 + chance.index(3),
+            threads: 1 + chance.index(4),
             calls: 100 + chance.below(400),
-            calls_of: [chance.below(4), 1 + chance.below(4), 4 + chance.below(6), 1, 0, chance.below(2)],
-            forks: self.forks / 4,
+            calls_of: [
+                chance.below(4),
+                1 + chance.below(4),
+                4 + chance.below(6),
+                1 + chance.below(4),
+                0,
+                chance.below(2),
+            ],
+            forks: if chance.happens(1, 2) { self.forks / 4 } else { 0 },
+            follows: chance.below(7),
+            stays: [0, 2, 6][chance.index(3)],
             ..self
         }
     }
@@ -124,6 +138,8 @@ impl Habits {
             rests_in_budget: false,
             calls_of: [5, 1, 3, 1, 1, 1],
             lazily: 1,
+            follows: if chance.happens(1, 2) { chance.below(5) } else { 0 },
+            stays: [0, 2, 2][chance.index(3)],
         };
         match chance.below(8) {
             0 | 1 => habits.of_movers(chance),
@@ -135,15 +151,16 @@ impl Habits {
 }
 
 /// A thread of a random program.
-struct Random {
-    habits: Rc<Habits>,
-    chance: Chance,
+pub(super) struct Random {
+    pub habits: Rc<Habits>,
+    pub chance: Chance,
     cursor: usize,
+    pub places: SharedPlaces,
 }
 
 /// The first thread of the first process: maps memory, starts the others, and in the end reads every page.
 pub(super) fn first_process(habits: &Rc<Habits>) {
-    let mut random = Random::new(habits);
+    let mut random = Random::new(habits, SharedPlaces::default());
     let mut at = habits.space.start;
     while at < habits.space.end {
         let pages = (1 + random.chance.index(habits.space.len())).min(habits.space.end - at);
@@ -163,7 +180,7 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
     let world = current();
     let mut others = Vec::new();
     for _ in 1..habits.threads {
-        let mut other = Random::new(habits);
+        let mut other = Random::new(habits, random.places.clone());
         others.push(world.spawn(world.this_process(), "program", Kind::Program, move || other.run()));
     }
     random.run();
@@ -198,12 +215,12 @@ fn rest_within_budget() {
 }
 
 impl Random {
-    fn new(habits: &Rc<Habits>) -> Random {
+    fn new(habits: &Rc<Habits>, places: SharedPlaces) -> Random {
         let chance = Chance::new(current().below(u64::MAX));
-        Random { habits: habits.clone(), chance, cursor: habits.space.start }
+        Random { habits: habits.clone(), chance, cursor: habits.space.start, places }
     }
 
-    fn attributes(&mut self) -> Attributes {
+    pub fn attributes(&mut self) -> Attributes {
         Attributes { exec: self.chance.happens(self.habits.executable, 100), ..Attributes::PLAIN }
     }
 
@@ -238,7 +255,7 @@ impl Random {
         world.kernel().process(world.this_process()).mm.vmas.at(page).copied()
     }
 
-    fn is_free(range: &Range<usize>) -> bool {
+    pub fn is_free(range: &Range<usize>) -> bool {
         let world = current();
         world.kernel().process(world.this_process()).mm.vmas.is_free(range.clone())
     }
@@ -246,6 +263,9 @@ impl Random {
     fn call(&mut self) {
         if self.chance.happens(self.habits.forks, 1000) {
             return self.fork();
+        }
+        if self.chance.happens(self.habits.follows, 8) && self.follow() {
+            return;
         }
         let space = self.habits.space.clone();
         let page = space.start + self.chance.index(space.len());
@@ -264,7 +284,7 @@ impl Random {
                     hooks::discard(range, lazily);
                 }
             }
-            1 => user_mode::munmap(range),
+            1 => self.unmap(range),
             2 => self.remap(range),
             3 => self.grow(vma),
             4 => hooks::keep_from_forks(range, self.chance.happens(1, 2)),
@@ -296,16 +316,37 @@ impl Random {
         let to = space.start + self.chance.index(space.len());
         let pages = if self.chance.happens(1, 4) { 1 + self.chance.index(20) } else { old.len() };
         let new = to..to + pages;
-        let overlaps = new.start < old.end && old.start < new.end;
         // Over what is there only now and then.
-        let is_wanted = Self::is_free(&new) || self.chance.happens(1, 8);
-        if overlaps || new.end > space.end || !is_wanted || user_mode::is_claimed(&new) {
+        if Self::is_free(&new) || self.chance.happens(1, 8) {
+            self.move_to(old, new);
+        }
+    }
+
+    /// mremap of a range to exactly another, if no call is about either.
+    pub fn move_to(&mut self, old: Range<usize>, new: Range<usize>) {
+        let overlaps = new.start < old.end && old.start < new.end;
+        if overlaps || new.end > self.habits.space.end || user_mode::is_claimed(&new) {
             return;
         }
-        let stays = pages == old.len() && self.chance.happens(1, 6);
-        let both = [new, old.clone()];
-        let Some(_claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
-        let _ = hooks::mremap(old, pages, Place::Fixed(to), stays);
+        let stays = new.len() == old.len() && self.chance.happens(self.habits.stays, 12);
+        let both = [new.clone(), old.clone()];
+        let Some(claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
+        self.places.moves(&old, &new, stays);
+        let moved = hooks::mremap(old, new.len(), Place::Fixed(new.start), stays);
+        drop(claimed);
+        if stays && moved.is_ok() && self.chance.happens(self.habits.follows, 16) {
+            self.end_what_stayed();
+        }
+    }
+
+    /// munmap, now and then of what was discarded just before.
+    pub fn unmap(&mut self, range: Range<usize>) {
+        if self.chance.happens(self.habits.follows, 16) {
+            let Some(_claimed) = Claimed::claim(std::slice::from_ref(&range), &NOTHING) else { return };
+            hooks::discard(range.clone(), false);
+        }
+        self.places.leaves(&range);
+        user_mode::munmap(range);
     }
 
     fn grow(&mut self, vma: Vma) {
@@ -333,7 +374,7 @@ impl Random {
         let steps = self.chance.below(self.habits.steps) / 2;
         let habits = Rc::new(Habits { steps, threads: 1 + self.chance.index(2), ..(*self.habits).clone() });
         hooks::fork(move || {
-            let random = Random::new(&habits);
+            let random = Random::new(&habits, SharedPlaces::default());
             life(&habits, random);
         });
     }
