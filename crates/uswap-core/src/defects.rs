@@ -53,6 +53,8 @@ sabotages! {
     BufferReused in "engine/swapout/storing.rs",
     /// A slot is free again before it is written.
     SlotFreedBeforeWrite in "engine/swapout/storing.rs",
+    /// The page of a thread's control block moves out like any other.
+    ControlBlockMoves in "engine/swapout/moving.rs",
     /// A page whose stored copy was dirtied passes for clean.
     DirtyIsClean in "engine/swapout/storing.rs",
     /// Any page with a zero at its end passes for zeros.

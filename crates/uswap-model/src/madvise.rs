@@ -30,7 +30,7 @@ impl World {
             let mut part = vma.within(&(at..range.end));
             self.trace(&part, format_args!("madvise begins, lazily: {lazily}"));
             is_all &= part.start == at;
-            if vma.attributes.locked {
+            if vma.attributes.locked || lazily && vma.attributes.file {
                 return Err(NotAll);
             }
             at = part.end;

@@ -19,6 +19,8 @@ pub enum Checker {
     Assertion,
     /// A program at rest is within its budget, and its pool within its share.
     BudgetKept,
+    /// What the kernel writes to when a thread ends stays in memory.
+    ControlBlockStays,
     /// An area that passes for empty is.
     EmptyIsEmpty,
     /// A tree ends with its supervisor, and with nothing else.
@@ -40,6 +42,7 @@ impl Checker {
             Checker::RightUse => "the engine asks only what the kernel can be asked",
             Checker::Assertion => "the code's own assertions hold",
             Checker::BudgetKept => "a program at rest is within its budget, and its pool within its share",
+            Checker::ControlBlockStays => "what the kernel writes to when a thread ends stays in memory",
             Checker::EmptyIsEmpty => "an area that passes for empty is",
             Checker::EndsWithSupervisor => "a tree ends with its supervisor, and with nothing else",
             Checker::EndsForAReason => "a process ends itself only for a reason that there was",

@@ -25,6 +25,10 @@ pub struct WorldConfig {
     pub late_reports: u64,
     /// Parts of 256 of the discards that take effect a while after their report was read, when nothing is counted any more.
     pub late_drops: u64,
+    /// Parts of 256 of the looks at mappings, and of registrations, after and before which a thread stands still.
+    pub late_looks: u64,
+    /// Parts of 10,000 of the looks at pages and mappings that fail.
+    pub failed_looks: u64,
     /// Parts of 256 of the reads of what was compressed that begin a while after it was looked up.
     pub late_reads: u64,
     /// Parts of 100,000 steps with which somebody who sleeps wakes for no reason.
@@ -75,6 +79,8 @@ impl WorldConfig {
             late_reports: 0,
             late_drops: 0,
             late_reads: 0,
+            late_looks: 0,
+            failed_looks: 0,
             spurious: 0,
             no_memory: 0,
             refusals: 0,
@@ -102,6 +108,7 @@ impl WorldConfig {
         let no_memory = if no_memory > 20 { 3 * no_memory } else { no_memory };
         let (woken_first, late_tasks) = (rare(3, 64), rare(3, 128));
         let (late_reports, late_drops, late_reads) = (rare(3, 128), rare(3, 128), rare(6, 32));
+        let (late_looks, failed_looks) = (rare(6, 64), rare(48, 60));
         let kernel_swap = rare(4, 300);
         let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 400));
         WorldConfig {
@@ -114,6 +121,8 @@ impl WorldConfig {
             late_reports,
             late_drops,
             late_reads,
+            late_looks,
+            failed_looks,
             spurious,
             no_memory,
             refusals,

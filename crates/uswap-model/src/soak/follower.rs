@@ -9,7 +9,9 @@ use std::rc::Rc;
 
 use super::random_program::Random;
 use crate::chance::Chance;
-use crate::user_mode;
+use crate::hooks;
+use crate::mremap::Place;
+use crate::user_mode::{self, Claimed};
 use crate::world::current;
 
 /// Ranges of a kind that are remembered.
@@ -89,6 +91,9 @@ impl Random {
         if !Random::is_free(&range) || user_mode::is_claimed(&range) {
             return false;
         }
+        if self.chance.happens(1, 3) && self.grow_into(&range) {
+            return true;
+        }
         if self.chance.happens(1, 3) {
             let attributes = self.attributes();
             user_mode::mmap_as(range, attributes);
@@ -103,6 +108,23 @@ impl Random {
             self.move_to(source, range);
             true
         })
+    }
+
+    /// The mapping before a free range grows all over it, unreported, and what has grown goes elsewhere.
+    fn grow_into(&mut self, range: &Range<usize>) -> bool {
+        let Some(before) = range.start.checked_sub(1).map(|last| last..range.start).filter(may_be_taken) else {
+            return false;
+        };
+        let Some(claimed) = Claimed::claim(std::slice::from_ref(range), &before) else { return false };
+        let has_grown = hooks::mremap(before, 1 + range.len(), Place::Here, false).is_ok();
+        drop(claimed);
+        let space = self.habits.space.clone();
+        let to = space.start + self.chance.index(space.len());
+        let place = to..to + range.len();
+        if has_grown && self.chance.happens(3, 4) && may_be_taken(range) && Random::is_free(&place) {
+            self.move_to(range.clone(), place);
+        }
+        true
     }
 
     /// Unmaps exactly what was moved, or moves it on.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use uswap_system::System;
+use uswap_system::{PAGE_SIZE, System};
 
 use super::follower::SharedPlaces;
 use super::{mapped_pages, read_everything};
@@ -26,6 +26,8 @@ const PROCESSES_MAX: usize = 8;
 const NOTHING: Range<usize> = 0..0;
 /// How long a program rests before its budget is looked at: several looks of a monitor that sleeps for long.
 const REST: Duration = Duration::from_millis(500);
+/// Advice in a flood.
+const FLOOD: usize = 600;
 /// Pages beyond the budget, and pages of pool beyond its share, that nobody would mind.
 const BEYOND: u64 = 8;
 const POOL_BEYOND: u64 = 32;
@@ -55,6 +57,14 @@ pub struct Habits {
     pub filled: u64,
     /// Parts of 100 of what is mapped that may be executed.
     pub executable: u64,
+    /// Parts of 100 that are of a file.
+    pub files: u64,
+    /// Each thread has a control block, which the kernel writes to when it ends: a page that must be there then.
+    pub control_blocks: bool,
+    /// It gives pages to a pipe, and has guards, elsewhere.
+    pub notes: [bool; 2],
+    /// Now and then advice comes in such numbers that the monitor cannot keep up.
+    pub floods: bool,
     /// What leaves finds a place: a process that rests has no more than its budget.
     pub rests_in_budget: bool,
     /// How many of its calls, beside forks, discard memory, unmap it, move it, grow it, keep it from forks, and lock it.
@@ -65,15 +75,20 @@ pub struct Habits {
     pub follows: u64,
     /// Parts of 12 of the movings of memory that leave it mapped where it was.
     pub stays: u64,
+    /// Parts of 8 of them that make it longer or shorter.
+    pub resizes: u64,
 }
 
 impl Habits {
     /// Threads that change the same memory all the time, most of it by moving it.
     fn of_movers(self, chance: &mut Chance) -> Habits {
         let len = (self.space.len() / (1 + chance.index(3))).max(48);
+        if chance.happens(1, 8) {
+            return self.of_a_calm_mover(chance);
+        }
         Habits {
             space: self.space.start..self.space.start + len,
-            threads: 1 + chance.index(4),
+            threads: 2 + chance.index(3),
             calls: 100 + chance.below(400),
             calls_of: [
                 chance.below(4),
@@ -86,6 +101,21 @@ impl Habits {
             forks: if chance.happens(1, 2) { self.forks / 4 } else { 0 },
             follows: chance.below(7),
             stays: [0, 2, 6][chance.index(3)],
+            resizes: chance.below(3),
+            ..self
+        }
+    }
+
+    /// One thread that moves memory as it is, so that little else than the order of its reports tells what it did.
+    fn of_a_calm_mover(self, chance: &mut Chance) -> Habits {
+        Habits {
+            threads: 1,
+            calls: 100 + chance.below(400),
+            calls_of: [chance.below(3), 1, 6, 0, 0, 0],
+            forks: 0,
+            follows: 1 + chance.below(6),
+            stays: 0,
+            resizes: 0,
             ..self
         }
     }
@@ -127,7 +157,7 @@ impl Habits {
             space: base..base + span,
             threads: 1 + chance.index(3),
             steps: 60 + chance.below(440),
-            calls: if many_calls { 200 } else { chance.below(25) },
+            calls: if many_calls { 200 } else { chance.below(28).saturating_sub(3) },
             forks: if chance.happens(1, 3) { chance.below(150) } else { 0 },
             hot_pages: 8 + chance.index(100),
             writes: 10 + chance.below(80),
@@ -135,11 +165,16 @@ impl Habits {
             rests: 1 + chance.below(20),
             filled: 50 + chance.below(50),
             executable: chance.below(20),
+            files: if chance.happens(1, 4) { chance.below(20) } else { 0 },
+            control_blocks: chance.happens(1, 2),
+            notes: [chance.happens(1, 16), chance.happens(1, 16)],
+            floods: chance.happens(1, 32),
             rests_in_budget: false,
             calls_of: [5, 1, 3, 1, 1, 1],
             lazily: 1,
             follows: if chance.happens(1, 2) { chance.below(5) } else { 0 },
-            stays: [0, 2, 2][chance.index(3)],
+            stays: 2,
+            resizes: 2,
         };
         match chance.below(8) {
             0 | 1 => habits.of_movers(chance),
@@ -161,6 +196,7 @@ pub(super) struct Random {
 /// The first thread of the first process: maps memory, starts the others, and in the end reads every page.
 pub(super) fn first_process(habits: &Rc<Habits>) {
     let mut random = Random::new(habits, SharedPlaces::default());
+    hooks::note(habits.notes);
     let mut at = habits.space.start;
     while at < habits.space.end {
         let pages = (1 + random.chance.index(habits.space.len())).min(habits.space.end - at);
@@ -221,10 +257,13 @@ impl Random {
     }
 
     pub fn attributes(&mut self) -> Attributes {
-        Attributes { exec: self.chance.happens(self.habits.executable, 100), ..Attributes::PLAIN }
+        let Habits { executable, files, .. } = *self.habits;
+        let (exec, file) = (self.chance.happens(executable, 100), self.chance.happens(files, 100));
+        Attributes { exec, file, ..Attributes::PLAIN }
     }
 
     fn run(&mut self) {
+        let block = self.control_block();
         for _ in 0..self.habits.steps {
             match self.chance.happens(self.habits.calls, 1000) {
                 true => self.call(),
@@ -234,6 +273,20 @@ impl Random {
                 Model::sleep(Duration::from_micros(1 + self.chance.below(3000)));
             }
         }
+        if let Some(page) = block {
+            user_mode::clear_tid(page);
+        }
+    }
+
+    /// Of a thread that begins: its page, of which the agent's wrapper has told, if nothing moves or discards it.
+    fn control_block(&mut self) -> Option<usize> {
+        let Habits { control_blocks, calls, forks, space, .. } = &*self.habits;
+        let page = space.start + self.chance.index(space.len());
+        if !control_blocks || calls + forks > 0 || Self::vma_at(page).is_none() {
+            return None;
+        }
+        hooks::environment().notices.control_blocks.keep(page * PAGE_SIZE);
+        user_mode::write(page, current().new_content()).ok().map(|_| page)
     }
 
     fn access(&mut self) {
@@ -287,6 +340,7 @@ impl Random {
             1 => self.unmap(range),
             2 => self.remap(range),
             3 => self.grow(vma),
+            4 if self.habits.floods && self.chance.happens(1, 4) => self.flood(&range),
             4 => hooks::keep_from_forks(range, self.chance.happens(1, 2)),
             _ => self.lock(range),
         }
@@ -314,7 +368,7 @@ impl Random {
     fn remap(&mut self, old: Range<usize>) {
         let space = self.habits.space.clone();
         let to = space.start + self.chance.index(space.len());
-        let pages = if self.chance.happens(1, 4) { 1 + self.chance.index(20) } else { old.len() };
+        let pages = if self.chance.happens(self.habits.resizes, 8) { 1 + self.chance.index(20) } else { old.len() };
         let new = to..to + pages;
         // Over what is there only now and then.
         if Self::is_free(&new) || self.chance.happens(1, 8) {
@@ -356,6 +410,13 @@ impl Random {
             let start = vma.end - 1;
             let Some(_claimed) = Claimed::claim(&[more], &(start..vma.end)) else { return };
             let _ = hooks::mremap(start..vma.end, 1 + pages, Place::Here, false);
+        }
+    }
+
+    /// More advice than a segment of postings has places for, and none in the end.
+    fn flood(&mut self, range: &Range<usize>) {
+        for number in 0..FLOOD {
+            hooks::keep_from_forks(range.start..range.start + 1, number % 2 == 0);
         }
     }
 

@@ -95,9 +95,10 @@ impl Scenario {
     /// Whether what leaves finds a place, and nothing is refused: then a program that rests has no more than its budget.
     fn keeps_its_budget(&self) -> bool {
         let Scenario { world, group, .. } = self;
-        let nothing_refused = world.no_memory + world.refusals + world.busy + world.kernel_swap == 0;
+        let nothing_refused =
+            world.failed_looks + world.no_memory + world.refusals + world.busy + world.kernel_swap == 0;
         let finds_a_place = self.area_slots.iter().sum::<u64>() >= 2 * world.span as u64;
-        let is_quiet = self.disturbances.are_none() && self.habits.forks == 0;
+        let is_quiet = self.disturbances.are_none() && self.habits.forks + self.habits.files == 0;
         nothing_refused && finds_a_place && is_quiet && group.fault_injection.kind() == FaultKind::None
     }
 
