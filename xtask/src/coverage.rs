@@ -20,6 +20,7 @@ const END: &str = "<!-- ... to here -->";
 /// Files of which the soak runs less, and why.
 const REASONS: &[(&str, &str)] = &[
     ("beside.rs", "reads that are lost in the window of a fork, and frames that others look at then"),
+    ("books.rs", "the copy that Linux's child has"),
     ("common_pages.rs", "memory that several processes share: the model has none but pools"),
     ("compaction.rs", "what is done for tests alone, and passes that could not empty what they chose"),
     ("content.rs", "the parts of the copy that Linux's child has"),
