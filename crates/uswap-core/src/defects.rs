@@ -33,11 +33,11 @@ macro_rules! sabotages {
 }
 
 sabotages! {
-    /// Who waits for zeros is woken before the books know of them, and not after.
-    WakeBeforeBooks in "engine/handler.rs",
+    /// Who waits for zeros where none were put is not woken.
+    OthersNotWoken in "engine/handler.rs",
     /// Who waits for a page of the swap cache that did not come in is not woken.
     WakeLost in "engine/handler.rs",
-    /// A page that is there beside one that gets zeros passes for resident, also if it is being discarded.
+    /// A page that is there where zeros are put passes for resident, also if it is being discarded.
     ZerosOverDiscard in "engine/handler.rs",
     /// The gate is not held while a fault is answered.
     AnswerWithoutGate in "engine/handler.rs",
@@ -53,6 +53,8 @@ sabotages! {
     BufferReused in "engine/swapout/storing.rs",
     /// A slot is free again before it is written.
     SlotFreedBeforeWrite in "engine/swapout/storing.rs",
+    /// The page of a thread's control block moves out like any other.
+    ControlBlockMoves in "engine/swapout/moving.rs",
     /// A page whose stored copy was dirtied passes for clean.
     DirtyIsClean in "engine/swapout/storing.rs",
     /// Any page with a zero at its end passes for zeros.

@@ -84,6 +84,7 @@ impl<S: System> Content<S> {
             Some(ancestor) => ancestor.pool.view(),
             None => self.view,
         };
+        S::others_may_go_on();
         // SAFETY: by the caller's promise the object is allocated and nobody frees it meanwhile; the pool it is in lives
         // as long as the engine, which lives as long as the process.
         unsafe { view.slice(Handle(handle), len as usize) }

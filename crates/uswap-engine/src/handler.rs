@@ -263,15 +263,11 @@ impl<H: Host> Engine<H> {
             FaultPlan::NotAdopted => (self.serve_grown(page, write), Some(LatencyKind::Zero)),
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
-                if is_on(Sabotage::WakeBeforeBooks) {
-                    self.memory.wake(range.start, range.pages);
-                }
                 self.core().zeros_installed(range, op, installed);
                 // After the books: who finds its page still missing asks again, and must not be told to wait for what
                 // is over.
-                if !is_on(Sabotage::WakeBeforeBooks) {
-                    self.memory.wake(range.start, range.pages);
-                }
+                let woken = if is_on(Sabotage::OthersNotWoken) { installed } else { range.pages };
+                self.memory.wake(range.start, woken);
                 self.count(Counter::SwpinZero, 0);
                 (served, Some(LatencyKind::Zero))
             }
@@ -367,10 +363,13 @@ impl<H: Host> Engine<H> {
             done += (progress.bytes / uswap_core::PAGE_SIZE) as u64;
             match progress.stop {
                 None => {}
+                // The program may be discarding it, for the fault may be an old one, or of a neighbour: its thread drops the page
+                // only after the report was read, and what passed for resident until then could be moved out and come back. Who
+                // waits finds it, or asks again.
+                Some(Stop::AlreadyThere) if self.is_being_dropped(range.start.plus(done)) => break,
                 // Another thread was served first, or it was populated before the range was registered.
                 Some(Stop::AlreadyThere) if done == 0 || is_on(Sabotage::ZerosOverDiscard) => done += 1,
-                // Nobody asked for this one. The program may be discarding it: its thread drops the page only after the report was
-                // read, and what passed for resident until then could be moved out and come back. A scan knows (`recent_discards`).
+                // Nobody asked for this one.
                 Some(Stop::AlreadyThere) => break,
                 Some(Stop::TryLater) => {
                     return (done, if done > 0 { Served::Done } else { Served::AfterEvents });
@@ -389,6 +388,11 @@ impl<H: Host> Engine<H> {
             }
         }
         (done, Served::Done)
+    }
+
+    /// As a scan asks (`recent_discards`).
+    fn is_being_dropped(&self, page: PageNumber) -> bool {
+        !is_on(Sabotage::ZerosOverDiscard) && self.core().was_discarded_of_late(page)
     }
 
     /// Moves frames back into the program; returns how many pages from the first now are there, and whether their frames

@@ -52,7 +52,11 @@ impl World {
         let page = able[self.below(able.len() as u64) as usize];
         let pte = change(mm.pte(page)).expect("it is one for which there is a change");
         if is_host(page) && pte == Pte::Missing {
-            host_memory::clear(page);
+            // The engine could not read there: the touch would be a message that it waits for itself.
+            match self.config.spoils_dropped {
+                true => host_memory::spoil(page),
+                false => host_memory::clear(page),
+            }
         }
         mm.set(page, pte);
     }

@@ -45,6 +45,7 @@ happenings! {
     ThreadRefused = "threads that could not be made",
     AdviceRefused = "advice refused",
     LookRefused = "looks at mappings refused",
+    LookFailed = "looks at pages or mappings that failed",
     KernelSwap = "pages that the kernel swapped out",
     LazyDrop = "pages that the kernel dropped after MADV_FREE",
     Spurious = "threads woken for no reason",

@@ -97,8 +97,14 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
     // In the same step: both are what one copy of memory would have.
     let inherited = Engine::of_process().map(Inherited::of).transpose().expect("there are addresses");
     let of_child = install(&world, child, tree.clone());
-    if notices.lazy_free.is_noted() {
-        of_child.notices.lazy_free.note();
+    for (mine, of_child) in [
+        (&notices.lazy_free, &of_child.notices.lazy_free),
+        (&notices.page_references, &of_child.notices.page_references),
+        (&notices.guard_regions, &of_child.notices.guard_regions),
+    ] {
+        if mine.is_noted() {
+            of_child.note();
+        }
     }
     // A parent without engine has nothing to inherit.
     let parent = inherited.is_some().then(|| post.index.load(Relaxed));
@@ -116,6 +122,17 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
     post.fork.parent(post, true);
     forking.unlock();
     true
+}
+
+/// The program has given pages to a pipe, and installed guards; not in the memory that it is judged by.
+pub fn note([references, guards]: [bool; 2]) {
+    let notices = &environment().notices;
+    if references {
+        notices.page_references.note();
+    }
+    if guards {
+        notices.guard_regions.note();
+    }
 }
 
 /// mremap, as the wrapper has it.

@@ -9,7 +9,7 @@ use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, V
 use crate::coverage::Happening;
 use crate::mm::{Mm, is_host};
 use crate::pte::Pte;
-use crate::world::current;
+use crate::world::{World, current};
 
 /// pagemap of a process, or mincore(2).
 #[derive(Debug)]
@@ -35,6 +35,13 @@ fn categories(mm: &Mm, page: usize, is_exact: bool) -> Option<u64> {
     }
 }
 
+/// A look that fails, in a few worlds.
+fn fails(world: &World) -> io::Result<()> {
+    let fails = world.happens(world.config.failed_looks, 10_000);
+    world.note(Happening::LookFailed, usize::from(fails));
+    if fails { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
+}
+
 fn pages(start: usize, end: usize) -> Range<usize> {
     start / PAGE_SIZE..end / PAGE_SIZE
 }
@@ -51,6 +58,7 @@ impl Residency for ModelResidency {
     fn populated(&self, start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
         let world = current();
         world.point();
+        fails(&world)?;
         let kernel = world.kernel();
         let mm = &kernel.process(world.this_process()).mm;
         let mut count = 0;
@@ -91,9 +99,9 @@ pub struct ModelMappings(());
 
 /// A mapping as shown, in bytes.
 fn shown(vma: crate::vma::Vma) -> Vma<'static> {
-    let crate::vma::Attributes { read, write, exec, .. } = vma.attributes;
+    let crate::vma::Attributes { read, write, exec, file, .. } = vma.attributes;
     let (start, end) = (vma.start * PAGE_SIZE, vma.end * PAGE_SIZE);
-    Vma { start, end, read, write, exec, shared: false, offset: 0, inode: 0, name: b"" }
+    Vma { start, end, read, write, exec, shared: false, offset: 0, inode: u64::from(file), name: b"" }
 }
 
 /// All mappings of the process of the running thread, in order.
@@ -145,17 +153,22 @@ impl Mappings for ModelMappings {
     }
 
     fn read_maps(buffer: &mut Vec<u8>) -> io::Result<()> {
-        current().point();
+        let world = current();
+        world.point();
+        fails(&world)?;
         buffer.clear();
         for vma in all() {
             line(buffer, &vma)?;
         }
+        // It is out of date at once.
+        world.stand_still(world.config.late_looks);
         Ok(())
     }
 
     fn read_smaps(buffer: &mut Vec<u8>) -> io::Result<()> {
         let world = current();
         world.point();
+        fails(&world)?;
         buffer.clear();
         for vma in all() {
             line(buffer, &vma)?;
@@ -183,12 +196,13 @@ fn line(buffer: &mut Vec<u8>, vma: &crate::vma::Vma) -> io::Result<()> {
     let attributes = &vma.attributes;
     writeln!(
         buffer,
-        "{:08x}-{:08x} {}{}{}p 00000000 00:00 0 ",
+        "{:08x}-{:08x} {}{}{}p 00000000 00:00 {} ",
         vma.start * PAGE_SIZE,
         vma.end * PAGE_SIZE,
         letter(attributes.read, 'r'),
         letter(attributes.write, 'w'),
         letter(attributes.exec, 'x'),
+        u8::from(attributes.file),
     )
 }
 

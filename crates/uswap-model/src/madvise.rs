@@ -30,7 +30,7 @@ impl World {
             let mut part = vma.within(&(at..range.end));
             self.trace(&part, format_args!("madvise begins, lazily: {lazily}"));
             is_all &= part.start == at;
-            if vma.attributes.locked {
+            if vma.attributes.locked || lazily && vma.attributes.file {
                 return Err(NotAll);
             }
             at = part.end;
@@ -43,6 +43,7 @@ impl World {
                 self.report(reports);
                 // It takes effect now, and nothing is counted any more.
                 self.point();
+                self.stand_still(self.config.late_drops);
                 kernel = self.kernel_mut();
                 let begun = part.clone();
                 // What is mapped there by now is looked up again.

@@ -15,16 +15,23 @@ fn invalid() -> io::Error {
 
 impl World {
     pub(crate) fn register(&self, id: UserfaultId, start: usize, len: usize, mode: Mode) -> io::Result<()> {
+        self.stand_still(self.config.late_looks);
         self.lock_mappings();
         let pages = pages_of(start, len).ok_or_else(invalid)?;
         let mut kernel = self.kernel_mut();
         let process = kernel.userfaults[id.0].process;
         let mm = &mut kernel.process_mut(process).mm;
+        if is_host(pages.start) && self.refuses(Happening::RegisterRefused) {
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
+        }
         if is_host(pages.start) {
             mm.hosts.push(HostRange::new(pages, id, mode));
             return Ok(());
         }
         if mm.vmas.is_free(pages.clone()) {
+            return Err(invalid());
+        }
+        if mm.vmas.over(pages.clone()).any(|vma| vma.attributes.file) {
             return Err(invalid());
         }
         if self.refuses(Happening::RegisterRefused) {

@@ -13,6 +13,9 @@ use crate::world::World;
 const RUN_MAX: u64 = 3000;
 /// Steps for which a thread that is stopped stands still, at most.
 const STOP_MAX: u64 = 5000;
+/// Virtual nanoseconds for which it does, at most: the engine gives a thread of the program so much time between the report of a
+/// discard and its effect (`LAZY_DISCARD_ENDS`), and more.
+const STOP_MAX_NS: u64 = 60_000_000;
 
 /// Which thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -248,10 +251,14 @@ impl World {
     /// The running thread loses the processor for a while, in `parts` of 256 cases.
     pub(crate) fn stand_still(&self, parts: u64) {
         let Some(thread) = self.scheduler.running().filter(|_| self.happens(parts, 256)) else { return };
-        let until = self.scheduler.steps() + self.below(STOP_MAX);
-        self.scheduler.threads()[thread.0].stopped_until = until;
-        self.note(Happening::Stop, 1);
+        self.stop(thread);
         suspend();
+    }
+
+    fn stop(&self, thread: ThreadId) {
+        self.note(Happening::Stop, 1);
+        let steps = STOP_MAX.min(2 * STOP_MAX_NS / self.config.step_ns);
+        self.scheduler.threads()[thread.0].stopped_until = self.scheduler.steps() + self.below(steps);
     }
 
     fn step(&self) {
@@ -270,9 +277,7 @@ impl World {
     fn switches(&self, thread: ThreadId) -> bool {
         let scheduler = &self.scheduler;
         if self.happens(self.config.stops, 100_000) {
-            self.note(Happening::Stop, 1);
-            let until = scheduler.steps() + self.below(STOP_MAX);
-            scheduler.threads()[thread.0].stopped_until = until;
+            self.stop(thread);
             return true;
         }
         match scheduler.switching {

@@ -108,6 +108,12 @@ impl System for Model {
         host.map(|host| host.let_execute(pages, may_execute)).is_some()
     }
 
+    fn others_may_go_on() {
+        let world = current();
+        world.point();
+        world.stand_still(world.config.late_reads);
+    }
+
     fn unlock_all() {
         let world = current();
         world.lock_mappings();

@@ -9,6 +9,7 @@ use crate::mremap::{Place, Refused};
 use crate::page_content::Content;
 use crate::process::{Claim, ProcessId};
 use crate::touch::{Access, Signal};
+use crate::violation::Checker;
 use crate::vma::Attributes;
 use crate::world::{World, current};
 
@@ -151,6 +152,21 @@ pub fn pin(page: usize, is_pinned: bool) {
     let pte = mm.pte(page).with(|found| found.is_pinned = is_pinned && found.is_exclusive && !found.is_zero_page);
     if pte.page().is_some() {
         mm.set(page, pte);
+    }
+}
+
+/// What the kernel does when a thread ends (CLONE_CHILD_CLEARTID): a write for which it takes no message, so that it fails where the
+/// page is the engine's to bring.
+pub fn clear_tid(page: usize) {
+    let world = current();
+    world.point();
+    let kernel = world.kernel();
+    let process = kernel.process(world.this_process());
+    let is_mapped = process.mm.vmas.at(page).is_some();
+    let is_there = process.mm.pte(page).page().is_some();
+    drop(kernel);
+    if is_mapped && !is_there {
+        world.violate(Checker::ControlBlockStays, format!("page {page:#x} is not there when its thread ends"));
     }
 }
 

@@ -152,6 +152,7 @@ impl World {
         for Report { userfault, message } in reports {
             // The lock was let go before: others may change their mappings and report that first.
             self.point();
+            self.stand_still(self.config.late_reports);
             self.kernel_mut().userfaults[userfault.0].events.push_back(Event { thread, message });
             self.wake_key(Key::Poll(userfault));
             self.block(Key::Event, None);

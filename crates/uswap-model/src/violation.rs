@@ -21,6 +21,10 @@ pub enum Checker {
     BudgetKept,
     /// What is on an area that leaves comes in, where there is room.
     AreasEmpty,
+    /// What the kernel writes to when a thread ends stays in memory.
+    ControlBlockStays,
+    /// An area that passes for empty is.
+    EmptyIsEmpty,
     /// A tree ends with its supervisor, and with nothing else.
     EndsWithSupervisor,
     /// A process ends itself only for a reason that there was.
@@ -41,6 +45,8 @@ impl Checker {
             Checker::Assertion => "the code's own assertions hold",
             Checker::BudgetKept => "a program at rest is within its budget, and its pool within its share",
             Checker::AreasEmpty => "what is on an area that leaves comes in where there is room",
+            Checker::ControlBlockStays => "what the kernel writes to when a thread ends stays in memory",
+            Checker::EmptyIsEmpty => "an area that passes for empty is",
             Checker::EndsWithSupervisor => "a tree ends with its supervisor, and with nothing else",
             Checker::EndsForAReason => "a process ends itself only for a reason that there was",
             Checker::Custom => "what the world is asked between steps holds",

@@ -15,6 +15,8 @@ pub struct Attributes {
     pub exec: bool,
     /// MADV_DONTFORK.
     pub dont_fork: bool,
+    /// A private mapping of a file, whose bytes are zeros: it cannot be registered.
+    pub file: bool,
     /// mlock(2).
     pub locked: bool,
     /// Registered.
@@ -32,6 +34,7 @@ impl Attributes {
         write: true,
         exec: false,
         dont_fork: false,
+        file: false,
         locked: false,
         userfault: None,
         origin: 0,
@@ -46,7 +49,7 @@ impl Attributes {
 
     /// Whether UFFDIO_MOVE goes from one to the other, as far as they have to be alike.
     pub fn is_like(&self, other: &Attributes) -> bool {
-        let of = |one: &Attributes| (one.read, one.write, one.exec, one.locked);
+        let of = |one: &Attributes| (one.read, one.write, one.exec, one.file, one.locked);
         of(self) == of(other)
     }
 }

@@ -14,6 +14,8 @@ use crate::world::World;
 /// Virtual nanoseconds after which a thread of the program that waits for its page, or for its event to be read, has been
 /// forgotten.
 const FORGOTTEN_NS: u64 = 20_000_000_000;
+/// The same in steps, where these take long: a handler looks through all memory a hundred times before it goes beyond the budget.
+const FORGOTTEN_STEPS: u64 = 1_000_000;
 
 /// What a thread sleeps on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,10 +178,10 @@ impl World {
 
     /// Whether a thread of the program has waited for the engine for so long that nobody will come.
     pub(crate) fn has_waited_for_too_long(&self) -> bool {
-        let now = self.clock.now_ns();
+        let (now, forgotten) = (self.clock.now_ns(), FORGOTTEN_NS.max(self.config.step_ns * FORGOTTEN_STEPS));
         self.scheduler.threads().iter().any(|thread| match thread.state {
             State::Blocked { on: Key::Fault(..) | Key::Event, since, .. } => {
-                thread.kind == Kind::Program && now > since + FORGOTTEN_NS
+                thread.kind == Kind::Program && now > since + forgotten
             }
             _ => false,
         })

@@ -21,6 +21,16 @@ pub struct WorldConfig {
     pub woken_first: u64,
     /// Parts of 256 of the tasks of events that do not go on for a while after their report was read.
     pub late_tasks: u64,
+    /// Parts of 256 of the changes of the mappings that are reported a while after they were done.
+    pub late_reports: u64,
+    /// Parts of 256 of the discards that take effect a while after their report was read, when nothing is counted any more.
+    pub late_drops: u64,
+    /// Parts of 256 of the looks at mappings, and of registrations, after and before which a thread stands still.
+    pub late_looks: u64,
+    /// Parts of 10,000 of the looks at pages and mappings that fail.
+    pub failed_looks: u64,
+    /// Parts of 256 of the reads of what was compressed that begin a while after it was looked up.
+    pub late_reads: u64,
     /// Parts of 100,000 steps with which somebody who sleeps wakes for no reason.
     pub spurious: u64,
     /// Parts of 1000 pages that the kernel has no memory for.
@@ -35,6 +45,8 @@ pub struct WorldConfig {
     pub kernel_swap: u64,
     /// Parts of 100,000 steps with which a page that was given up lazily goes.
     pub lazy_drops: u64,
+    /// Where such a page was the engine's, nobody may read zeros there: it must have been held on to.
+    pub spoils_dropped: bool,
     /// PROCMAP_QUERY is known.
     pub has_map_query: bool,
     /// pagemap can be read; otherwise mincore(2) is all there is.
@@ -64,6 +76,11 @@ impl WorldConfig {
             stops: 0,
             woken_first: 0,
             late_tasks: 0,
+            late_reports: 0,
+            late_drops: 0,
+            late_reads: 0,
+            late_looks: 0,
+            failed_looks: 0,
             spurious: 0,
             no_memory: 0,
             refusals: 0,
@@ -71,6 +88,7 @@ impl WorldConfig {
             miscounts: 0,
             kernel_swap: 0,
             lazy_drops: 20,
+            spoils_dropped: true,
             has_map_query: true,
             has_pagemap: true,
             may_lose_pages: true,
@@ -89,15 +107,22 @@ impl WorldConfig {
         let refusals = rare(8, 60);
         let no_memory = if no_memory > 20 { 3 * no_memory } else { no_memory };
         let (woken_first, late_tasks) = (rare(3, 64), rare(3, 128));
+        let (late_reports, late_drops, late_reads) = (rare(3, 128), rare(3, 128), rare(6, 32));
+        let (late_looks, failed_looks) = (rare(6, 64), rare(48, 60));
         let kernel_swap = rare(4, 300);
-        let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 200));
+        let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 400));
         WorldConfig {
             span: 64 + 32 * chance.index(10),
             switching: Switching::draw(chance),
-            step_ns: [500, 2000, 5000, 20_000][chance.index(4)],
+            step_ns: if chance.happens(1, 12) { 100_000 } else { [500, 2000, 5000, 20_000][chance.index(4)] },
             stops,
             woken_first,
             late_tasks,
+            late_reports,
+            late_drops,
+            late_reads,
+            late_looks,
+            failed_looks,
             spurious,
             no_memory,
             refusals,
@@ -105,6 +130,7 @@ impl WorldConfig {
             miscounts,
             kernel_swap,
             lazy_drops,
+            spoils_dropped: chance.happens(1, 2),
             has_map_query: chance.happens(3, 4),
             has_pagemap: chance.happens(15, 16),
             may_lose_pages: false,

@@ -131,6 +131,9 @@ pub trait System: Sized + Send + Sync + 'static {
     /// be had.
     fn let_execute(start: usize, len: usize, may_execute: bool) -> bool;
 
+    /// Others may go on here, as they may anywhere: where it matters and nothing else is asked of the system.
+    fn others_may_go_on() {}
+
     /// Ends the locks of mlockall(2) on the engine's own memory.
     fn unlock_all();
 

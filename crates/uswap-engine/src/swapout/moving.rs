@@ -55,7 +55,8 @@ impl<H: Host> Engine<H> {
         if private_memory::overlaps(address, address + BLOCK_BYTES) {
             return (IsolationOutcome { refused: mask, ..IsolationOutcome::default() }, 0);
         }
-        let kept = kept | H::notices().control_blocks.kept(first, BLOCK_PAGES);
+        let stays = H::notices().control_blocks.kept(first, BLOCK_PAGES);
+        let kept = if is_on(Sabotage::ControlBlockMoves) { kept } else { kept | stays };
         let one_by_one = !self.memory.pagemap.is_exact();
         let mut moving = Moving {
             first,

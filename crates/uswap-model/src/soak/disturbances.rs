@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use uswap_engine::group::GroupConfig;
-
+use super::scenario::Scenario;
 use crate::chance::Chance;
 use crate::coverage::Happening;
 use crate::system::Model;
@@ -54,6 +53,8 @@ struct Outside {
     tree: Rc<Tree>,
     rates: Disturbances,
     limit_bytes: u64,
+    /// Whether processes fork.
+    forks: bool,
     /// Areas that are leaving.
     leaving: Vec<usize>,
     /// When the supervisor ended.
@@ -61,9 +62,15 @@ struct Outside {
 }
 
 /// The supervisor's own work, late or soon, and what disturbs it.
-pub(super) fn look_after(tree: &Rc<Tree>, rates: Disturbances, group: &GroupConfig) -> Check {
-    let limit_bytes = group.memory_limit_bytes;
-    let outside = RefCell::new(Outside { tree: tree.clone(), rates, limit_bytes, leaving: Vec::new(), ended_ns: None });
+pub(super) fn look_after(tree: &Rc<Tree>, scenario: &Scenario) -> Check {
+    let outside = RefCell::new(Outside {
+        tree: tree.clone(),
+        rates: scenario.disturbances,
+        limit_bytes: scenario.group.memory_limit_bytes,
+        forks: scenario.habits.forks > 0,
+        leaving: Vec::new(),
+        ended_ns: None,
+    });
     Box::new(move |world| outside.borrow_mut().look(world))
 }
 
@@ -74,7 +81,7 @@ impl Outside {
         }
         if world.happens(1, 64) {
             self.tree.look_after_the_dead(world);
-            self.look_at_leaving(world);
+            self.look_at_leaving(world)?;
         }
         let rates = self.rates;
         if world.happens(rates.kills, 100_000) {
@@ -126,18 +133,29 @@ impl Outside {
         }
     }
 
-    /// As `uswap swapoff`: what it calls empty, nobody reads again, so other bytes may be there from now on.
-    fn look_at_leaving(&mut self, world: &World) {
+    /// As `uswap swapoff`: what it calls empty, nobody reads again, so other bytes may be there from now on. Who says that he is
+    /// done has nothing on it, unless his children may read it.
+    fn look_at_leaving(&mut self, world: &World) -> Result<(), Violation> {
         let (tree, before) = (&self.tree, self.leaving.len());
+        let mut not_empty = None;
         self.leaving.retain(|&area| {
             let progress = tree.group.swapoff_progress(area);
             let is_empty = progress.used_slots == 0 && progress.unfinished == 0;
             if is_empty {
                 tree.spoil_area(area);
+            } else if progress.unfinished == 0 && !self.forks {
+                not_empty = Some((area, progress.used_slots));
             }
             !is_empty
         });
         world.note(Happening::SwapoffEnded, before - self.leaving.len());
+        match not_empty {
+            Some((area, slots)) => {
+                let detail = format!("area {area} passes for empty, and {slots} slots of it are in use");
+                Err(Violation { checker: Checker::EmptyIsEmpty, detail })
+            }
+            None => Ok(()),
+        }
     }
 }
 

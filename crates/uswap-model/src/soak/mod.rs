@@ -6,6 +6,7 @@
 mod at_rest;
 mod disturbances;
 mod endings;
+mod follower;
 mod left_behind;
 mod random_program;
 mod scenario;
@@ -84,7 +85,7 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     hooks::start(&world, process, &tree);
     let habits = Rc::new(scenario.habits.clone());
     world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
-    world.add_check(disturbances::look_after(&tree, scenario.disturbances, &scenario.group));
+    world.add_check(disturbances::look_after(&tree, &scenario));
     let mut outcome = world.run();
     outcome.end = judge(&scenario, outcome.end);
     world.note(Happening::EndedWithLine, usize::from(matches!(outcome.end, End::Ended { .. })));

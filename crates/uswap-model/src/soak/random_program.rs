@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use uswap_system::System;
+use uswap_system::{PAGE_SIZE, System};
 
 use super::at_rest;
+use super::follower::SharedPlaces;
 use super::{mapped_pages, read_everything};
 use crate::chance::Chance;
 use crate::hooks;
@@ -23,6 +24,9 @@ const PROCESSES_MAX: usize = 8;
 
 /// No memory.
 const NOTHING: Range<usize> = 0..0;
+/// Advice in a flood.
+const FLOOD: usize = 600;
+
 /// What programs do.
 #[derive(Clone, Debug)]
 pub struct Habits {
@@ -48,6 +52,14 @@ pub struct Habits {
     pub filled: u64,
     /// Parts of 100 of what is mapped that may be executed.
     pub executable: u64,
+    /// Parts of 100 that are of a file.
+    pub files: u64,
+    /// Each thread has a control block, which the kernel writes to when it ends: a page that must be there then.
+    pub control_blocks: bool,
+    /// It gives pages to a pipe, and has guards, elsewhere.
+    pub notes: [bool; 2],
+    /// Now and then advice comes in such numbers that the monitor cannot keep up.
+    pub floods: bool,
     /// What leaves finds a place: a process that rests has no more than its budget.
     pub rests_in_budget: bool,
     /// At the end an area leaves, and comes to be empty.
@@ -56,18 +68,51 @@ pub struct Habits {
     pub calls_of: [u64; 6],
     /// Parts of 4 of what is discarded that goes by MADV_FREE.
     pub lazily: u64,
+    /// Parts of 8 of its calls that are about exactly what an earlier one has left, brought or left mapped.
+    pub follows: u64,
+    /// Parts of 12 of the movings of memory that leave it mapped where it was.
+    pub stays: u64,
+    /// Parts of 8 of them that make it longer or shorter.
+    pub resizes: u64,
 }
 
 impl Habits {
     /// Threads that change the same memory all the time, most of it by moving it.
     fn of_movers(self, chance: &mut Chance) -> Habits {
         let len = (self.space.len() / (1 + chance.index(3))).max(48);
+        if chance.happens(1, 8) {
+            return self.of_a_calm_mover(chance);
+        }
         Habits {
             space: self.space.start..self.space.start + len,
             threads: 2 + chance.index(3),
             calls: 100 + chance.below(400),
-            calls_of: [chance.below(4), 1 + chance.below(4), 4 + chance.below(6), 1, 0, chance.below(2)],
-            forks: self.forks / 4,
+            calls_of: [
+                chance.below(4),
+                1 + chance.below(4),
+                4 + chance.below(6),
+                1 + chance.below(4),
+                0,
+                chance.below(2),
+            ],
+            forks: if chance.happens(1, 2) { self.forks / 4 } else { 0 },
+            follows: chance.below(7),
+            stays: [0, 2, 6][chance.index(3)],
+            resizes: chance.below(3),
+            ..self
+        }
+    }
+
+    /// One thread that moves memory as it is, so that little else than the order of its reports tells what it did.
+    fn of_a_calm_mover(self, chance: &mut Chance) -> Habits {
+        Habits {
+            threads: 1,
+            calls: 100 + chance.below(400),
+            calls_of: [chance.below(3), 1, 6, 0, 0, 0],
+            forks: 0,
+            follows: 1 + chance.below(6),
+            stays: 0,
+            resizes: 0,
             ..self
         }
     }
@@ -109,7 +154,7 @@ impl Habits {
             space: base..base + span,
             threads: 1 + chance.index(3),
             steps: 60 + chance.below(440),
-            calls: if many_calls { 200 } else { chance.below(25) },
+            calls: if many_calls { 200 } else { chance.below(28).saturating_sub(3) },
             forks: if chance.happens(1, 3) { chance.below(150) } else { 0 },
             hot_pages: 8 + chance.index(100),
             writes: 10 + chance.below(80),
@@ -117,10 +162,17 @@ impl Habits {
             rests: 1 + chance.below(20),
             filled: 50 + chance.below(50),
             executable: chance.below(20),
+            files: if chance.happens(1, 4) { chance.below(20) } else { 0 },
+            control_blocks: chance.happens(1, 2),
+            notes: [chance.happens(1, 16), chance.happens(1, 16)],
+            floods: chance.happens(1, 32),
             rests_in_budget: false,
             swaps_off: false,
             calls_of: [5, 1, 3, 1, 1, 1],
             lazily: 1,
+            follows: if chance.happens(1, 2) { chance.below(5) } else { 0 },
+            stays: 2,
+            resizes: 2,
         };
         match chance.below(8) {
             0 | 1 => habits.of_movers(chance),
@@ -132,15 +184,17 @@ impl Habits {
 }
 
 /// A thread of a random program.
-struct Random {
-    habits: Rc<Habits>,
-    chance: Chance,
+pub(super) struct Random {
+    pub habits: Rc<Habits>,
+    pub chance: Chance,
     cursor: usize,
+    pub places: SharedPlaces,
 }
 
 /// The first thread of the first process: maps memory, starts the others, and in the end reads every page.
 pub(super) fn first_process(habits: &Rc<Habits>) {
-    let mut random = Random::new(habits);
+    let mut random = Random::new(habits, SharedPlaces::default());
+    hooks::note(habits.notes);
     let mut at = habits.space.start;
     while at < habits.space.end {
         let pages = (1 + random.chance.index(habits.space.len())).min(habits.space.end - at);
@@ -160,7 +214,7 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
     let world = current();
     let mut others = Vec::new();
     for _ in 1..habits.threads {
-        let mut other = Random::new(habits);
+        let mut other = Random::new(habits, random.places.clone());
         others.push(world.spawn(world.this_process(), "program", Kind::Program, move || other.run()));
     }
     random.run();
@@ -179,16 +233,19 @@ fn life(habits: &Rc<Habits>, mut random: Random) {
 }
 
 impl Random {
-    fn new(habits: &Rc<Habits>) -> Random {
+    fn new(habits: &Rc<Habits>, places: SharedPlaces) -> Random {
         let chance = Chance::new(current().below(u64::MAX));
-        Random { habits: habits.clone(), chance, cursor: habits.space.start }
+        Random { habits: habits.clone(), chance, cursor: habits.space.start, places }
     }
 
-    fn attributes(&mut self) -> Attributes {
-        Attributes { exec: self.chance.happens(self.habits.executable, 100), ..Attributes::PLAIN }
+    pub fn attributes(&mut self) -> Attributes {
+        let Habits { executable, files, .. } = *self.habits;
+        let (exec, file) = (self.chance.happens(executable, 100), self.chance.happens(files, 100));
+        Attributes { exec, file, ..Attributes::PLAIN }
     }
 
     fn run(&mut self) {
+        let block = self.control_block();
         for _ in 0..self.habits.steps {
             match self.chance.happens(self.habits.calls, 1000) {
                 true => self.call(),
@@ -198,6 +255,20 @@ impl Random {
                 Model::sleep(Duration::from_micros(1 + self.chance.below(3000)));
             }
         }
+        if let Some(page) = block {
+            user_mode::clear_tid(page);
+        }
+    }
+
+    /// Of a thread that begins: its page, of which the agent's wrapper has told, if nothing moves or discards it.
+    fn control_block(&mut self) -> Option<usize> {
+        let Habits { control_blocks, calls, forks, space, .. } = &*self.habits;
+        let page = space.start + self.chance.index(space.len());
+        if !control_blocks || calls + forks > 0 || Self::vma_at(page).is_none() {
+            return None;
+        }
+        hooks::environment().notices.control_blocks.keep(page * PAGE_SIZE);
+        user_mode::write(page, current().new_content()).ok().map(|_| page)
     }
 
     fn access(&mut self) {
@@ -219,7 +290,7 @@ impl Random {
         world.kernel().process(world.this_process()).mm.vmas.at(page).copied()
     }
 
-    fn is_free(range: &Range<usize>) -> bool {
+    pub fn is_free(range: &Range<usize>) -> bool {
         let world = current();
         world.kernel().process(world.this_process()).mm.vmas.is_free(range.clone())
     }
@@ -227,6 +298,9 @@ impl Random {
     fn call(&mut self) {
         if self.chance.happens(self.habits.forks, 1000) {
             return self.fork();
+        }
+        if self.chance.happens(self.habits.follows, 8) && self.follow() {
+            return;
         }
         let space = self.habits.space.clone();
         let page = space.start + self.chance.index(space.len());
@@ -245,9 +319,10 @@ impl Random {
                     hooks::discard(range, lazily);
                 }
             }
-            1 => user_mode::munmap(range),
+            1 => self.unmap(range),
             2 => self.remap(range),
             3 => self.grow(vma),
+            4 if self.habits.floods && self.chance.happens(1, 4) => self.flood(&range),
             4 => hooks::keep_from_forks(range, self.chance.happens(1, 2)),
             _ => self.lock(range),
         }
@@ -275,18 +350,39 @@ impl Random {
     fn remap(&mut self, old: Range<usize>) {
         let space = self.habits.space.clone();
         let to = space.start + self.chance.index(space.len());
-        let pages = if self.chance.happens(1, 4) { 1 + self.chance.index(20) } else { old.len() };
+        let pages = if self.chance.happens(self.habits.resizes, 8) { 1 + self.chance.index(20) } else { old.len() };
         let new = to..to + pages;
-        let overlaps = new.start < old.end && old.start < new.end;
         // Over what is there only now and then.
-        let is_wanted = Self::is_free(&new) || self.chance.happens(1, 8);
-        if overlaps || new.end > space.end || !is_wanted || user_mode::is_claimed(&new) {
+        if Self::is_free(&new) || self.chance.happens(1, 8) {
+            self.move_to(old, new);
+        }
+    }
+
+    /// mremap of a range to exactly another, if no call is about either.
+    pub fn move_to(&mut self, old: Range<usize>, new: Range<usize>) {
+        let overlaps = new.start < old.end && old.start < new.end;
+        if overlaps || new.end > self.habits.space.end || user_mode::is_claimed(&new) {
             return;
         }
-        let stays = pages == old.len() && self.chance.happens(1, 6);
-        let both = [new, old.clone()];
-        let Some(_claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
-        let _ = hooks::mremap(old, pages, Place::Fixed(to), stays);
+        let stays = new.len() == old.len() && self.chance.happens(self.habits.stays, 12);
+        let both = [new.clone(), old.clone()];
+        let Some(claimed) = Claimed::claim(&both[..1 + usize::from(stays)], &old) else { return };
+        self.places.moves(&old, &new, stays);
+        let moved = hooks::mremap(old, new.len(), Place::Fixed(new.start), stays);
+        drop(claimed);
+        if stays && moved.is_ok() && self.chance.happens(self.habits.follows, 16) {
+            self.end_what_stayed();
+        }
+    }
+
+    /// munmap, now and then of what was discarded just before.
+    pub fn unmap(&mut self, range: Range<usize>) {
+        if self.chance.happens(self.habits.follows, 16) {
+            let Some(_claimed) = Claimed::claim(std::slice::from_ref(&range), &NOTHING) else { return };
+            hooks::discard(range.clone(), false);
+        }
+        self.places.leaves(&range);
+        user_mode::munmap(range);
     }
 
     fn grow(&mut self, vma: Vma) {
@@ -296,6 +392,13 @@ impl Random {
             let start = vma.end - 1;
             let Some(_claimed) = Claimed::claim(&[more], &(start..vma.end)) else { return };
             let _ = hooks::mremap(start..vma.end, 1 + pages, Place::Here, false);
+        }
+    }
+
+    /// More advice than a segment of postings has places for, and none in the end.
+    fn flood(&mut self, range: &Range<usize>) {
+        for number in 0..FLOOD {
+            hooks::keep_from_forks(range.start..range.start + 1, number % 2 == 0);
         }
     }
 
@@ -314,7 +417,7 @@ impl Random {
         let steps = self.chance.below(self.habits.steps) / 2;
         let habits = Rc::new(Habits { steps, threads: 1 + self.chance.index(2), ..(*self.habits).clone() });
         hooks::fork(move || {
-            let random = Random::new(&habits);
+            let random = Random::new(&habits, SharedPlaces::default());
             life(&habits, random);
         });
     }

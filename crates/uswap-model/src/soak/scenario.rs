@@ -59,18 +59,23 @@ impl Scenario {
         let disturbances = Disturbances::draw(chance);
         let scenario = Scenario { world, group, area_slots, crew, habits, disturbances };
         let mut scenario = match chance.below(200) {
-            0..3 => scenario.with_a_large_pool(),
-            3 => scenario.with_large_forks(),
+            0..5 => scenario.with_a_large_pool(chance),
+            5 => scenario.with_large_forks(),
             _ => scenario,
         };
+        if scenario.habits.follows > 3 {
+            // Who follows closely is seen to where others stand still.
+            scenario.world.late_reports = 32 + chance.below(128);
+        }
         scenario.habits.rests_in_budget = scenario.keeps_its_budget();
         scenario.habits.swaps_off = scenario.can_empty_areas();
         scenario
     }
 
     /// A pool of some hundred pages, of which much is given up again: it is compacted.
-    fn with_a_large_pool(mut self) -> Scenario {
+    fn with_a_large_pool(mut self, chance: &mut Chance) -> Scenario {
         self.world.span = 1200;
+        self.world.late_reads = chance.below(32);
         self.world.content_kind = Some(2);
         self.group.memory_limit_bytes = 400 * 4096;
         self.group.zpool_percent = 90;
@@ -91,9 +96,10 @@ impl Scenario {
     /// Whether what leaves finds a place, and nothing is refused: then a program that rests has no more than its budget.
     fn keeps_its_budget(&self) -> bool {
         let Scenario { world, group, .. } = self;
-        let nothing_refused = world.no_memory + world.refusals + world.busy + world.kernel_swap == 0;
+        let nothing_refused =
+            world.failed_looks + world.no_memory + world.refusals + world.busy + world.kernel_swap == 0;
         let finds_a_place = self.area_slots.iter().sum::<u64>() >= 2 * world.span as u64;
-        let is_quiet = self.disturbances.are_none() && self.habits.forks == 0;
+        let is_quiet = self.disturbances.are_none() && self.habits.forks + self.habits.files == 0;
         nothing_refused && finds_a_place && is_quiet && group.fault_injection.kind() == FaultKind::None
     }
 
