@@ -99,6 +99,14 @@ sabotages! {
     GivenUpForAll in "engine/ledger.rs",
     /// MREMAP_DONTUNMAP passes for any mremap.
     LeftMappedUntold in "engine/left_mapped.rs",
+    /// A call with MREMAP_DONTUNMAP that has returned is not told to whoever has just read its event.
+    LeftMappedForgotten in "engine/left_mapped.rs",
+    /// What the program keeps from a forked child passes for unmapped there.
+    KeptIsUnmapped in "engine/fork_changes.rs",
+    /// A second handler's late look at a page that was added by mremap counts.
+    LateLookCounts in "engine/handler.rs",
+    /// Pages side by side pass for pages of one mapping.
+    OneMappingAssumed in "engine/userfault.rs",
     /// MADV_FREE is not noted.
     LazyFreeNotNoted in "engine/lazy_free.rs",
     /// Nothing is reclaimed.

@@ -191,7 +191,8 @@ impl<H: Host> Child for Born<'_, H> {
         let adopted: Vec<PageRange> = self.engine.core().pages().adopted_within(range).collect();
         let mut parts = RangeSet::default();
         adopted.iter().for_each(|&part| parts.insert(part));
-        for kept in adopted.iter().flat_map(|&part| self.kept.within(part)) {
+        let absent = |&part: &PageRange| self.kept.within(part).filter(|_| !is_on(Sabotage::KeptIsUnmapped));
+        for kept in adopted.iter().flat_map(absent) {
             self.mapped.outside(kept).for_each(|absent| parts.remove(absent));
         }
         parts.within(range).collect()

@@ -319,7 +319,11 @@ impl<H: Host> Engine<H> {
             let mut core = self.core();
             core.adopt(alone);
             // Another handler may have served the same page since, which has been moved out and stored by now.
-            core.found_unknown(alone);
+            if is_on(Sabotage::LateLookCounts) {
+                core.found_present(alone)
+            } else {
+                core.found_unknown(alone)
+            };
             self.memory.note_grown(true);
         }
         self.memory.wake(page, 1);

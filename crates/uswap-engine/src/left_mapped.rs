@@ -75,7 +75,7 @@ impl LeftMapped {
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let is_asked_about = !self.calls.is_reading.load(SeqCst);
+            let is_asked_about = !self.calls.is_reading.load(SeqCst) || is_on(Sabotage::LeftMappedForgotten);
             slot.store(if is_asked_about { 0 } else { slot.load(SeqCst) | OVER }, SeqCst);
         }
     }

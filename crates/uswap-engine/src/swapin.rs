@@ -200,15 +200,12 @@ impl<H: Host> Engine<H> {
             match progress.stop {
                 None => {}
                 Some(Stop::Busy | Stop::Invalid) if done > 0 => {}
-                Some(Stop::AlreadyThere) => {
-                    core.load_superseded(&loads[index], plan.op);
-                    drop(core);
-                    self.memory.wake(loads[index].page, 1);
-                    index += 1;
-                }
-                // The memory is gone, and the event is on its way. That is no reason to leave the others out.
-                Some(Stop::Missing) => {
-                    core.load_cancelled(&loads[index], plan.op);
+                Some(stop @ (Stop::AlreadyThere | Stop::Missing)) => {
+                    match stop {
+                        Stop::AlreadyThere => core.load_superseded(&loads[index], plan.op),
+                        // The memory is gone, and the event is on its way. That is no reason to leave the others out.
+                        _ => core.load_cancelled(&loads[index], plan.op),
+                    }
                     drop(core);
                     self.memory.wake(loads[index].page, 1);
                     index += 1;

@@ -51,7 +51,8 @@ impl<F: Faults> Userfault<F> {
     /// filled alone, so [`Stop::Missing`] is the answer only where that one is not registered.
     fn in_one_mapping(&self, len: usize, fill: impl Fn(&F, usize) -> Progress) -> Progress {
         let progress = self.unless_held(|uffd| fill(uffd, len));
-        if progress.stop == Some(Stop::Missing) && progress.bytes == 0 && len > PAGE_SIZE {
+        let is_whole = progress.stop != Some(Stop::Missing) || progress.bytes > 0 || len == PAGE_SIZE;
+        if !is_whole && !is_on(Sabotage::OneMappingAssumed) {
             return self.unless_held(|uffd| fill(uffd, PAGE_SIZE));
         }
         progress
