@@ -131,6 +131,8 @@ impl<H: Host> Engine<H> {
             outcome.missing |= gone & isolation.mask;
         }
         let Isolated { wanted, lost } = self.core().isolated(isolation, outcome);
+        // Of what has been told since it was looked up.
+        let wanted = wanted | (outcome.moved & moving::must_stay::<H>(isolation.first));
         for index in (0..BLOCK_PAGES).filter(|index| lost >> index & 1 == 1) {
             self.page_is_missing(isolation.first.plus(index as u64));
         }

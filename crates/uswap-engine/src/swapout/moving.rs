@@ -46,6 +46,11 @@ impl Moving {
     }
 }
 
+/// Pages of a block that the kernel writes to when a thread ends.
+pub(super) fn must_stay<H: Host>(first: PageNumber) -> u16 {
+    if is_on(Sabotage::ControlBlockMoves) { 0 } else { H::notices().control_blocks.kept(first, BLOCK_PAGES) }
+}
+
 impl<H: Host> Engine<H> {
     /// Moves the pages of an isolation, as many as possible with one call, because each call makes every other CPU that
     /// runs the process drop its TLB. Not those of `kept`. Returns how many were busy, too.
@@ -55,8 +60,7 @@ impl<H: Host> Engine<H> {
         if private_memory::overlaps(address, address + BLOCK_BYTES) {
             return (IsolationOutcome { refused: mask, ..IsolationOutcome::default() }, 0);
         }
-        let stays = H::notices().control_blocks.kept(first, BLOCK_PAGES);
-        let kept = if is_on(Sabotage::ControlBlockMoves) { kept } else { kept | stays };
+        let kept = kept | must_stay::<H>(first);
         let one_by_one = !self.memory.pagemap.is_exact();
         let mut moving = Moving {
             first,

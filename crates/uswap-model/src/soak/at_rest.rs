@@ -15,9 +15,10 @@ const REST: Duration = Duration::from_millis(500);
 /// Pages beyond the budget, and pages of pool beyond its share, that nobody would mind.
 const BEYOND: u64 = 8;
 const POOL_BEYOND: u64 = 32;
-/// How often `uswap swapoff` looks, and after how many looks at the same it gives up: 5 s, as there.
+/// How often it is looked, and when `uswap swapoff` gives up; and where each step takes long, in steps.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-const STUCK_AFTER: u32 = 100;
+const STUCK_AFTER_NS: u64 = 5_000_000_000;
+const STUCK_AFTER_STEPS: u64 = 2_000_000;
 
 /// A process that rests is within its budget, and its pool within its share.
 pub(super) fn is_within_budget() {
@@ -52,7 +53,8 @@ pub(super) fn swaps_off() {
     }
     tree.group.set_leaving(area, true);
     tree.group.announce::<Model>();
-    let (mut left, mut looks) = (u64::MAX, 0);
+    let stuck_after = STUCK_AFTER_NS.max(world.config.step_ns * STUCK_AFTER_STEPS);
+    let (mut left, mut since) = (u64::MAX, world.clock().now_ns());
     loop {
         Model::sleep(LOOK_EVERY);
         let progress = tree.group.swapoff_progress(area);
@@ -64,9 +66,10 @@ pub(super) fn swaps_off() {
         if progress.waits_for_memory {
             return;
         }
-        looks = if progress.used_slots < left { 0 } else { looks + 1 };
-        left = progress.used_slots;
-        if looks > STUCK_AFTER {
+        if progress.used_slots < left {
+            (left, since) = (progress.used_slots, world.clock().now_ns());
+        }
+        if world.clock().now_ns() > since + stuck_after {
             return world.violate(Checker::AreasEmpty, format!("{left} pages stay on area {area}"));
         }
     }
