@@ -167,9 +167,13 @@ pub const ROOM_LOOK: Duration = Duration::from_millis(1);
 pub const READ_PATIENCE: Duration = Duration::from_millis(20);
 /// For memory to come to rest that is moved while it is let go to a child.
 pub const LIFT_PATIENCE: Duration = Duration::from_millis(20);
+/// When memory that the kernel refuses to keep from forks is looked at again.
+pub const REFUSED_AGAIN: Duration = Duration::from_secs(1);
 /// For a page of the swap cache to be back in the program before a fork. The kernel refuses that only while something is being
 /// changed.
 pub const PUT_BACK_WITHIN: Duration = Duration::from_secs(10);
+/// And so many tries, of some 20 us at least.
+pub const PUT_BACK_TRIES: u32 = 1000;
 /// The parent, after it has forked, for a moment in which no other thread changes the mappings: its child waits, too, and must
 /// know.
 pub const STILL_PATIENCE: Duration = Duration::from_millis(100);

@@ -23,6 +23,7 @@ use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{PageNumber, tuning};
 use uswap_sys::report::Reason;
 
+use crate::adopt::kept_from_forks::FromForks;
 use crate::engine::Engine;
 use crate::giving_way::Asking;
 use crate::group::Counter;
@@ -35,7 +36,7 @@ use crate::worker::Worker;
 impl<H: Host> Engine<H> {
     /// Moves every cached page back into the program. The caller holds `running` for writing.
     fn empty_swap_cache(&self, worker: &mut Worker) {
-        let mut stays = (PageNumber(0), H::now());
+        let (mut stays, mut tries) = ((PageNumber(0), H::now()), 0);
         loop {
             let Some(page) = self.core().cached_page() else { return };
             let served = self.serve(&PendingFault::wanted::<H>(page), worker);
@@ -44,10 +45,11 @@ impl<H: Host> Engine<H> {
             }
             self.read_before_fork(worker);
             if stays.0 != page {
-                stays = (page, H::now());
+                (stays, tries) = ((page, H::now()), 0);
             }
-            // Everybody waits for this.
-            if H::since(stays.1) > tuning::PUT_BACK_WITHIN {
+            tries += 1;
+            // Everybody waits for this. The process may have been stopped meanwhile.
+            if tries > tuning::PUT_BACK_TRIES && H::since(stays.1) > tuning::PUT_BACK_WITHIN {
                 self.fatal(format_args!("uswap: page {:#x} cannot be put back before a fork", page.address()));
             }
         }
@@ -124,8 +126,13 @@ impl<H: Staffed> Monitor<H> {
     }
 
     /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.
-    pub(crate) fn keep_from_forks(&self, engine: &Engine<H>) {
-        if self.post.fork.is_lifted() && engine.keep_all_adopted_from_forks(&self.adopter.kept) {
+    pub(crate) fn keep_from_forks(&mut self, engine: &Engine<H>) {
+        if !self.post.fork.is_lifted() || self.looks.refused.is_some_and(|at| H::since(at) < tuning::REFUSED_AGAIN) {
+            return;
+        }
+        let outcome = engine.keep_all_adopted_from_forks(&self.adopter.kept);
+        self.looks.refused = (outcome == FromForks::Refused).then(H::now);
+        if outcome == FromForks::Kept {
             self.post.fork.lift(false);
         }
     }

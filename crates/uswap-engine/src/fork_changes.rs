@@ -28,6 +28,8 @@ impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was.
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
+        // What was moved since the last look has taken its advice along.
+        self.adopter.kept.catch_up(&H::notices().fork_advice);
         engine.forking.window.keeps(self.adopter.kept.pages());
         engine.let_adopted_fork(&self.adopter.kept);
         let (begun, mut seen, mut asking) = (H::now(), 0, Asking::new(&H::notices().giving_way));

@@ -31,6 +31,7 @@ impl<H: Staffed> Monitor<H> {
                 return self.fork_patience.waited(&wait, usage.total <= usage.limit);
             }
             H::sleep(tuning::ROOM_LOOK);
+            self.end_with_others();
         }
     }
 

@@ -360,7 +360,9 @@ impl<H: Host> Engine<H> {
             let len = pages * uswap_core::PAGE_SIZE;
             let progress = if write {
                 self.pressure.add(pages as u64);
-                self.memory.uffd.copy(address, self.memory.zeros(), len, Wake::Wake)
+                let copied = self.memory.uffd.copy(address, self.memory.zeros(), len, Wake::Wake);
+                self.pressure.freed((pages - copied.bytes / uswap_core::PAGE_SIZE) as u64);
+                copied
             } else {
                 self.memory.uffd.zeropage(address, len, Wake::Wake)
             };
@@ -382,7 +384,7 @@ impl<H: Host> Engine<H> {
                     pause::<H>();
                     return (done, Served::AfterEvents);
                 }
-                Some(Stop::Missing) => {
+                Some(Stop::Missing) if done == 0 => {
                     // The memory is gone, and no event is unread that would say so: it went before it was registered. A
                     // mapping that is made there later must not pass for known.
                     self.core().unmapped(PageRange { start: range.start.plus(done), pages: 1 });

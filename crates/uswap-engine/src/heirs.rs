@@ -26,12 +26,21 @@ impl<H: Host> Engine<H> {
         let areas = self.content.areas.leaving().map(|area| area.id);
         let left: Vec<AreaId> =
             areas.filter(|area| self.member.group.heirs_have_left(self.member.index, area.0 as usize)).collect();
-        let have_left = |location| matches!(location, Location::Slot { area, .. } if left.contains(&area));
+        // A fork of a holder that is under way, known to the supervisor or not, may bring one more.
+        let is_settled = heirs.iter().all(|ledger| !ledger.is_pending());
+        let have_left =
+            |location| is_settled && matches!(location, Location::Slot { area, .. } if left.contains(&area));
         let mut core = self.core();
         if heirs.is_empty() {
             core.no_heirs();
         }
-        core.bury_unheld(|entry, location| heirs_hold(&heirs, entry) && !have_left(location));
+        core.bury_unheld(|entry, location| {
+            if have_left(location) {
+                // Its number is another entry's soon.
+                heirs.iter().for_each(|ledger| ledger.forget(entry));
+            }
+            heirs_hold(&heirs, entry)
+        });
         core.take_released(&mut worker.released);
         drop(core);
         drop(heirs);

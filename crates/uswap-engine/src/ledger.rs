@@ -128,6 +128,18 @@ impl Ledger {
         }
     }
 
+    /// No holder can read `entry` any more.
+    pub fn forget(&self, entry: EntryId) {
+        if let Some((word, bit)) = self.place(entry) {
+            word.fetch_and(!bit, AcqRel);
+        }
+    }
+
+    /// Whether a fork has begun whose child has not registered.
+    pub fn is_pending(&self) -> bool {
+        self.header().pending.load(Acquire) != 0
+    }
+
     /// Whether a holder may still read `entry`.
     pub fn holds(&self, entry: EntryId) -> bool {
         self.place(entry).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)

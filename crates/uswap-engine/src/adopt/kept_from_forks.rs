@@ -8,6 +8,17 @@ use crate::engine::Engine;
 use crate::fork_advice::Kept;
 use crate::host::Host;
 
+/// Whether memory is kept from forks that go round the hooks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum FromForks {
+    /// It is.
+    Kept,
+    /// It cannot be told, because the program is changing its memory.
+    Changing,
+    /// The kernel refuses.
+    Refused,
+}
+
 impl<H: Host> Engine<H> {
     /// Before a fork: the child gets adopted memory, but for what the program keeps from it.
     pub(crate) fn let_adopted_fork(&self, kept: &Kept) {
@@ -23,65 +34,71 @@ impl<H: Host> Engine<H> {
         advise_for_fork::<H>(range, Advice::DoFork);
     }
 
-    /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. `false` when some that the
-    /// program is moving may be left: it is to be tried again.
-    pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> bool {
+    /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. Otherwise it is to be
+    /// tried again, for some may be left.
+    pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> FromForks {
         for _ in 0..tuning::KEEP_TRIES {
             let moves = self.core().moves();
             let all = PageRange { start: PageNumber(0), pages: u64::MAX };
             // In this order: what is unread is counted, and what was read is in the books.
-            let is_kept = self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES);
-            if is_kept && !self.memory.uffd.is_changing() && self.core().moves() == moves {
-                return true;
+            match self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES) {
+                FromForks::Refused => return FromForks::Refused,
+                FromForks::Kept if !self.memory.uffd.is_changing() && self.core().moves() == moves => {
+                    return FromForks::Kept;
+                }
+                FromForks::Kept | FromForks::Changing => self.pause_and_settle(),
             }
-            self.pause_and_settle();
         }
-        false
+        FromForks::Changing
     }
 
     /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
     pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept) {
         let mut lifted = kept.take_lifted();
-        lifted.retain(|&range| !self.keep_adopted_from_forks(range, kept, 0));
+        lifted.retain(|&range| self.keep_adopted_from_forks(range, kept, 0) != FromForks::Kept);
         kept.put_back(lifted);
     }
 
-    /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now. `false` when
-    /// it cannot be told of some whether it is, because the program is changing its memory; it is waited for `pauses` times.
-    pub(crate) fn keep_adopted_from_forks(&self, range: PageRange, kept: &Kept, mut pauses: u32) -> bool {
-        let (mut from, mut is_all_kept) = (range.start, true);
+    /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now: the worst
+    /// of its parts. It is waited for `pauses` times.
+    pub(crate) fn keep_adopted_from_forks(&self, range: PageRange, kept: &Kept, mut pauses: u32) -> FromForks {
+        let (mut from, mut all) = (range.start, FromForks::Kept);
         loop {
             let left = PageRange { start: from, pages: range.end().0 - from.0 };
-            let Some((next, is_kept)) = self.keep_next_from_forks(left, kept) else { return is_all_kept };
-            if !is_kept && pauses > 0 {
+            let Some((next, outcome)) = self.keep_next_from_forks(left, kept) else { return all };
+            if outcome == FromForks::Changing && pauses > 0 {
                 pauses -= 1;
                 self.pause_and_settle();
                 continue;
             }
-            is_all_kept &= is_kept;
+            all = all.max(outcome);
             from = next;
         }
     }
 
     /// Of the first adopted memory in `range`: its end, and whether it is kept from forks.
-    pub(super) fn keep_next_from_forks(&self, range: PageRange, kept: &Kept) -> Option<(PageNumber, bool)> {
+    pub(super) fn keep_next_from_forks(&self, range: PageRange, kept: &Kept) -> Option<(PageNumber, FromForks)> {
         // With the gate held nothing is read: what the program gives up from here on stays counted.
         let _gate = self.memory.gate.pass();
         let is_changing = self.memory.uffd.is_changing();
         let next = self.core().pages().adopted_within(range).next()?;
         if is_changing {
             // The books have what was there. What a thread has mapped there meanwhile, its children must have.
-            return Some((next.end(), false));
+            return Some((next.end(), FromForks::Changing));
         }
         let is_taken = advise_for_fork::<H>(next, Advice::DontFork);
-        let is_kept = is_taken && !self.memory.uffd.kernel_is_changing();
-        if !is_kept {
+        let outcome = match (is_taken, self.memory.uffd.kernel_is_changing()) {
+            (_, true) => FromForks::Changing,
+            (true, false) => FromForks::Kept,
+            (false, false) => FromForks::Refused,
+        };
+        if outcome == FromForks::Changing {
             // Something else may be mapped there by now, and a child that lacked it would die.
             kept.outside(next).for_each(|part| {
                 advise_for_fork::<H>(part, Advice::DoFork);
             });
         }
-        Some((next.end(), is_kept))
+        Some((next.end(), outcome))
     }
 
     pub(super) fn for_adopted(&self, visit: impl Fn(PageRange)) {

@@ -5,7 +5,7 @@
 //! address, because mappings merge. Adoption is books first, registration second, so that every fault of registered
 //! memory is known; then the populated pages are looked up, and the books know them as resident.
 
-mod kept_from_forks;
+pub(crate) mod kept_from_forks;
 mod registering;
 mod verify;
 
@@ -18,6 +18,7 @@ use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
 
+use self::kept_from_forks::FromForks;
 use crate::adoption_pace::AdoptionPace;
 use crate::engine::Engine;
 use crate::fork_advice::Kept;
@@ -210,7 +211,7 @@ impl<H: Host> Adopter<H> {
 
     /// Adopted memory goes to no child of a fork that goes round the hooks.
     fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange) {
-        if !engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES) {
+        if engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES) != FromForks::Kept {
             self.kept.look_again(range);
         }
     }

@@ -58,9 +58,10 @@ impl Group {
         let _ = word.compare_exchange(leaves, leaves | ANNOUNCED, AcqRel, Relaxed);
     }
 
-    /// Whether whoever carries out the last announcement knows that an area is to become empty.
-    pub(super) fn is_announced_to_leave(&self, area: usize) -> bool {
-        self.header().areas.leaving[area].load(Acquire) & ANNOUNCED != 0
+    /// Of an area that is to become empty, if whoever carries out the last announcement knows of it: another number each time.
+    pub(super) fn announced_to_leave(&self, area: usize) -> Option<u32> {
+        let word = self.header().areas.leaving[area].load(Acquire);
+        (word & ANNOUNCED != 0).then_some(word)
     }
 
     /// The number of announcements.

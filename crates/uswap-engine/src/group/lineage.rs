@@ -135,9 +135,7 @@ impl Group {
     /// Whether those who may read slots of `owner` have nothing on `area` any more, which is to become empty: each has carried out
     /// what was announced since. `owner` is not forking.
     pub fn heirs_have_left(&self, owner: u32, area: usize) -> bool {
-        if !self.is_announced_to_leave(area) {
-            return false;
-        }
+        let Some(leaving) = self.announced_to_leave(area) else { return false };
         let announced = self.announcements();
         let have_left = || {
             let mut heirs = (0..PROCESSES_MAX as u32).filter(|&heir| self.process(owner).is_inheritor(heir));
@@ -145,7 +143,9 @@ impl Group {
         };
         // Twice: whom an heir forked before it had left is in flight still, or among the heirs by now; whom it forks later has
         // nothing there.
-        have_left() && self.heirs_of(owner) != Heirs::Arriving && have_left()
+        let all_have_left = have_left() && self.heirs_of(owner) == Heirs::Present && have_left();
+        // Last, for what was announced may be that it stays after all.
+        all_have_left && self.announced_to_leave(area) == Some(leaving)
     }
 
     /// `child` was forked from `parent`: it may read the slots of its parent, and of all that the parent

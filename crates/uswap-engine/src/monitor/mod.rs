@@ -48,7 +48,7 @@ pub struct Monitor<H: Host> {
     stage: Stage<H>,
     share: Share<H>,
     pub(crate) adopter: Adopter<H>,
-    looks: Looks,
+    pub(crate) looks: Looks,
     /// Nothing more could be reclaimed the last time.
     pub(crate) fruitless: bool,
     pool: PoolCare,
@@ -59,12 +59,15 @@ pub struct Monitor<H: Host> {
 }
 
 /// When something was last done that is not done each time.
-struct Looks {
+pub(crate) struct Looks {
     supervisor: Instant,
     published: Instant,
     discards_aged: Instant,
-    /// At all adopted memory.
+    /// At all adopted memory, and how long that took.
     all: Instant,
+    all_took: Duration,
+    /// The kernel refused to keep some of it from forks.
+    pub refused: Option<Instant>,
 }
 
 /// What the pool needs from the monitor.
@@ -95,7 +98,14 @@ impl<H: Staffed> Monitor<H> {
             stage: Stage::Watching(member),
             share: Share::new()?,
             adopter: Adopter::new(),
-            looks: Looks { supervisor: now, published: now, discards_aged: now, all: now },
+            looks: Looks {
+                supervisor: now,
+                published: now,
+                discards_aged: now,
+                all: now,
+                all_took: Duration::ZERO,
+                refused: None,
+            },
             fruitless: false,
             pool: PoolCare { share: PoolShare::new(), compaction: Compaction::new(now) },
             fork_patience: ForkPatience::new(),
@@ -171,7 +181,11 @@ impl<H: Staffed> Monitor<H> {
             // With a floor nothing is reclaimed that could show that some of what passes for fixed is not: what the program
             // filled again after MADV_FREE, for one.
             let look = if usage.least > 0 { self.look_at_all_in_time() } else { Look::New };
+            let begun = H::now();
             self.adopt(look, usage.mine > marks.limit);
+            if look == Look::All {
+                self.looks.all_took = H::since(begun);
+            }
         }
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(tuning::LOOK_UP_STEPS);
@@ -210,7 +224,8 @@ impl<H: Staffed> Monitor<H> {
         kept.inactive.store(tuning::swap_cache_pages(marks.limit, engine.memory.frame_count()), Relaxed);
     }
 
-    fn look_after_the_rest(&mut self) {
+    /// Now and then: ends the process with its supervisor, and with its program.
+    pub(crate) fn end_with_others(&mut self) {
         if H::since(self.looks.supervisor) > tuning::LOOK_AT_OTHERS_EVERY {
             self.looks.supervisor = H::now();
             if self.member().supervisor.is_gone() {
@@ -220,6 +235,10 @@ impl<H: Staffed> Monitor<H> {
                 H::end_with_the_program(&self.threads);
             }
         }
+    }
+
+    fn look_after_the_rest(&mut self) {
+        self.end_with_others();
         let Some(engine) = self.engine() else {
             // Who has swapped nothing has nothing to do.
             let member = self.member();

@@ -140,7 +140,8 @@ impl<H: Staffed> Monitor<H> {
 
     /// Looking at everything takes long and keeps handlers waiting: not each time.
     pub(super) fn look_at_all_in_time(&mut self) -> Look {
-        if H::since(self.looks.all) <= tuning::LOOK_AT_ALL_EVERY {
+        // Under a floor, one part in eight of the time at most.
+        if H::since(self.looks.all) <= tuning::LOOK_AT_ALL_EVERY.max(8 * self.looks.all_took) {
             return Look::New;
         }
         self.looks.all = H::now();
