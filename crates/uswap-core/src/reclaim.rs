@@ -191,6 +191,8 @@ impl Core {
         let block = self.pages.block_mut(isolation.first).expect("a block stays adopted while it is isolated");
         block.isolating = false;
         block.soon &= outcome.moved == 0;
+        // What never moves must not be what always leaves next.
+        block.active |= outcome.moved == 0;
         let mut wanted = core::mem::take(&mut block.wanted);
         let mut lost = 0;
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
@@ -275,6 +277,7 @@ mod tests {
     use super::*;
     use crate::core::CoreConfig;
     use crate::entry::Location;
+    use crate::policies::{Policies, ReclaimPolicy};
     use alloc::vec::Vec;
 
     const BLOCK: PageRange = PageRange { start: PageNumber(160), pages: BLOCK_PAGES as u64 };
@@ -313,7 +316,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_moved_keeps_nothing_else_from_leaving() {
-        let mut core = Core::new(CoreConfig { frame_blocks: 16, ..CoreConfig::default() });
+        for reclaim in ReclaimPolicy::ALL {
+            [false, true].into_iter().for_each(|is_shared| all_but_two_leave(reclaim, is_shared));
+        }
+    }
+
+    fn all_but_two_leave(reclaim: ReclaimPolicy, is_shared: bool) {
+        let policies = Policies { reclaim, ..Policies::default() };
+        let mut core = Core::new(CoreConfig { frame_blocks: 16, policies, ..CoreConfig::default() });
         core.adopt(PageRange { start: PageNumber(0), pages: 512 });
         let first = |block: u64| PageNumber(160 + block * BLOCK_PAGES as u64);
         let is_pinned = |page: PageNumber| page == first(0) || page == first(1);
@@ -327,13 +337,13 @@ mod tests {
             if refused == 0 {
                 left.push(isolation.first);
                 core.removed(isolation.first.alone());
-            } else {
+            } else if is_shared {
                 core.reclaim_soon(isolation.first.alone());
             }
             assert!(core.order.blocks() <= 12, "{} blocks are queued", core.order.blocks());
         }
         left.sort_unstable();
-        assert_eq!(left, (2..10).map(first).collect::<Vec<_>>());
+        assert_eq!(left, (2..10).map(first).collect::<Vec<_>>(), "{reclaim:?}");
     }
 
     #[test]
