@@ -29,7 +29,9 @@
 //! A process that has changed its user cannot see what the kernel has swapped out (`PageMap::is_exact`). There pages are moved
 //! one by one, each call taken at its word: one page is moved or not, and a page that cannot be moved is never called missing.
 
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use uswap_core::fault::Vanished;
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
@@ -42,6 +44,11 @@ use crate::engine::Engine;
 use crate::group::Counter;
 use crate::host::Host;
 use crate::memory::{BLOCK_BYTES, Memory};
+
+/// How often the kernel is asked for what nobody can do without, while it has no memory for an answer, and how long after it
+/// was asked last: a second in all.
+const LOOKS_MAX: u32 = 1000;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What became of a page that the books call resident.
 pub(crate) enum Presence {
@@ -74,9 +81,15 @@ impl<S: System> Memory<S> {
 
     fn look_at_block(&self, start: usize, is_meant: impl Fn(&PopulatedRange) -> bool) -> u16 {
         let mut ranges = [PopulatedRange::default(); BLOCK_PAGES];
-        match self.pagemap.populated(start, start + BLOCK_BYTES, &mut ranges) {
-            Ok((count, _)) => mask_of(start, &ranges[..count], is_meant),
-            Err(error) => S::end(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            match self.pagemap.populated(start, start + BLOCK_BYTES, &mut ranges) {
+                Ok((count, _)) => return mask_of(start, &ranges[..count], is_meant),
+                // The kernel has no memory for its answer, at the moment.
+                Err(error) if error.kind() == ErrorKind::OutOfMemory && looks < LOOKS_MAX => S::sleep(LOOK_AGAIN),
+                Err(error) => S::end(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
+            }
         }
     }
 

@@ -30,6 +30,18 @@ fn calls_and_forks_change_nothing() {
     assert!(soaked.iter().any(|soaked| soaked.processes > 4), "some fork");
 }
 
+/// What was given up with MADV_FREE is known, also where the kernel does not tell.
+#[test]
+fn looks_that_fail_lose_nothing() {
+    run(0..300, |mut scenario| {
+        scenario.world.failed_looks = 300;
+        (scenario.world.lazy_drops, scenario.world.spoils_dropped) = (400, true);
+        (scenario.habits.calls_of, scenario.habits.lazily) = ([8, 1, 1, 0, 0, 0], 3);
+        scenario.habits.rests_in_budget = false;
+        scenario.without_forks()
+    });
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);

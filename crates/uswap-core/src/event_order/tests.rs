@@ -156,6 +156,34 @@ fn what_is_all_there_need_not_be_told_apart() {
     assert!(decided.contains(&Event::Uncopied(range(300, 1))), "{decided:?}");
 }
 
+/// Memory is moved to a place and unmapped there, and other memory, moved to before that place, is registered there by what it
+/// has grown by. Or the place was unmapped before the first move: then the kernel has dropped what was moved there, which reads as
+/// zeros, too. (Seen on Linux 6.18, two threads.)
+#[test]
+fn what_the_kernel_may_drop_and_is_not_there_is_zeros() {
+    let (place, other) = (range(110, 20), range(300, 10));
+    let mut books = PageTable::new();
+    for memory in [B, other] {
+        books.adopt(memory);
+        for page in memory.start.0..memory.end().0 {
+            books.set(PageNumber(page), PageState::Resident { clean: None });
+        }
+    }
+    let events = [moved(B, 110), end(B), end(place), moved(other, 100), end(other)];
+    let there = (100..110).map(PageNumber).collect();
+    let kernel = Kernel { present: there, ..registered(&[range(100, 20)]) };
+    let gone = |books: &PageTable| match settled(&events, books, &kernel) {
+        Settlement::Decided(decided) => decided.starts_with(&[moved(B, 110), end(B), end(place)]),
+        other => panic!("{other:?}"),
+    };
+    assert!(gone(&books));
+    books.note_discarded(B);
+    assert!(gone(&books));
+    // What is away would read as itself.
+    books.set(B.start, PageState::Swapped { entry: EntryId(1) });
+    assert_eq!(settled(&events, &books, &kernel), Settlement::Unclear(B.start));
+}
+
 #[test]
 fn a_discarding_follows_the_mremap_that_was_read_before_it() {
     let part = range(101, 1);

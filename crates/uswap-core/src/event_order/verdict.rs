@@ -8,9 +8,10 @@
 //!   itself, and what is being read in. Where an outcome has nothing, nothing is there: memory that has grown in its
 //!   place, or come since, is filled by us alone.
 //! - Lemma 9: *outcomes are alike where a page reads the same.* Pages that are there are what they are; which of two the books
-//!   take them for does not matter, but for stored copies of them, which are then dropped. And all zeros are alike.
+//!   take them for does not matter, but for stored copies of them, which are then dropped. And all zeros are alike, those too
+//!   that what the kernel may drop is by now, where nothing is there.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -61,10 +62,14 @@ impl Page {
         }
     }
 
-    /// Lemma 9.
-    fn reads_like(self, other: Page) -> bool {
+    /// Lemma 9, where both may be.
+    fn reads_like(self, other: Page, is_present: Option<bool>) -> bool {
         match (self, other) {
             (Page::Zeros { .. }, Page::Zeros { .. }) | (Page::There { .. }, Page::There { .. }) => true,
+            // It has gone. (Of a page that is there, a discarding may not have taken effect yet: it is still to go, or to stay.)
+            (Page::Zeros { .. }, Page::There { .. }) | (Page::There { .. }, Page::Zeros { .. }) => {
+                is_present == Some(false)
+            }
             (Page::Away(one), Page::Away(two)) | (Page::Coming(one), Page::Coming(two)) => one == two,
             _ => false,
         }
@@ -86,30 +91,34 @@ fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl 
     if outcomes.len() > 1 && dropped != Some(Rule::Registered) {
         outcomes = those(outcomes, |outcome| is_mapped(outcome, witness))?;
     }
-    let mut differing = BTreeSet::new();
     let mut pages: Vec<BTreeMap<PageNumber, Page>> = Vec::new();
+    let mut differing = BTreeMap::new();
     if outcomes.len() > 1 {
         pages = outcomes.iter().map(|outcome| known_pages(outcome, witness)).collect();
         for page in pages.iter().flat_map(|pages| pages.keys()) {
             if pages.iter().any(|other| other.get(page) != pages[0].get(page)) {
-                differing.insert(*page);
+                differing.insert(*page, None);
             }
         }
         if dropped != Some(Rule::Present) {
-            keep_what_is_there(&differing, &mut outcomes, &mut pages, witness)?;
+            keep_what_is_there(&mut differing, &mut outcomes, &mut pages, witness)?;
         }
     }
     let Some(first) = outcomes.first() else { return Ok(None) };
     let mut events = first.events.clone();
-    for &page in &differing {
-        let found = page_in(&outcomes[0], &pages[0], page);
-        let others: Vec<Page> =
-            (1..outcomes.len()).map(|index| page_in(&outcomes[index], &pages[index], page)).collect();
-        if !others.iter().all(|other| other.reads_like(found)) {
+    for (&page, &is_present) in &differing {
+        let found = page_in(first, &pages[0], page);
+        let mut others = (1..outcomes.len()).map(|index| page_in(&outcomes[index], &pages[index], page));
+        let mut is_another = false;
+        if !others.all(|other| {
+            is_another |= other != found;
+            other.reads_like(found, is_present)
+        }) {
             return Ok(None);
         }
-        if others.iter().any(|&other| other != found) && matches!(found, Page::There { .. }) {
-            events.push(Event::Uncopied(PageRange { start: page, pages: 1 }));
+        if is_another && matches!(found, Page::There { .. }) {
+            let range = PageRange { start: page, pages: 1 };
+            events.push(if is_present == Some(false) { Event::Removed(range) } else { Event::Uncopied(range) });
         }
     }
     Ok(Some(events))
@@ -167,15 +176,16 @@ fn page_in(outcome: &Outcome, known: &BTreeMap<PageNumber, Page>, page: PageNumb
     known.get(&page).copied().unwrap_or(unknown)
 }
 
-/// Keeps the outcomes that agree with which pages are there.
+/// Looks at the pages in which the outcomes differ, and keeps those that agree with which of them are there.
 fn keep_what_is_there(
-    differing: &BTreeSet<PageNumber>,
+    differing: &mut BTreeMap<PageNumber, Option<bool>>,
     outcomes: &mut Vec<Outcome>,
     pages: &mut Vec<BTreeMap<PageNumber, Page>>,
     witness: &impl Witness,
 ) -> Asked<()> {
-    for &page in differing {
+    for (&page, looked_at) in differing {
         let is_present = witness.is_present(page).ok_or(Changing)?;
+        *looked_at = Some(is_present);
         for index in (0..outcomes.len()).rev() {
             if !page_in(&outcomes[index], &pages[index], page).may_be(is_present) {
                 outcomes.remove(index);

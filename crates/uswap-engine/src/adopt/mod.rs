@@ -90,6 +90,15 @@ impl<H: Host> Adopter<H> {
         H::Mappings::read_maps(&mut self.maps)?;
         self.mappings = None;
         self.adopted = 0;
+        let found = self.adopt_listed(engine, look, chase);
+        // Also what was adopted before a look failed.
+        let verified = self.verify_fresh(engine);
+        self.query = None;
+        verified.and(found)
+    }
+
+    /// Adopts of the mappings that were read.
+    fn adopt_listed(&mut self, engine: &Engine<H>, look: Look, chase: bool) -> io::Result<u64> {
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.extend(maps::vmas(&self.maps).filter(is_adoptable).map(|vma| (vma.start, vma.end)));
         if candidates.len() > tuning::FRESH_MAX {
@@ -112,9 +121,6 @@ impl<H: Host> Adopter<H> {
         if chase {
             found += self.chase(engine)?;
         }
-        self.note_lazily_freed(engine)?;
-        self.verify_fresh(engine)?;
-        self.query = None;
         Ok(found)
     }
 
@@ -148,12 +154,16 @@ impl<H: Host> Adopter<H> {
     /// Looks up the populated pages of some memory that was adopted; `None` when there is no such memory. Registered
     /// first, looked at second: while this takes its time, what the program fills next is held back already.
     pub fn look_up(&mut self, engine: &Engine<H>) -> io::Result<Option<u64>> {
+        // Before any of it can leave; mostly nothing is left to be noted.
+        self.note_lazily_freed(engine);
         let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
         let step = end.min(start + STEP);
-        if step < end {
-            self.unlooked.push_front((step, end));
+        let found = self.note_present(engine, start, step);
+        let left = if found.is_ok() { step } else { start };
+        if left < end {
+            self.unlooked.push_front((left, end));
         }
-        self.note_present(engine, start, step).map(Some)
+        found.map(Some)
     }
 
     /// Adopts `start..end` as a whole: a mapping of which only a part were registered would be two, and mremap refuses
@@ -256,18 +266,21 @@ impl<H: Host> Adopter<H> {
         Ok(())
     }
 
-    /// Asked after the registration: what is given up from there on is reported.
-    fn note_lazily_freed(&mut self, engine: &Engine<H>) -> io::Result<()> {
+    /// Asked after the registration: what is given up from there on is reported. Where the kernel does not tell, any page
+    /// may have been given up before.
+    fn note_lazily_freed(&mut self, engine: &Engine<H>) {
         if self.fresh.is_empty() || !H::notices().lazy_free.is_noted() {
-            return Ok(());
+            return;
         }
-        for mapping in smaps::mappings::<H>()?.iter().filter(|mapping| mapping.lazily_freed) {
+        let freed: Vec<PageRange> = match smaps::mappings::<H>() {
+            Ok(mappings) => mappings.iter().filter(|mapping| mapping.lazily_freed).map(|one| one.range).collect(),
+            Err(_) => vec![PageRange { start: PageNumber(0), pages: u64::MAX / PAGE_SIZE as u64 }],
+        };
+        for range in freed {
             for &(start, end) in &self.fresh {
-                let both = PageRange::of_bytes(start, end).intersection(mapping.range);
-                engine.core().given_up_lazily(both);
+                engine.core().given_up_lazily(PageRange::of_bytes(start, end).intersection(range));
             }
         }
-        Ok(())
     }
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know.

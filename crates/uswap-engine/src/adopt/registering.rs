@@ -1,7 +1,7 @@
 //! Registration of what is adopted, and letting go of what the kernel does not register: books first, and never while it cannot be
 //! told whether what is there is what the books mean.
 
-use uswap_core::{PAGE_SIZE, PageRange, PageState, tuning};
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState, tuning};
 use uswap_sys::private_memory;
 use uswap_system::faults::Faults;
 
@@ -92,27 +92,33 @@ impl<H: Host> Engine<H> {
     }
 
     /// The kernel did not register `range`. Harmless as long as nothing of it is swapped out: what is, would read as
-    /// zeros.
+    /// zeros, if it is not registered by itself.
     pub(super) fn forget_unless_swapped(&self, range: PageRange) {
         // With it, every event that has been read is in the books.
         let _gate = self.memory.gate.pass();
-        let changing = self.memory.uffd.is_changing();
-        let mut core = self.core();
-        if changing {
+        if self.memory.uffd.is_changing() {
             // It may have been moved or unmapped a moment ago.
-            return core.let_go_untouched(range);
+            return self.core().let_go_untouched(range);
         }
-        let swapped = core
-            .pages()
-            .known(range)
-            .any(|(_, state)| !matches!(state, PageState::Untouched | PageState::Resident { .. }));
-        if swapped {
-            drop(core);
+        let mut core = self.core();
+        let is_swapped =
+            |&(_, state): &(_, PageState)| !matches!(state, PageState::Untouched | PageState::Resident { .. });
+        let swapped: Vec<PageNumber> = core.pages().known(range).filter(is_swapped).map(|(page, _)| page).collect();
+        if swapped.is_empty() {
+            return core.unmapped(range);
+        }
+        // Something may have been mapped over another part of it.
+        core.let_go_untouched(range);
+        drop(core);
+        let is_registered = |page: &PageNumber| self.memory.uffd.is_registered(page.address(), PAGE_SIZE);
+        if let Some(page) = swapped.iter().find(|page| is_registered(page) == Some(false))
+            // Asked last: what has changed before is still counted.
+            && !self.memory.uffd.is_changing()
+        {
             self.fatal(format_args!(
                 "uswap: memory at {:#x} has swapped pages and cannot be registered",
-                range.start.address()
+                page.address()
             ));
         }
-        core.unmapped(range);
     }
 }

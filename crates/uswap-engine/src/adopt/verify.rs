@@ -19,6 +19,7 @@ impl<H: Host> Adopter<H> {
     pub(super) fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..tuning::VERIFY_ROUNDS {
+            self.note_lazily_freed(engine);
             if is_on(Sabotage::NotVerified) {
                 self.fresh.clear();
             }
@@ -39,50 +40,68 @@ impl<H: Host> Adopter<H> {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.sort_unstable();
         let mut verified = 0;
-        for (start, end) in fresh.drain(..) {
-            let mut at = start.max(verified);
+        for index in 0..fresh.len() {
+            let (start, end) = fresh[index];
+            let at = start.max(verified);
             verified = end.max(verified);
-            let mut tries = 0;
-            while at < end {
-                let piece = match self.query() {
-                    Some(query) => query.at_or_after(at).map(|vma| Piece::of(&vma)),
-                    None => listed.get(listed.partition_point(|piece| piece.end <= at)).copied(),
-                };
-                let Some(piece) = piece.filter(|piece| piece.start < end) else { break };
-                let (from, to) = (piece.start.max(at), piece.end.min(end));
-                if from > at {
-                    // A hole: the books must not know what the kernel does not report. What has content there has been
-                    // moved or unmapped a moment ago, and the event is unread.
-                    engine.core().let_go_untouched(PageRange::of_bytes(at, from));
-                }
-                let range = PageRange::of_bytes(from, to);
-                if !piece.is_anonymous_private {
-                    let _ = engine.memory.uffd.unregister(from, to - from);
-                    engine.core().let_go_untouched(range);
-                } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
-                    at = adopted.min(to);
-                    continue;
-                } else if engine.register_again(from, to) == Some(false) {
-                    engine.forget_unless_swapped(range);
-                } else if !engine.is_registered(range) {
-                    tries += 1;
-                    if tries < tuning::VERIFY_TRIES {
-                        engine.pause_and_settle();
-                        continue;
-                    }
-                    // Not now. Where the kernel has it registered, faults bring it back to the books.
-                    engine.core().let_go_untouched(range);
-                }
-                self.keep_from_forks(engine, range);
-                tries = 0;
-                at = to;
-            }
-            if at < end {
-                engine.core().let_go_untouched(PageRange::of_bytes(at, end));
+            if let Err(error) = self.verify_range(engine, at, end, &listed, may_extend) {
+                // To be verified yet.
+                self.fresh.extend_from_slice(&fresh[index..]);
+                return Err(error);
             }
         }
         if self.fresh.is_empty() {
+            fresh.clear();
             self.fresh = fresh;
+        }
+        Ok(())
+    }
+
+    fn verify_range(
+        &mut self,
+        engine: &Engine<H>,
+        mut at: usize,
+        end: usize,
+        listed: &[Piece],
+        may_extend: bool,
+    ) -> io::Result<()> {
+        let mut tries = 0;
+        while at < end {
+            let piece = match self.query() {
+                Some(query) => query.at_or_after(at).map(|vma| Piece::of(&vma)),
+                None => listed.get(listed.partition_point(|piece| piece.end <= at)).copied(),
+            };
+            let Some(piece) = piece.filter(|piece| piece.start < end) else { break };
+            let (from, to) = (piece.start.max(at), piece.end.min(end));
+            if from > at {
+                // A hole: the books must not know what the kernel does not report. What has content there has been
+                // moved or unmapped a moment ago, and the event is unread.
+                engine.core().let_go_untouched(PageRange::of_bytes(at, from));
+            }
+            let range = PageRange::of_bytes(from, to);
+            if !piece.is_anonymous_private {
+                let _ = engine.memory.uffd.unregister(from, to - from);
+                engine.core().let_go_untouched(range);
+            } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
+                at = adopted.min(to);
+                continue;
+            } else if engine.register_again(from, to) == Some(false) {
+                engine.forget_unless_swapped(range);
+            } else if !engine.is_registered(range) {
+                tries += 1;
+                if tries < tuning::VERIFY_TRIES {
+                    engine.pause_and_settle();
+                    continue;
+                }
+                // Not now. Where the kernel has it registered, faults bring it back to the books.
+                engine.core().let_go_untouched(range);
+            }
+            self.keep_from_forks(engine, range);
+            tries = 0;
+            at = to;
+        }
+        if at < end {
+            engine.core().let_go_untouched(PageRange::of_bytes(at, end));
         }
         Ok(())
     }
