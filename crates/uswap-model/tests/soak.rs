@@ -42,6 +42,15 @@ fn looks_that_fail_lose_nothing() {
     });
 }
 
+/// Several threads that store at a time do not each fill what is left of the pool's share.
+#[test]
+fn a_small_share_of_the_pool_is_kept() {
+    for seed in [10_570_505, 10_779_426] {
+        let soaked = soak::run_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);

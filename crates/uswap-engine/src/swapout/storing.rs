@@ -149,9 +149,14 @@ impl<H: Host> Engine<H> {
         let page = unsafe { self.memory.frame_page(job.frame) };
         let object = worker.compression.compress(page)?;
         let len = object.len();
-        let handle = self.content.pool.lock().alloc(len)?;
+        let (handle, bytes) = {
+            let mut pool = self.content.pool.lock();
+            (pool.alloc(len)?, pool.pool_bytes())
+        };
         // SAFETY: the object is new, and nobody else knows of it until `stored`.
         unsafe { self.content.view.slice_mut(handle, len) }.copy_from_slice(object);
+        // At each object: many threads may store at a time.
+        self.pool_is_full(bytes, worker);
         Some(StoreResult::Pool { handle: handle.0, len: len as u16, hash })
     }
 

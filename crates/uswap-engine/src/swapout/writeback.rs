@@ -20,19 +20,21 @@ impl<H: Host> Engine<H> {
     /// Writes the oldest pages of a pool that is too large to an area, or has the writer do so; returns how many were written
     /// here.
     pub(super) fn shrink_pool(&self, worker: &mut Worker) -> u64 {
-        if is_on(Sabotage::PoolShareNotKept) {
-            return 0;
-        }
-        let (bytes, limit) =
-            (self.content.pool.lock().pool_bytes() as u64, self.pressure.kept.pool_limit.load(Relaxed));
-        let accept = u64::from(self.member.group.config().accept_threshold_percent);
-        if worker.reclaiming.pool_gate.must_shrink(bytes, limit, accept) && self.content.areas.any_open() {
+        let bytes = self.content.pool_bytes();
+        if self.pool_is_full(bytes, worker) && self.content.areas.any_open() {
             if worker.reclaiming.writes {
                 return self.write_back(worker);
             }
             self.staff.writer.call_unless_in_vain();
         }
         0
+    }
+
+    /// Judges the pool, which has `bytes` now.
+    pub(super) fn pool_is_full(&self, bytes: usize, worker: &mut Worker) -> bool {
+        let limit = self.pressure.kept.pool_limit.load(Relaxed);
+        let accept = u64::from(self.member.group.config().accept_threshold_percent);
+        !is_on(Sabotage::PoolShareNotKept) && worker.reclaiming.pool_gate.must_shrink(bytes as u64, limit, accept)
     }
 
     /// Writes up to [`BATCH`] of the oldest objects of the pool to an area; returns how many have left the pool.
