@@ -108,15 +108,12 @@ fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl 
     let mut events = first.events.clone();
     for (&page, &is_present) in &differing {
         let found = page_in(first, &pages[0], page);
-        let mut others = (1..outcomes.len()).map(|index| page_in(&outcomes[index], &pages[index], page));
-        let mut is_another = false;
-        if !others.all(|other| {
-            is_another |= other != found;
-            other.reads_like(found, is_present)
-        }) {
+        let others: Vec<Page> =
+            (1..outcomes.len()).map(|index| page_in(&outcomes[index], &pages[index], page)).collect();
+        if !others.iter().all(|other| other.reads_like(found, is_present)) {
             return Ok(None);
         }
-        if is_another && matches!(found, Page::There { .. }) {
+        if others.iter().any(|&other| other != found) && matches!(found, Page::There { .. }) {
             let range = PageRange { start: page, pages: 1 };
             events.push(if is_present == Some(false) { Event::Removed(range) } else { Event::Uncopied(range) });
         }

@@ -97,7 +97,7 @@ impl<H: Host> Adopter<H> {
         verified.and(found)
     }
 
-    /// Adopts of the mappings that were read.
+    /// Adopts what it may of the mappings that were read; as [`adopt_more`](Self::adopt_more).
     fn adopt_listed(&mut self, engine: &Engine<H>, look: Look, chase: bool) -> io::Result<u64> {
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.extend(maps::vmas(&self.maps).filter(is_adoptable).map(|vma| (vma.start, vma.end)));
