@@ -1,5 +1,6 @@
 //! What happens to the pages of a process while a fork needs its books still: noted beside them, and looked up there.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::core::Core;
@@ -138,15 +139,66 @@ struct Noted<'a, M> {
     kernel: &'a M,
 }
 
+/// Pages, and where they were before some of the events.
+#[derive(Clone, Copy)]
+struct Traced {
+    now: PageNumber,
+    was: PageRange,
+}
+
+impl Traced {
+    /// The pages of it that were at `part` then.
+    fn part(self, part: PageRange) -> Traced {
+        Traced { now: self.now_of(part.start), was: part }
+    }
+
+    /// Where that is now which was at `page` then.
+    fn now_of(self, page: PageNumber) -> PageNumber {
+        PageNumber(page.0 - self.was.start.0 + self.now.0)
+    }
+}
+
+/// What of a range is not as it was discarded last.
+struct Content {
+    /// Brought in since.
+    installed: Vec<PageRange>,
+    /// As in the books, where it was then.
+    in_books: Vec<Traced>,
+}
+
 impl<M> Noted<'_, M> {
-    /// What of `range` is known, page by page: a window is short, and this is asked for when calls meet.
-    fn pages(&self, range: PageRange) -> impl Iterator<Item = (PageNumber, PageState)> {
-        let state = |page| match self.window.look_up(page, self.books) {
-            Beside::Known(_, state) => state.filter(|&state| state != PageState::Untouched),
-            Beside::Installed => Some(PageState::Resident { clean: None }),
-            Beside::Discarded => None,
-        };
-        (range.start.0..range.end().0).map(PageNumber).filter_map(move |page| Some((page, state(page)?)))
+    /// What is in `range`, range by range, back from the newest note: it may be large.
+    fn content(&self, range: PageRange) -> Content {
+        let mut content = Content { installed: Vec::new(), in_books: Vec::new() };
+        let mut parts = vec![Traced { now: range.start, was: range }];
+        for done in self.window.done.iter().rev() {
+            let mut before = Vec::with_capacity(parts.len());
+            for part in parts {
+                match *done {
+                    Done::Installed(ref pages) => {
+                        let now = |installed: PageRange| installed.moved_to(part.now_of(installed.start));
+                        content.installed.extend(pages.within(part.was).map(now));
+                        before.extend(pages.outside(part.was).map(|was| part.part(was)));
+                    }
+                    Done::Event(Event::Removed(gone) | Event::Unmapped(gone)) => {
+                        before.extend(part.was.outside(gone).map(|was| part.part(was)));
+                    }
+                    Done::Event(Event::Remapped { from, to, .. }) => {
+                        let moved = part.was.intersection(from.moved_to(to));
+                        if moved.pages > 0 {
+                            let was = moved.moved_to(PageNumber(moved.start.0 - to.0 + from.start.0));
+                            before.push(Traced { was, ..part.part(moved) });
+                        }
+                        let others = part.was.outside(from.moved_to(to)).flat_map(|other| other.outside(from));
+                        before.extend(others.map(|was| part.part(was)));
+                    }
+                    Done::Event(Event::Uncopied(_)) => before.push(part),
+                }
+            }
+            parts = before;
+        }
+        content.in_books = parts;
+        content
     }
 }
 
@@ -162,11 +214,17 @@ impl<M: Mappings> Mappings for Noted<'_, M> {
 
 impl<M: Mappings> Witness for Noted<'_, M> {
     fn knows_any(&self, range: PageRange) -> bool {
-        self.pages(range).next().is_some()
+        let content = self.content(range);
+        let is_known = |part: &Traced| self.books.known(part.was).next().is_some();
+        !content.installed.is_empty() || content.in_books.iter().any(is_known)
     }
 
     fn known(&self, range: PageRange) -> Vec<(PageNumber, PageState)> {
-        self.pages(range).collect()
+        let Content { installed, in_books } = self.content(range);
+        let pages = installed.into_iter().flat_map(|range| (range.start.0..range.end().0).map(PageNumber));
+        let known =
+            in_books.iter().flat_map(|part| self.books.known(part.was).map(|(page, state)| (part.now_of(page), state)));
+        pages.map(|page| (page, PageState::Resident { clean: None })).chain(known).collect()
     }
 
     fn may_have_gone(&self, page: PageNumber) -> bool {
@@ -260,5 +318,49 @@ mod tests {
         let known = |page| Beside::Known(PageNumber(page), Some(PageState::SwappedZero));
         assert_eq!(window.look_up(PageNumber(100), &books), known(200));
         assert_eq!(window.look_up(PageNumber(300), &books), known(100));
+    }
+
+    /// Content by ranges is the content by pages, whatever was noted; and a range of a terabyte takes no time.
+    #[test]
+    fn ranges_are_followed_back_as_pages_are() {
+        let mut random = 88_172_645_463_325_252u64;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        for _ in 0..300 {
+            let mut books = PageTable::new();
+            books.adopt(range(0, 96));
+            for page in (0..96).filter(|_| next(2) == 0) {
+                books.set(PageNumber(page), PageState::SwappedZero);
+            }
+            let mut window = ForkWindow::with_capacity(8);
+            for _ in 0..next(12) {
+                let (place, pages) = (next(48), 1 + next(16));
+                window.note(match next(5) {
+                    0 => Note::Applied(Event::Unmapped(range(place, pages))),
+                    1 => Note::Applied(Event::Removed(range(place, pages))),
+                    2 => Note::Applied(moved(range(place, pages), 64 + next(16))),
+                    3 => Note::Applied(moved(range(64 + next(16), pages), place)),
+                    _ => Note::Installed(PageNumber(place)),
+                });
+            }
+            let noted = Noted { window: &window, books: &books, kernel: &Registered };
+            let by_page = |page| match window.look_up(PageNumber(page), &books) {
+                Beside::Known(_, state) => state.filter(|&state| state != PageState::Untouched),
+                Beside::Installed => Some(PageState::Resident { clean: None }),
+                Beside::Discarded => None,
+            };
+            for (start, pages) in [(0, 96), (next(40), next(20)), (64, 8)] {
+                let mut known = noted.known(range(start, pages));
+                known.sort_unstable_by_key(|&(page, _)| page);
+                let state = |page| Some((PageNumber(page), by_page(page)?));
+                assert_eq!(known, (start..start + pages).filter_map(state).collect::<Vec<_>>(), "{window:?}");
+                assert_eq!(noted.knows_any(range(start, pages)), !known.is_empty());
+            }
+            assert!(!noted.knows_any(range(1 << 40, 1 << 28)));
+        }
     }
 }

@@ -80,6 +80,12 @@ impl PageRange {
         self.intersection(other).pages > 0
     }
 
+    /// The parts that are not in `other`, in order.
+    pub fn outside(self, other: Self) -> impl Iterator<Item = Self> {
+        let parts = [(self.start, self.end().min(other.start)), (self.start.max(other.end()), self.end())];
+        parts.into_iter().filter(|(start, end)| start < end).map(|(start, end)| Self { start, pages: end.0 - start.0 })
+    }
+
     /// Both halves.
     pub fn halves(self) -> [Self; 2] {
         let first = Self { pages: self.pages / 2, ..self };
