@@ -1,9 +1,10 @@
 //! Reclaim: which pages leave the program.
 //!
 //! Pages are taken in blocks of 16 neighbours, in the order that the policy of the run tells (`order`); a page that was asked
-//! back for since its block was queued gets a second chance. Taken pages rest in the swap cache before they are stored, where
+//! back for since its block was queued gets a second chance, and the last few that were asked for stay (`just_asked`). Taken pages rest in the swap cache before they are stored, where
 //! a touch still finds them.
 
+mod just_asked;
 pub(crate) mod order;
 
 use crate::core::Core;
@@ -58,6 +59,9 @@ impl Core {
     /// leave just because its block is old.
     pub(crate) fn note_resident(&mut self, page: PageNumber, came: Came) {
         let first = page.block_start();
+        if came != Came::Unasked {
+            self.order.just_asked.note(page);
+        }
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
         self.order.came(block, came);
         if block.queued > 0 {
@@ -139,7 +143,8 @@ impl Core {
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = block.queued.saturating_sub(1);
             let referenced = core::mem::take(&mut block.referenced);
-            let (mut mask, mut gaps, mut stay) = (0u16, 0u16, false);
+            let kept = referenced | self.order.just_asked.in_block(first);
+            let (mut mask, mut gaps, mut stay) = (0u16, 0u16, 0u16);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
                 let state = self.pages.get(page);
@@ -147,8 +152,8 @@ impl Core {
                     gaps |= 1 << index;
                 }
                 if let Some(PageState::Resident { clean }) = state {
-                    if referenced >> index & 1 == 1 {
-                        stay = true;
+                    if kept >> index & 1 == 1 {
+                        stay |= 1 << index;
                         continue;
                     }
                     let frame = frames.frame(index);
@@ -162,11 +167,11 @@ impl Core {
                 }
             }
             let block = self.pages.block_mut(first).expect("looked up above");
-            if stay {
+            if stay & referenced != 0 {
                 self.order.stays(block);
-                if block.queued == 0 {
-                    self.order.enqueue(first, block);
-                }
+            }
+            if stay != 0 && block.queued == 0 {
+                self.order.enqueue(first, block);
             }
             if mask != 0 {
                 self.order.leaves(block);
@@ -367,6 +372,37 @@ mod tests {
         // It was MADV_FREE, and the program has written to it.
         core.discards_grow_old();
         assert!(core.found_by_scan(BLOCK) > 0);
+    }
+
+    #[test]
+    fn what_threads_have_just_asked_for_stays_until_others_have_been_asked_for() {
+        for reclaim in ReclaimPolicy::ALL {
+            let policies = Policies { reclaim, ..Policies::default() };
+            let mut core = Core::new(CoreConfig { frame_blocks: 64, policies, ..CoreConfig::default() });
+            core.adopt(PageRange { start: PageNumber(0), pages: 512 });
+            core.found_present(PageRange { start: PageNumber(0), pages: 64 });
+            let asked = [PageNumber(5), PageNumber(6), PageNumber(40)];
+            asked.iter().for_each(|&page| core.note_resident(page, Came::FromStore));
+            let mut left = Vec::new();
+            let all_that_leave = |core: &mut Core, left: &mut Vec<PageNumber>| {
+                while let Some(isolation) = core.isolate() {
+                    let moved = isolation.mask;
+                    let pages =
+                        (0..16).filter(|index| moved >> index & 1 == 1).map(|index| isolation.first.plus(index));
+                    let _ = core.isolated(isolation, IsolationOutcome { moved, missing: 0, refused: 0 });
+                    left.extend(pages.inspect(|page| core.removed(page.alone())));
+                }
+            };
+            all_that_leave(&mut core, &mut left);
+            assert_eq!(left.len(), 61, "{reclaim:?}");
+            assert!(asked.iter().all(|page| !left.contains(page)), "{reclaim:?}");
+            core.found_present(PageRange { start: PageNumber(100), pages: 16 });
+            (100..116).for_each(|page| core.note_resident(PageNumber(page), Came::FromCache));
+            left.clear();
+            all_that_leave(&mut core, &mut left);
+            left.sort_unstable();
+            assert_eq!(left, asked, "{reclaim:?}");
+        }
     }
 
     #[test]

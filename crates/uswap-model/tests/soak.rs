@@ -51,6 +51,17 @@ fn a_small_share_of_the_pool_is_kept() {
     }
 }
 
+/// Where hardly any page may stay, each left again before the thread that had asked for it ran: twenty million steps, and a
+/// monitor that did not come to see that its supervisor was gone.
+#[test]
+fn who_has_asked_for_a_page_comes_to_use_it() {
+    for seed in [10_026_220, 10_057_617] {
+        let soaked = soak::run_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        assert!(soaked.outcome.steps < 1_000_000, "seed {seed}: {soaked:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);

@@ -17,6 +17,7 @@
 
 use alloc::collections::VecDeque;
 
+use super::just_asked::JustAsked;
 use crate::page_table::{BlockInfo, PageTable};
 use crate::policies::ReclaimPolicy;
 use crate::units::PageNumber;
@@ -57,11 +58,20 @@ pub(crate) struct Order {
     soon: usize,
     /// Blocks that have left, and one.
     clock: u32,
+    /// Pages that do not leave yet, wherever their blocks are.
+    pub just_asked: JustAsked,
 }
 
 impl Order {
     pub fn new(policy: ReclaimPolicy) -> Self {
-        Self { policy, first: VecDeque::new(), second: VecDeque::new(), soon: 0, clock: 1 }
+        Self {
+            policy,
+            first: VecDeque::new(),
+            second: VecDeque::new(),
+            soon: 0,
+            clock: 1,
+            just_asked: JustAsked::default(),
+        }
     }
 
     /// Room for so many more blocks, and for all to change queues.

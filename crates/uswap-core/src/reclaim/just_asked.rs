@@ -1,0 +1,40 @@
+//! Pages that threads have just asked for: they stay until those threads have had a chance to run.
+//!
+//! The kernel evicts no page from under the instruction that faulted on it: the fault ends in the task itself, which goes on at
+//! once. Here a thread is woken, and runs when it gets a processor. Where memory is so scarce that every block that is left is
+//! one of those, its page would leave again before it has been touched, and an instruction that needs several pages would
+//! never have them all at a time. So the last few pages that were asked for are passed over.
+
+use crate::units::{BLOCK_PAGES, PageNumber};
+
+/// 64 KiB: four threads, each with as many pages as one instruction of x86-64 is likely to need.
+const PAGES: usize = 16;
+
+/// The last pages that were asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct JustAsked {
+    pages: [PageNumber; PAGES],
+    next: usize,
+}
+
+impl Default for JustAsked {
+    fn default() -> Self {
+        JustAsked { pages: [PageNumber(u64::MAX); PAGES], next: 0 }
+    }
+}
+
+impl JustAsked {
+    /// A thread has faulted on `page`, or has just been given it. Fault path.
+    pub fn note(&mut self, page: PageNumber) {
+        if !self.pages.contains(&page) {
+            self.pages[self.next] = page;
+            self.next = (self.next + 1) % PAGES;
+        }
+    }
+
+    /// Which pages of the block that begins at `first` stay.
+    pub fn in_block(&self, first: PageNumber) -> u16 {
+        let distances = self.pages.iter().map(|page| page.0.wrapping_sub(first.0));
+        distances.filter(|&distance| distance < BLOCK_PAGES as u64).fold(0, |stay, index| stay | 1 << index)
+    }
+}
