@@ -60,7 +60,7 @@ impl Core {
     pub(crate) fn note_resident(&mut self, page: PageNumber, came: Came) {
         let first = page.block_start();
         if came != Came::Unasked {
-            self.order.just_asked.note(page);
+            self.order.asked(page);
         }
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
         self.order.came(block, came);
@@ -143,7 +143,7 @@ impl Core {
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = block.queued.saturating_sub(1);
             let referenced = core::mem::take(&mut block.referenced);
-            let kept = referenced | self.order.just_asked.in_block(first);
+            let kept = referenced | self.order.just_asked(first);
             let (mut mask, mut gaps, mut stay) = (0u16, 0u16, 0u16);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
@@ -396,8 +396,8 @@ mod tests {
             all_that_leave(&mut core, &mut left);
             assert_eq!(left.len(), 61, "{reclaim:?}");
             assert!(asked.iter().all(|page| !left.contains(page)), "{reclaim:?}");
-            core.found_present(PageRange { start: PageNumber(100), pages: 16 });
-            (100..116).for_each(|page| core.note_resident(PageNumber(page), Came::FromCache));
+            core.found_present(PageRange { start: PageNumber(100), pages: 8 });
+            (100..108).for_each(|page| core.note_resident(PageNumber(page), Came::FromCache));
             left.clear();
             all_that_leave(&mut core, &mut left);
             left.sort_unstable();

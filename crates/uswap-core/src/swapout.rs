@@ -176,7 +176,7 @@ mod tests {
         let FaultPlan::Load(plan) = core.fault(PAGE, false) else { panic!() };
         core.load_done(&plan.pages()[0], plan.op, FrameLeft::Populated, true, false);
         // Threads have asked for others since.
-        core.order.just_asked = Default::default();
+        (100..108).for_each(|page| core.order.asked(PageNumber(page)));
     }
 
     #[test]

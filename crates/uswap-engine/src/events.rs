@@ -5,9 +5,7 @@ use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
-use uswap_sys::report::Reason;
 use uswap_system::faults::{Faults, Message};
-use uswap_system::looks::Residency;
 
 use crate::engine::Engine;
 use crate::group::Counter;
@@ -110,14 +108,16 @@ impl<H: Host> Engine<H> {
 
 impl<H: Host> Mappings for Engine<H> {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
-        self.memory.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
+        match self.memory.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE) {
+            // The kernel looks for the mapping first: of one that is gone it does not tell whether anything is being changed.
+            Some(false) if self.memory.uffd.kernel_is_changing() => None,
+            answer => answer,
+        }
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
-        match self.memory.pagemap.has_populated(page.address(), page.address() + PAGE_SIZE) {
-            // With the gate shut nothing is read: whatever has been changed since the events were read is counted still.
-            Ok(is_present) => (!self.memory.uffd.kernel_is_changing()).then_some(is_present),
-            Err(error) => self.fatal(format_args!("uswap: the kernel does not tell what is there: {}", Reason(&error))),
-        }
+        let is_present = self.memory.has_populated(page.address(), page.address() + PAGE_SIZE);
+        // With the gate shut nothing is read: whatever has been changed since the events were read is counted still.
+        (!self.memory.uffd.kernel_is_changing()).then_some(is_present)
     }
 }

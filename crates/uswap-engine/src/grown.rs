@@ -6,10 +6,11 @@
 
 use std::io;
 
+use uswap_core::event_order::Mappings;
 use uswap_core::{PAGE_SIZE, PageRange};
 use uswap_sys::{maps, private_memory};
 use uswap_system::faults::Faults;
-use uswap_system::looks::{Mappings, Vma};
+use uswap_system::looks::{Mappings as _, Vma};
 
 use crate::adopt::Adopter;
 use crate::engine::Engine;
@@ -30,7 +31,7 @@ impl<H: Host> Adopter<H> {
                     if engine.memory.uffd.holds_events() {
                         return Ok(Some(start));
                     }
-                    match engine.memory.uffd.is_registered(start, len) {
+                    match Mappings::is_registered(engine, part) {
                         None => return Ok(Some(start)),
                         // Unless it is the program's own userfaultfd that it is registered with.
                         Some(true) if engine.memory.uffd.register(start, len).is_ok() => {

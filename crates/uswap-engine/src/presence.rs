@@ -29,7 +29,7 @@
 //! A process that has changed its user cannot see what the kernel has swapped out (`PageMap::is_exact`). There pages are moved
 //! one by one, each call taken at its word: one page is moved or not, and a page that cannot be moved is never called missing.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -68,6 +68,19 @@ fn mask_of(start: usize, ranges: &[PopulatedRange], is_meant: impl Fn(&Populated
     })
 }
 
+/// What the kernel answers. It may have no memory for that, at the moment; without an answer the process cannot go on.
+fn answered<S: System, T>(mut ask: impl FnMut() -> io::Result<T>) -> T {
+    let mut asked = 0;
+    loop {
+        asked += 1;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) if error.kind() == ErrorKind::OutOfMemory && asked < LOOKS_MAX => S::sleep(LOOK_AGAIN),
+            Err(error) => S::end(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
+        }
+    }
+}
+
 impl<S: System> Memory<S> {
     /// Whether `page` is populated. Where that cannot be known it is said to be.
     pub(crate) fn is_populated(&self, page: PageNumber) -> bool {
@@ -81,15 +94,23 @@ impl<S: System> Memory<S> {
 
     fn look_at_block(&self, start: usize, is_meant: impl Fn(&PopulatedRange) -> bool) -> u16 {
         let mut ranges = [PopulatedRange::default(); BLOCK_PAGES];
-        let mut looks = 0;
-        loop {
-            looks += 1;
-            match self.pagemap.populated(start, start + BLOCK_BYTES, &mut ranges) {
-                Ok((count, _)) => return mask_of(start, &ranges[..count], is_meant),
-                // The kernel has no memory for its answer, at the moment.
-                Err(error) if error.kind() == ErrorKind::OutOfMemory && looks < LOOKS_MAX => S::sleep(LOOK_AGAIN),
-                Err(error) => S::end(format_args!("uswap: cannot look at memory: {}", Reason(&error))),
-            }
+        let (count, _) = answered::<S, _>(|| self.pagemap.populated(start, start + BLOCK_BYTES, &mut ranges));
+        mask_of(start, &ranges[..count], is_meant)
+    }
+
+    /// Whether anything of `start..end` is seen to be populated.
+    pub(crate) fn has_populated(&self, start: usize, end: usize) -> bool {
+        answered::<S, _>(|| self.pagemap.has_populated(start, end))
+    }
+
+    /// Makes the kernel keep what was moved into these frames and may be dropped; which of it is gone. What cannot be told is
+    /// never called gone.
+    pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
+        let start = self.frame_address(block.frame(0));
+        match answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, moved)) {
+            0 => 0,
+            gone if self.pagemap.is_exact() => gone & !self.populated(block),
+            gone => gone,
         }
     }
 

@@ -8,7 +8,7 @@ use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, V
 
 use crate::coverage::Happening;
 use crate::mm::{Mm, is_host};
-use crate::pte::Pte;
+use crate::pte::{Page, Pte};
 use crate::world::{World, current};
 
 /// pagemap of a process, or mincore(2).
@@ -84,6 +84,28 @@ impl Residency for ModelResidency {
     fn has_populated(&self, start: usize, end: usize) -> io::Result<bool> {
         let mut first = [PopulatedRange::default()];
         Ok(self.populated(start, end, &mut first)?.0 > 0)
+    }
+
+    /// Both files of /proc are refused to the same processes.
+    fn can_keep(&self) -> bool {
+        self.is_exact
+    }
+
+    fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16> {
+        let world = current();
+        let mut gone = 0;
+        for index in (0..u16::BITS).filter(|index| pages >> index & 1 == 1) {
+            world.point();
+            fails(&world)?;
+            let page = start / PAGE_SIZE + index as usize;
+            let mut kernel = world.kernel_mut();
+            let mm = &mut kernel.process_mut(world.this_process()).mm;
+            match mm.pte(page).page() {
+                Some(found) => mm.set(page, Pte::Present(Page { is_lazy: false, ..found })),
+                None => gone |= 1 << index,
+            }
+        }
+        Ok(gone)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::host_memory;
 use crate::looks::{ModelFootprint, ModelMappings, ModelResidency};
 use crate::mm::{is_host, pages_of};
 use crate::process::ProcessId;
-use crate::pte::{Page, Pte};
+use crate::pte::Pte;
 use crate::supervisor::ModelSupervisor;
 use crate::world::{End, current};
 
@@ -134,22 +134,6 @@ impl System for Model {
         if let Some(found) = pte.page() {
             mm.set(page, Pte::Present(found));
         }
-    }
-
-    fn keep_lazily_freed(start: usize, pages: u16) -> u16 {
-        let world = current();
-        let mut gone = 0;
-        for index in (0..u16::BITS).filter(|index| pages >> index & 1 == 1) {
-            world.point();
-            let page = start / PAGE_SIZE + index as usize;
-            let mut kernel = world.kernel_mut();
-            let mm = &mut kernel.process_mut(world.this_process()).mm;
-            match mm.pte(page).page() {
-                Some(found) => mm.set(page, Pte::Present(Page { is_lazy: false, ..found })),
-                None => gone |= 1 << index,
-            }
-        }
-        gone
     }
 
     fn reserve_is_whole() -> bool {

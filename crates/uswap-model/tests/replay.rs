@@ -25,8 +25,8 @@ fn memory_is_never_more_than_its_size() {
                 })
                 .collect();
             let met = replay(size, policies, &[], &accesses);
-            // Reclaim begins at the size, some pages below the budget.
-            assert!(met.peak <= size + size / 64 + 4, "{size}: {met:?}");
+            // Reclaim begins at the size, some pages below the budget, and passes over the eight that were asked for last.
+            assert!(met.peak <= size + size / 64 + 4 + 8, "{size}: {met:?}");
             assert!(met.read > 0 && met.written > 0, "{size}: {met:?}");
             assert!(policies.readahead != ReadaheadPolicy::Off || met.used < met.misses / 10, "{size}: {met:?}");
         }

@@ -38,6 +38,7 @@ pub mod last_thread;
 pub mod launch;
 pub mod linux;
 pub mod maps;
+pub mod own_memory;
 pub mod pagemap;
 pub mod placement;
 pub mod private_memory;

@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mm::{Advice as MemoryAdvice, MprotectFlags};
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
-use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
+use uswap_system::looks::{Footprint, Mappings, Rss, Vma};
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
 use crate::call::Call;
 use crate::maps::{self, MapQuery, MapsOf};
-use crate::pagemap::PageMap;
+use crate::own_memory::OwnMemory;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
@@ -42,7 +42,7 @@ pub struct Linux;
 
 impl System for Linux {
     type Faults = Uffd;
-    type Residency = PageMap;
+    type Residency = OwnMemory;
     type Mappings = MapQuery;
     type Footprint = StatM;
     type Supervisor = Supervisor;
@@ -125,18 +125,6 @@ impl System for Linux {
         assert!(private_memory::overlaps(page, page + PAGE_SIZE), "only the engine's own memory");
         // SAFETY: the engine's own memory is mapped and writable. By the contract of the trait the page is present.
         unsafe { uffd::make_exclusive(page) };
-    }
-
-    fn keep_lazily_freed(start: usize, pages: u16) -> u16 {
-        let Ok(memory) = proc::open_for_writing(c"/proc/thread-self/mem") else { return 0 };
-        let mut gone = 0;
-        for index in (0..u16::BITS).filter(|index| pages >> index & 1 == 1) {
-            let (mut word, at) = ([0; 8], (start + index as usize * PAGE_SIZE) as u64);
-            let read = rustix::io::pread(&memory, &mut word, at);
-            let is_kept = read == Ok(word.len()) && rustix::io::pwrite(&memory, &word, at) == Ok(word.len());
-            gone |= u16::from(!is_kept) << index;
-        }
-        gone
     }
 
     #[inline]
@@ -314,27 +302,6 @@ impl Faults for Uffd {
 
 fn is_end(events: PollFlags) -> bool {
     events.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
-}
-
-impl Residency for PageMap {
-    fn open() -> io::Result<Self> {
-        PageMap::open_self()
-    }
-
-    #[inline]
-    fn is_exact(&self) -> bool {
-        PageMap::is_exact(self)
-    }
-
-    #[inline]
-    fn populated(&self, start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
-        PageMap::populated(self, start, end, out)
-    }
-
-    #[inline]
-    fn has_populated(&self, start: usize, end: usize) -> io::Result<bool> {
-        PageMap::has_populated(self, start, end)
-    }
 }
 
 impl Mappings for MapQuery {

@@ -516,7 +516,8 @@ impl Uffd {
     }
 
     /// Whether all of a range is one anonymous mapping and registered, here or elsewhere; `None` while the program is
-    /// changing its memory. `false` tells what was when the kernel looked: an unread event may tell why. Fault path.
+    /// changing its memory. `false` tells what was when the kernel looked, whatever is being changed: an unread event may tell
+    /// why. Fault path.
     pub fn is_registered(&self, addr: usize, len: usize) -> Option<bool> {
         let mut request = FillRequest { range: RangeRequest { start: addr as u64, len: len as u64 }, mode: 0, done: 0 };
         // SAFETY: the layout is uffdio_continue's. It is for shared memory: of other memory the kernel looks at nothing but

@@ -11,9 +11,11 @@ use std::ptr::with_exposed_provenance_mut as at;
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use uswap_sys::PAGE_SIZE as P;
+use uswap_sys::own_memory::OwnMemory;
 use uswap_sys::uffd::{
     Features, Holes, Message, Progress, RawMessage, Stop, Uffd, UffdUnavailable, Wake, make_exclusive,
 };
+use uswap_system::looks::Residency;
 
 /// A descriptor by the device or by the system call, or the end of the test.
 macro_rules! uffd_or_skip {
@@ -152,6 +154,8 @@ fn t11d_a_page_shared_by_fork_cannot_be_moved_until_written() {
 fn what_was_given_up_lazily_may_be_dropped_where_it_was_moved_to() {
     let uffd = uffd_or_skip!(Features::MOVE);
     const COUNT: usize = 64;
+    let memory = OwnMemory::open().unwrap();
+    assert!(memory.can_keep());
     let page_out = |start: usize| {
         // SAFETY: the test's own pages; the advice changes no content but of what was given up.
         let _ = unsafe { rustix::mm::madvise(at(start), COUNT * P, Advice::LinuxPageOut) };
@@ -166,21 +170,19 @@ fn what_was_given_up_lazily_may_be_dropped_where_it_was_moved_to() {
         let moved = uffd.move_pages(target, source, COUNT * P, Holes::Refuse, Wake::DontWake);
         assert_eq!(moved, complete(COUNT * P));
         if holds {
-            let memory = uswap_sys::proc::open_for_writing(c"/proc/thread-self/mem").unwrap();
-            for index in 0..COUNT {
-                let (mut word, place) = ([0; 8], (target + index * P) as u64);
-                assert_eq!(rustix::io::pread(&memory, &mut word, place), Ok(8));
-                assert_eq!(rustix::io::pwrite(&memory, &word, place), Ok(8));
+            for first in (0..COUNT).step_by(16) {
+                assert_eq!(memory.keep_lazily_freed(target + first * P, u16::MAX).unwrap(), 0);
             }
+            (0..COUNT).for_each(|index| assert_eq!(read(target + index * P), 7));
         }
         page_out(target)
     };
     let (lazy, held) = (dropped(false), dropped(true));
     println!("of {COUNT} pages {lazy} were dropped, and {held} of those that were held on to");
     assert_eq!(held, 0);
-    // By that way a page that is not there is an error, and nobody waits.
-    let memory = uswap_sys::proc::open_for_writing(c"/proc/thread-self/mem").unwrap();
-    assert!(rustix::io::pread(&memory, &mut [0; 8], registered(&uffd, 1) as u64).is_err());
+    // A page that is not there is gone, and nobody waits.
+    let (start, mask) = (registered(&uffd, 16), 0b1010_0000_0000_0110);
+    assert_eq!(memory.keep_lazily_freed(start, mask).unwrap(), mask);
     assert!(lazy > 0, "this kernel drops nothing of what it moved");
 }
 

@@ -141,10 +141,6 @@ pub trait System: Sized + Send + Sync + 'static {
     /// afterwards.
     fn make_exclusive(page: usize);
 
-    /// Makes the kernel keep pages of the engine's that it may drop at any time, as they came from a program that gave them up
-    /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them are gone already.
-    fn keep_lazily_freed(start: usize, pages: u16) -> u16;
-
     /// Whether the memory that is set aside for the books is whole.
     fn reserve_is_whole() -> bool;
 

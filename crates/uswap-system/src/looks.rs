@@ -85,6 +85,17 @@ pub trait Residency: Sized + Send + Sync {
     /// # Errors
     /// It cannot be looked at.
     fn has_populated(&self, start: usize, end: usize) -> io::Result<bool>;
+
+    /// Whether the kernel can be made to keep what it may drop.
+    fn can_keep(&self) -> bool;
+
+    /// Makes the kernel keep pages of the engine's that it may drop at any time, as they came from a program that gave them up
+    /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them seem to be gone already. Nothing of
+    /// a page that is there is changed.
+    ///
+    /// # Errors
+    /// It is refused; some may be kept.
+    fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16>;
 }
 
 /// One mapping. Neighbouring mappings merge, so never reason by mapping about who owns an address.

@@ -143,10 +143,6 @@ impl System for Shuttle {
         nothing()
     }
 
-    fn keep_lazily_freed(_: usize, _: u16) -> u16 {
-        nothing()
-    }
-
     fn reserve_is_whole() -> bool {
         true
     }
@@ -296,6 +292,14 @@ impl Residency for NoSystem {
     }
 
     fn has_populated(&self, _: usize, _: usize) -> io::Result<bool> {
+        match *self {}
+    }
+
+    fn can_keep(&self) -> bool {
+        match *self {}
+    }
+
+    fn keep_lazily_freed(&self, _: usize, _: u16) -> io::Result<u16> {
         match *self {}
     }
 }
