@@ -166,7 +166,7 @@ impl Core {
     /// A thread touched `page`, which is not mapped.
     pub fn fault(&mut self, page: PageNumber, write: bool) -> FaultPlan {
         let Some(state) = self.pages.get(page) else { return FaultPlan::NotAdopted };
-        self.order.asked(page);
+        self.order.just_asked.note(page);
         let comes_in = matches!(state, PageState::Untouched | PageState::Swapped { .. } | PageState::SwappedZero);
         if comes_in && self.pages.is_isolating(page) {
             if let Some(block) = self.pages.block_mut(page) {

@@ -1,7 +1,7 @@
 //! Reclaim: which pages leave the program.
 //!
 //! Pages are taken in blocks of 16 neighbours, in the order that the policy of the run tells (`order`); a page that was asked
-//! back for since its block was queued gets a second chance, and the last few that were asked for stay (`just_asked`). Taken pages rest in the swap cache before they are stored, where
+//! back for since its block was queued gets a second chance, and where few blocks are left the last pages that were asked for stay (`just_asked`). Taken pages rest in the swap cache before they are stored, where
 //! a touch still finds them.
 
 mod just_asked;
@@ -60,7 +60,7 @@ impl Core {
     pub(crate) fn note_resident(&mut self, page: PageNumber, came: Came) {
         let first = page.block_start();
         if came != Came::Unasked {
-            self.order.asked(page);
+            self.order.just_asked.note(page);
         }
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
         self.order.came(block, came);
@@ -137,13 +137,14 @@ impl Core {
     /// The next block to move out; `None` when nothing is left to take or no empty block of frames is left.
     pub fn isolate(&mut self) -> Option<Isolation> {
         let frames = self.cache.take_empty_block()?;
+        let blocks = self.order.blocks();
         // Each queued block is looked at twice at most: once to take its second chance away.
-        for _ in 0..self.order.blocks() * 2 {
+        for _ in 0..blocks * 2 {
             let Some(first) = self.order.next(&mut self.pages) else { break };
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = block.queued.saturating_sub(1);
             let referenced = core::mem::take(&mut block.referenced);
-            let kept = referenced | self.order.just_asked(first);
+            let kept = referenced | self.order.just_asked.in_block(first, blocks);
             let (mut mask, mut gaps, mut stay) = (0u16, 0u16, 0u16);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
@@ -396,8 +397,8 @@ mod tests {
             all_that_leave(&mut core, &mut left);
             assert_eq!(left.len(), 61, "{reclaim:?}");
             assert!(asked.iter().all(|page| !left.contains(page)), "{reclaim:?}");
-            core.found_present(PageRange { start: PageNumber(100), pages: 8 });
-            (100..108).for_each(|page| core.note_resident(PageNumber(page), Came::FromCache));
+            core.found_present(PageRange { start: PageNumber(100), pages: 16 });
+            (100..116).for_each(|page| core.note_resident(PageNumber(page), Came::FromCache));
             left.clear();
             all_that_leave(&mut core, &mut left);
             left.sort_unstable();

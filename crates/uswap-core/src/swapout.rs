@@ -176,7 +176,7 @@ mod tests {
         let FaultPlan::Load(plan) = core.fault(PAGE, false) else { panic!() };
         core.load_done(&plan.pages()[0], plan.op, FrameLeft::Populated, true, false);
         // Threads have asked for others since.
-        (100..108).for_each(|page| core.order.asked(PageNumber(page)));
+        (100..116).for_each(|page| core.order.just_asked.note(PageNumber(page)));
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Replayed {
     }
 }
 
-/// Runs a program that first writes each page of `on_swap`, has all of them leave, and then makes `accesses`, within `size` pages;
+/// Runs a program that first writes each page of `on_swap`, has them leave (but for those, perhaps, that were asked for last), and then makes `accesses`, within `size` pages;
 /// what the accesses met.
 ///
 /// # Panics

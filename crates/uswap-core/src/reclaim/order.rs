@@ -59,7 +59,7 @@ pub(crate) struct Order {
     /// Blocks that have left, and one.
     clock: u32,
     /// Pages that do not leave yet, wherever their blocks are.
-    just_asked: JustAsked,
+    pub just_asked: JustAsked,
 }
 
 impl Order {
@@ -72,16 +72,6 @@ impl Order {
             clock: 1,
             just_asked: JustAsked::default(),
         }
-    }
-
-    /// A thread asks for `page`, or has just been given it. Fault path.
-    pub fn asked(&mut self, page: PageNumber) {
-        self.just_asked.note(page, self.clock);
-    }
-
-    /// Which pages of the block that begins at `first` do not leave yet.
-    pub fn just_asked(&self, first: PageNumber) -> u16 {
-        self.just_asked.in_block(first, self.clock)
     }
 
     /// Room for so many more blocks, and for all to change queues.
