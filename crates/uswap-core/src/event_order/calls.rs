@@ -35,6 +35,15 @@ impl Call {
         }
     }
 
+    /// Whether it leaves nothing where it takes memory from.
+    pub fn takes(&self) -> bool {
+        match self.event {
+            Event::Removed(_) => false,
+            Event::Remapped { .. } => self.end.is_some(),
+            Event::Unmapped(_) | Event::Uncopied(_) => true,
+        }
+    }
+
     /// Whether what was taken for its end may be another call's, as it has none.
     pub fn has_doubtful_end(&self) -> bool {
         self.end.is_some() && matches!(self.event, Event::Remapped { may_stay: true, .. })

@@ -21,10 +21,15 @@
 //! - Lemma 2: *what touches nothing that others touch has one place in every order.* A mremap is applied with its own
 //!   unmapping behind it.
 //! - The others are searched: all orders in which they may have happened ([`search`]), by Lemmas 3 to 6 there. If they all
-//!   leave the same behind, that is what has happened. If not, the kernel's mappings and pages are asked ([`verdict`],
-//!   Lemmas 7 to 9). If these cannot tell either, the answer is [`Settlement::Unclear`], and the process must end: never a guess.
+//!   leave the same behind, that is what has happened. If not, they are searched again, and the kernel is asked what is
+//!   registered (Lemma 7 of [`verdict`]): that tells of most calls which came first ([`precedence`]), and ends most orders
+//!   before they are complete ([`prospects`]). If more than one outcome is left, pages are asked for (Lemmas 8 and 9). If
+//!   these cannot tell either, the answer is [`Settlement::Unclear`], and the process must end: never a guess.
 
 mod calls;
+mod ground;
+mod precedence;
+mod prospects;
 #[cfg(test)]
 mod recorded;
 mod search;
@@ -281,7 +286,7 @@ impl EventOrder {
                 call.append_to(&mut events);
                 continue;
             }
-            let orders = search::orders(&calls, &self.came, self.dropped(), witness);
+            let orders = search::orders(&calls, &self.log, &self.came, self.dropped(), witness);
             match verdict::decide(&calls, orders, self.dropped(), witness) {
                 Settlement::Decided(decided) => events.extend(decided),
                 other => return other,

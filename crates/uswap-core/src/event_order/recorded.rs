@@ -26,9 +26,13 @@ struct Recorded {
 }
 
 impl Mappings for Recorded {
-    /// What nobody asked then comes to nothing that was decided then.
+    /// As what was answered then tells. What lies beside all calls nobody asked about then: what ended there might have
+    /// grown. What else nobody asked comes to nothing that was decided then.
     fn is_registered(&self, range: PageRange) -> Option<bool> {
-        Some(self.registered.get(&(range.start.0, range.pages)).copied().unwrap_or_default())
+        let is_beside = !self.order.log().iter().any(|&event| touched(event).any(|touched| touched.overlaps(range)));
+        let answers = || self.registered.iter().filter(|&(_, &is_registered)| is_registered);
+        let within = |page| answers().any(|(&(start, pages), _)| page >= start && page < start + pages);
+        Some(is_beside || (range.start.0..range.end().0).all(within))
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
@@ -48,6 +52,27 @@ impl Witness for Recorded {
     fn may_have_gone(&self, page: PageNumber) -> bool {
         self.may_have_gone.contains(&page.0)
     }
+}
+
+/// Where an event takes memory from, and where it brings it.
+fn touched(event: Event) -> impl Iterator<Item = PageRange> {
+    let to = match event {
+        Event::Remapped { from, to, .. } => Some(from.moved_to(to)),
+        _ => None,
+    };
+    [Some(event.range()), to].into_iter().flatten()
+}
+
+/// The same events, of which neighbours that touch nothing in common come by their places.
+pub(super) fn by_place(mut events: Vec<Event>) -> Vec<Event> {
+    let meet = |one: Event, two: Event| touched(one).any(|one| touched(two).any(|two| one.overlaps(two)));
+    let mut ordered = Vec::new();
+    while !events.is_empty() {
+        let is_free = |&index: &usize| !events[..index].iter().any(|&earlier| meet(earlier, events[index]));
+        let next = (0..events.len()).filter(is_free).min_by_key(|&index| events[index].range().start);
+        ordered.push(events.remove(next.expect("the first is free")));
+    }
+    ordered
 }
 
 fn number(word: &str) -> u64 {
@@ -125,9 +150,13 @@ fn what_was_decided_is_decided_again() {
     for recorded in all() {
         let expected = match recorded.unclear {
             Some(page) => Settlement::Unclear(page),
-            None => Settlement::Decided(recorded.decided.clone()),
+            None => Settlement::Decided(by_place(recorded.decided.clone())),
         };
-        assert_eq!(recorded.settled(None), expected, "{}: {:?}", recorded.name, recorded.order.log());
+        let settled = match recorded.settled(None) {
+            Settlement::Decided(events) => Settlement::Decided(by_place(events)),
+            other => other,
+        };
+        assert_eq!(settled, expected, "{}: {:?}", recorded.name, recorded.order.log());
     }
 }
 

@@ -7,11 +7,14 @@
 //!   takes effect, and the mremap had happened before it was read. And where it was read before the mremap was, and touches
 //!   its place, it came before: the memory that the mremap brings was not its thread's yet.
 //! - Lemma 5: *a mremap finds no content at its place.* The kernel gives it free memory, or frees it by an unmapping that is
-//!   reported of its own (`MREMAP_FIXED`). What the books know of memory that no call has touched is there.
+//!   reported of its own (`MREMAP_FIXED`). What the books know of memory that no call has touched is there, and so is what
+//!   a mremap has brought. So between two mremaps to a place a call has taken it.
 //! - Lemma 6: *memory that comes unreported has grown.* A call finds registered memory: a mremap all over, an unmapping somewhere.
 //!   Where nothing is, a mapping that ended just before must have grown there, at any time before: without a gap, so over
-//!   all that was free up to there. What has grown is registered and empty, and stays until a call takes it. Growth as
-//!   far as a call wants memory stands for that to other ends: nothing else tells these apart. Or it was adopted while the
+//!   all that was free up to there. What ended just before what calls touch is registered still, unless another call of all
+//!   that was read took it: nothing else ends a registration. What has grown is registered and empty, and stays until a
+//!   call takes it. Growth as far as a call wants memory stands for that to other ends: nothing else tells these apart. A call that finds memory
+//!   anyway, whatever the others do, wants none. Or it was adopted while the
 //!   program was changing its memory: the engine tells what it has adopted so, and that may be filled.
 //! - *No other order of two calls is excluded.* So the true order is among those that are found, and if all leave the same
 //!   behind, that is there.
@@ -21,6 +24,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::calls::{Call, with_and_without_ends};
+use super::ground::{Ground, Questions};
+use super::precedence::Precedence;
 use super::{Event, Rule, Witness};
 use crate::units::{PageNumber, PageRange};
 
@@ -73,7 +78,7 @@ impl Piece {
     }
 
     /// The part of it in `range`.
-    fn within(&self, range: PageRange) -> Option<Piece> {
+    pub fn within(&self, range: PageRange) -> Option<Piece> {
         let part = self.range().intersection(range);
         (part.pages > 0).then(|| Piece {
             at: part.start,
@@ -97,24 +102,59 @@ pub(super) enum Orders {
     All(Vec<Outcome>),
     /// There are too many.
     TooMany,
+    /// The program has begun to change its memory again.
+    Changing,
 }
 
-/// All outcomes of `calls`. A mremap that may have left its old place mapped has both ends, in turn.
-pub(super) fn orders(calls: &[Call], came: &[PageRange], dropped: Option<Rule>, witness: &impl Witness) -> Orders {
-    match attempt(calls, came, Rules { dropped, is_owned: true }, witness) {
-        // The program has a race of its own: somebody took memory away that another thread's call was about.
-        Orders::All(none) if none.is_empty() => attempt(calls, came, Rules { dropped, is_owned: false }, witness),
-        found => found,
-    }
-}
-
-fn attempt(calls: &[Call], came: &[PageRange], rules: Rules, witness: &impl Witness) -> Orders {
+/// All outcomes of `calls`, of `log`, that what is registered allows. A mremap that may have left its old place mapped has both
+/// ends, in turn. Where only one outcome is possible anyway, nobody is asked.
+pub(super) fn orders(
+    calls: &[Call],
+    log: &[Event],
+    came: &[PageRange],
+    dropped: Option<Rule>,
+    witness: &impl Witness,
+) -> Orders {
     let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
+    let questions = Questions::new(witness, log);
+    for is_owned in [true, false] {
+        let rules = Rules { dropped, is_owned };
+        let attempt = |limits: Limits, asks: bool| attempt(&mixtures, came, rules, &questions, asks, limits);
+        match attempt(Limits { steps: STEPS, outcomes: 1 }, false) {
+            // The program has a race of its own: somebody took memory away that another thread's call was about.
+            Orders::All(none) if none.is_empty() => {}
+            Orders::TooMany => return attempt(Limits { steps: STEPS, outcomes: OUTCOMES }, true),
+            found => return found,
+        }
+    }
+    Orders::All(Vec::new())
+}
+
+/// When a search ends.
+#[derive(Clone, Copy)]
+struct Limits {
+    steps: usize,
+    outcomes: usize,
+}
+
+fn attempt<W: Witness>(
+    mixtures: &[Vec<Call>],
+    came: &[PageRange],
+    rules: Rules,
+    questions: &Questions<'_, W>,
+    asks: bool,
+    limits: Limits,
+) -> Orders {
     let mut outcomes = Vec::new();
     for calls in mixtures {
-        let blocks = untouched(&calls).iter().map(Piece::range).collect();
-        let search = Search { calls: &calls, came, rules, witness, blocks };
-        if !search.add_outcomes(&mut outcomes) {
+        let ground = Ground::of(calls, came);
+        let mut search = Search { calls, came, rules, asks, questions, ground, known: Precedence::default() };
+        search.known = search.precedence();
+        let is_all = search.add_outcomes(&mut outcomes, limits);
+        if questions.is_changing() {
+            return Orders::Changing;
+        }
+        if !is_all {
             return Orders::TooMany;
         }
     }
@@ -123,46 +163,60 @@ fn attempt(calls: &[Call], came: &[PageRange], rules: Rules, witness: &impl Witn
 
 /// What is excluded.
 #[derive(Clone, Copy)]
-struct Rules {
+pub(super) struct Rules {
     dropped: Option<Rule>,
     /// No thread acts on memory that another's call is about (Owned).
-    is_owned: bool,
+    pub is_owned: bool,
 }
 
 impl Rules {
-    fn obey(self, rule: Rule) -> bool {
+    pub fn obey(self, rule: Rule) -> bool {
         self.dropped != Some(rule)
     }
 }
 
 /// A search that has come so far.
-struct Node {
-    left: Vec<usize>,
-    pieces: Vec<Piece>,
+pub(super) struct Node {
+    /// In order.
+    pub left: Vec<usize>,
+    pub pieces: Vec<Piece>,
     order: Vec<usize>,
 }
 
-struct Search<'a, W> {
-    calls: &'a [Call],
-    came: &'a [PageRange],
-    rules: Rules,
-    witness: &'a W,
-    /// What happens in one of these has nothing to do with another: there is memory between them that nobody touches.
-    blocks: Vec<PageRange>,
+impl Node {
+    /// What is at `part`, of which every call touches all or none.
+    pub fn at(&self, part: PageRange) -> Option<Piece> {
+        let behind = self.pieces.partition_point(|piece| piece.at <= part.start);
+        self.pieces[..behind].last()?.within(part)
+    }
+}
+
+pub(super) struct Search<'a, W> {
+    pub calls: &'a [Call],
+    pub came: &'a [PageRange],
+    pub rules: Rules,
+    /// Whether it asks what is registered, or takes everything for possible that this excludes.
+    pub asks: bool,
+    pub questions: &'a Questions<'a, W>,
+    pub ground: Ground,
+    /// What happened before what for certain.
+    pub known: Precedence,
 }
 
 impl<W: Witness> Search<'_, W> {
     /// Adds the outcomes that are not there; false if there are too many.
-    fn add_outcomes(&self, outcomes: &mut Vec<Outcome>) -> bool {
-        let follows = self.predecessors();
-        let (left, pieces) = ((0..self.calls.len()).collect(), untouched(self.calls));
+    fn add_outcomes(&self, outcomes: &mut Vec<Outcome>, limits: Limits) -> bool {
+        let (left, pieces) = ((0..self.calls.len()).collect(), self.untouched());
         let mut stack = vec![Node { left, pieces, order: Vec::new() }];
         let mut seen = BTreeSet::new();
         let mut steps = 0;
         while let Some(node) = stack.pop() {
             steps += 1;
-            if steps > STEPS || outcomes.len() > OUTCOMES {
+            if steps > limits.steps || outcomes.len() > limits.outcomes || self.questions.is_changing() {
                 return false;
+            }
+            if self.is_hopeless(&node) {
+                continue;
             }
             if node.left.is_empty() {
                 self.add(node, outcomes);
@@ -170,12 +224,12 @@ impl<W: Witness> Search<'_, W> {
                     break;
                 }
             } else if seen.insert((node.left.clone(), node.pieces.clone())) {
-                let may_be_next = |&&index: &&usize| !follows[index].iter().any(|earlier| node.left.contains(earlier));
+                let may_be_next = |&&index: &&usize| !node.left.iter().any(|&other| self.known.is_before(other, index));
                 let next: Vec<usize> = node.left.iter().filter(may_be_next).copied().collect();
                 self.go_on(&node, &next, &mut stack);
             }
         }
-        true
+        outcomes.len() <= limits.outcomes
     }
 
     fn add(&self, node: Node, outcomes: &mut Vec<Outcome>) {
@@ -192,9 +246,8 @@ impl<W: Witness> Search<'_, W> {
             let left = node.left.iter().copied().filter(|&other| other != index).collect();
             Node { left, pieces, order: node.order.iter().copied().chain([index]).collect() }
         };
-        let alone = next.iter().filter(|&&index| self.is_alone(index, &node.left));
-        if let Some(node) = alone.filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))).next() {
-            // It has nothing to do with what is left: its place among that does not matter.
+        let first = next.iter().filter(|&&index| self.comes_first(index, node));
+        if let Some(node) = first.filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))).next() {
             stack.push(node);
             return;
         }
@@ -209,32 +262,10 @@ impl<W: Witness> Search<'_, W> {
         stack.extend(next.iter().rev().filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))));
     }
 
-    /// Whether no other call of `left` touches memory that this one does, or that could grow from there to here.
-    fn is_alone(&self, index: usize, left: &[usize]) -> bool {
-        let one = &self.calls[index];
-        let is_near = |other: &Call| self.blocks.iter().any(|&block| one.touches(block) && other.touches(block));
-        !left.iter().any(|&other| other != index && is_near(&self.calls[other]))
-    }
-
-    /// For each call, those that happened before it for certain (Lemmas 3 and 4).
-    fn predecessors(&self) -> Vec<Vec<usize>> {
-        let is_before = |earlier: &Call, later: &Call| {
-            let is_discarding = |call: &Call| matches!(call.event, Event::Removed(_));
-            let reaches = later.to().is_some_and(|to| earlier.touches(to));
-            if is_discarding(earlier) {
-                return self.rules.obey(Rule::DiscardLast) && reaches && earlier.read < later.read;
-            }
-            if is_discarding(later) {
-                let is_moved = earlier.to().is_some() && earlier.meets(later);
-                return self.rules.obey(Rule::DiscardLast) && is_moved && earlier.read < later.read;
-            }
-            self.rules.obey(Rule::BeforeReturn) && reaches && earlier.read < later.last
-        };
-        let of = |index: usize| {
-            let others = (0..self.calls.len()).filter(move |&other| other != index && self.rules.is_owned);
-            others.filter(|&other| is_before(&self.calls[other], &self.calls[index])).collect()
-        };
-        (0..self.calls.len()).map(of).collect()
+    /// What the books have wherever a call touches, in order.
+    fn untouched(&self) -> Vec<Piece> {
+        let piece = |block: &PageRange| Piece { at: block.start, pages: block.pages, what: What::From(block.start) };
+        self.ground.blocks.iter().map(piece).collect()
     }
 
     /// What a call makes of `pieces`; `None` if it cannot be.
@@ -273,28 +304,22 @@ impl<W: Witness> Search<'_, W> {
     /// Lemma 6: whether a call can be about what it finds. An unmapping may be of more than what is there, but not of nothing.
     fn finds_memory(&self, call: &Call, found: &[Piece]) -> bool {
         let mut is_free = found.iter().map(|piece| piece.what == What::Nothing);
-        match call.event {
-            Event::Remapped { .. } => !is_free.any(|is_free| is_free),
-            _ if !self.rules.is_owned => true,
-            Event::Removed(_) => !is_free.any(|is_free| is_free),
-            Event::Unmapped(_) | Event::Uncopied(_) => !is_free.all(|is_free| is_free),
-        }
-    }
-
-    /// Lemma 5: whether there certainly is memory.
-    fn has_memory(&self, piece: Piece) -> bool {
-        match piece.origin() {
-            Some(origin) => self.witness.knows_any(origin),
-            None => matches!(piece.what, What::Left | What::Discarded),
+        if self.finds_all(call) {
+            !is_free.any(|is_free| is_free)
+        } else {
+            !self.finds_some(call) || !is_free.all(|is_free| is_free)
         }
     }
 
     /// Lemma 6: what may be at the same places when a mapping has grown, as far as a call that is left wants memory.
     fn grown<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = Vec<Piece>> + 'a {
         let holes = node.pieces.iter().enumerate().filter(|(_, piece)| piece.what == What::Nothing);
-        // Neighbours that are both free are one piece; and nobody knows what lies before the first that a call touches.
+        // Neighbours that are both free are one piece. What lies before the first that a call touches no call has taken.
+        let may_grow = |hole: &Piece| self.ground.block_of(hole.range()).start != hole.at || self.may_grow_to(hole.at);
+        let holes = holes.filter(move |(_, hole)| may_grow(hole));
         holes.flat_map(move |(index, &hole)| {
-            let ends = node.left.iter().filter_map(|&call| {
+            let needy = node.left.iter().filter(|&&call| self.may_need_growth(call, node));
+            let ends = needy.filter_map(|&call| {
                 let part = self.calls[call].from().intersection(hole.range());
                 (part.pages > 0).then(|| part.end())
             });
@@ -314,22 +339,6 @@ impl<W: Witness> Search<'_, W> {
             parts.map(move |part| filled(&node.pieces, index, part, What::Discarded))
         })
     }
-}
-
-/// What the books have wherever a call touches, in order.
-fn untouched(calls: &[Call]) -> Vec<Piece> {
-    let mut ranges: Vec<PageRange> = calls.iter().flat_map(|call| [Some(call.from()), call.to()]).flatten().collect();
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut pieces: Vec<Piece> = Vec::new();
-    for range in ranges.into_iter().filter(|range| range.pages > 0) {
-        match pieces.last_mut() {
-            Some(last) if last.range().end() >= range.start => {
-                last.pages = last.pages.max(range.end().0 - last.at.0);
-            }
-            _ => pieces.push(Piece { at: range.start, pages: range.pages, what: What::From(range.start) }),
-        }
-    }
-    pieces
 }
 
 /// The parts of `pieces` that are not in `range`.

@@ -1,5 +1,6 @@
 use alloc::vec;
 
+use super::recorded::by_place;
 use super::*;
 use crate::entry::EntryId;
 
@@ -229,4 +230,167 @@ fn a_sabotaged_order_is_another() {
         order.settle(&swapped(&[A, B]), &kernel),
         Settlement::Decided(vec![moved(A, 300), end(A), moved(B, 100), end(B)])
     );
+}
+
+/// Mappings of which it is counted what was asked.
+struct Counted {
+    kernel: Kernel,
+    registered: core::cell::Cell<usize>,
+    present: core::cell::Cell<usize>,
+}
+
+impl Counted {
+    fn new(kernel: Kernel) -> Counted {
+        Counted { kernel, registered: 0.into(), present: 0.into() }
+    }
+}
+
+impl Mappings for Counted {
+    fn is_registered(&self, range: PageRange) -> Option<bool> {
+        self.registered.set(self.registered.get() + 1);
+        self.kernel.is_registered(range)
+    }
+
+    fn is_present(&self, page: PageNumber) -> Option<bool> {
+        self.present.set(self.present.get() + 1);
+        self.kernel.is_present(page)
+    }
+}
+
+/// They are decided as they were read, but for the order of what touches nothing in common; how many questions that took.
+fn as_read(events: &[Event], books: &PageTable, kernel: Kernel) -> (usize, usize) {
+    let mut order = EventOrder::default();
+    events.iter().for_each(|&event| order.read(event));
+    let counted = Counted::new(kernel);
+    let Settlement::Decided(decided) = order.settle(books, &counted) else { panic!("one order is possible") };
+    assert_eq!(by_place(decided), by_place(events.to_vec()));
+    if counted.registered.get() > 0 {
+        assert_eq!(order.settle(books, &Kernel { is_changing: true, ..Kernel::default() }), Settlement::Changing);
+    }
+    (counted.registered.get(), counted.present.get())
+}
+
+/// One thread, and nothing is settled in between, as on one CPU.
+#[test]
+fn pieces_are_moved_out_of_an_arena_that_is_unmapped() {
+    for count in [5, 12, 40] {
+        let arena = range(100, 10 * count);
+        let (mut events, mut places) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let piece = range(100 + 10 * index, 5);
+            places.push(range(10_000 + 20 * index, 5));
+            events.extend([moved(piece, 10_000 + 20 * index), end(piece)]);
+        }
+        events.push(end(arena));
+        let (asked, looked) = as_read(&events, &swapped(&[arena]), registered(&places));
+        assert!(asked < 30 * count as usize && looked == 0, "{asked} {looked}");
+    }
+}
+
+/// What lies before the arena is registered, too: it may have grown over the first piece, and no further.
+#[test]
+fn pieces_are_moved_out_of_an_arena_behind_other_memory() {
+    let arena = range(100, 200);
+    let (mut events, mut places) = (Vec::new(), vec![range(50, 50)]);
+    for index in 0..20 {
+        let piece = range(100 + 10 * index, 5);
+        places.push(range(10_000 + 20 * index, 5));
+        events.extend([moved(piece, 10_000 + 20 * index), end(piece)]);
+    }
+    events.push(end(arena));
+    let mut books = swapped(&[arena]);
+    assert_eq!(settled(&events, &books, &registered(&places)), Settlement::Unclear(PageNumber(100)));
+    books.set(PageNumber(100), PageState::Resident { clean: None });
+    as_read(&events, &books, Kernel { present: vec![PageNumber(10_000)], ..registered(&places) });
+}
+
+#[test]
+fn a_block_is_moved_through_many_places() {
+    for count in [12, 40] {
+        let mut events = Vec::new();
+        for index in 0..count {
+            let place = range(100 + 10 * index, 5);
+            events.extend([moved(place, 110 + 10 * index), end(place)]);
+        }
+        let last = range(100 + 10 * count, 5);
+        let books = swapped(&[range(100, 5)]);
+        as_read(&events, &books, registered(&[last]));
+        events.push(end(last));
+        as_read(&events, &books, registered(&[]));
+    }
+}
+
+#[test]
+fn a_place_is_filled_many_times() {
+    let place = range(100, 5);
+    for count in [10, 30] {
+        let (mut events, mut from) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let source = range(1000 + 10 * index, 5);
+            from.push(source);
+            events.extend([moved(source, 100), end(source), end(place)]);
+        }
+        as_read(&events, &swapped(&from), registered(&[]));
+        events.pop();
+        // The place has one filling at a time, whatever is registered.
+        assert_eq!(as_read(&events, &swapped(&from), registered(&[place])), (0, 0));
+    }
+}
+
+/// Other memory is moved in, over what was there, and all of it is moved away.
+#[test]
+fn an_arena_is_gathered_and_moved() {
+    let (mut events, mut from) = (Vec::new(), vec![range(100, 200)]);
+    for index in 0..20 {
+        let (source, place) = (range(1000 + 10 * index, 5), range(100 + 10 * index, 5));
+        from.push(source);
+        events.extend([end(place), moved(source, 100 + 10 * index), end(source)]);
+    }
+    events.extend([moved(range(100, 200), 5000), end(range(100, 200))]);
+    as_read(&events, &swapped(&from), registered(&[range(5000, 200)]));
+}
+
+/// What is registered nowhere cannot have grown.
+#[test]
+fn memory_grows_only_behind_what_is_registered() {
+    let (front, whole, place) = (range(100, 5), range(100, 10), range(300, 5));
+    let events = [moved(front, 300), end(front), end(whole)];
+    let books = swapped(&[whole]);
+    as_read(&events, &books, registered(&[place]));
+    assert_eq!(settled(&events, &books, &registered(&[place, range(99, 1)])), Settlement::Unclear(front.start));
+    // It was registered, and a call that has nothing to do with these has taken it.
+    let mut more = vec![moved(range(90, 5), 500), end(range(90, 5)), end(range(99, 1))];
+    more.extend(events);
+    assert_eq!(settled(&more, &books, &registered(&[place, range(500, 5)])), Settlement::Unclear(front.start));
+}
+
+/// Once one outcome is left, no page is looked at.
+#[test]
+fn what_is_told_already_is_not_looked_at() {
+    let mut books = swapped(&[B]);
+    books.set(PageNumber(200), PageState::Resident { clean: None });
+    let place = range(110, 5);
+    let events = [moved(B, 110), end(B), end(place)];
+    let kernel = Kernel { present: vec![PageNumber(110)], ..registered(&[range(109, 6)]) };
+    let counted = Counted::new(kernel);
+    let mut order = EventOrder::default();
+    events.iter().for_each(|&event| order.read(event));
+    assert_eq!(order.settle(&books, &counted), Settlement::Decided(vec![end(place), moved(B, 110), end(B)]));
+    assert_eq!(counted.present.get(), 1);
+}
+
+/// A page that was lost may be there: it was discarded since, and filled.
+#[test]
+fn a_page_that_was_lost_tells_nothing() {
+    let mut books = swapped(&[B]);
+    books.set(PageNumber(200), PageState::Poisoned);
+    let place = range(110, 5);
+    let events = [moved(B, 110), end(B), end(place)];
+    for present in [vec![], vec![PageNumber(110)]] {
+        let kernel = Kernel { present, ..registered(&[range(109, 6)]) };
+        assert!(!matches!(settled(&events, &books, &kernel), Settlement::Decided(events) if events[0] == events[2]));
+    }
+    books.set(PageNumber(201), PageState::Resident { clean: None });
+    let kernel = Kernel { present: vec![PageNumber(110), PageNumber(111)], ..registered(&[range(109, 6)]) };
+    assert_eq!(settled(&events, &books, &kernel), Settlement::Decided(vec![end(place), moved(B, 110), end(B)]));
 }

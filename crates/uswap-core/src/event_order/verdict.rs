@@ -1,4 +1,5 @@
-//! Which of several outcomes is what has happened, by what the kernel has mapped and populated.
+//! Which of several outcomes is what has happened, by what the kernel has mapped and populated. (The first of these lemmas is
+//! looked at while orders are searched: only outcomes that obey it are found.)
 //!
 //! - Lemma 7: *where an outcome has content, and where a call found memory or brought it, memory is registered*, until a call
 //!   takes it. What the books know of is registered, so is what is reported on, a mremap keeps that, and everything
@@ -12,7 +13,6 @@
 //!   that what the kernel may drop is by now, where nothing is there.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::calls::Call;
@@ -47,8 +47,9 @@ impl Page {
                 Page::There { may_have_gone: witness.may_have_gone(page), copied: clean.map(|_| page) }
             }
             PageState::SwappedZero => Page::Zeros { may_be_there: false },
-            PageState::ReadingIn { .. } => Page::Coming(page),
-            PageState::Swapped { .. } | PageState::InFrame { .. } | PageState::Poisoned => Page::Away(page),
+            // What is lost has a mark in its place, or none yet; or the program has discarded it, and it has been filled anew.
+            PageState::ReadingIn { .. } | PageState::Poisoned => Page::Coming(page),
+            PageState::Swapped { .. } | PageState::InFrame { .. } => Page::Away(page),
         }
     }
 
@@ -79,7 +80,11 @@ impl Page {
 /// The outcome that has happened.
 pub(super) fn decide(calls: &[Call], orders: Orders, dropped: Option<Rule>, witness: &impl Witness) -> Settlement {
     let somewhere = calls[0].from().start;
-    let Orders::All(outcomes) = orders else { return Settlement::Unclear(somewhere) };
+    let outcomes = match orders {
+        Orders::All(outcomes) => outcomes,
+        Orders::TooMany => return Settlement::Unclear(somewhere),
+        Orders::Changing => return Settlement::Changing,
+    };
     match tell_apart(outcomes, dropped, witness) {
         Ok(Some(events)) => Settlement::Decided(events),
         Ok(None) => Settlement::Unclear(somewhere),
@@ -88,9 +93,6 @@ pub(super) fn decide(calls: &[Call], orders: Orders, dropped: Option<Rule>, witn
 }
 
 fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl Witness) -> Asked<Option<Vec<Event>>> {
-    if outcomes.len() > 1 && dropped != Some(Rule::Registered) {
-        outcomes = those(outcomes, |outcome| is_mapped(outcome, witness))?;
-    }
     let mut pages: Vec<BTreeMap<PageNumber, Page>> = Vec::new();
     let mut differing = BTreeMap::new();
     if outcomes.len() > 1 {
@@ -121,39 +123,6 @@ fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl 
     Ok(Some(events))
 }
 
-fn those(outcomes: Vec<Outcome>, mut may_be: impl FnMut(&Outcome) -> Asked<bool>) -> Asked<Vec<Outcome>> {
-    let mut kept = Vec::new();
-    for outcome in outcomes {
-        if may_be(&outcome)? {
-            kept.push(outcome);
-        }
-    }
-    Ok(kept)
-}
-
-/// Lemma 7.
-fn is_mapped(outcome: &Outcome, witness: &impl Witness) -> Asked<bool> {
-    for piece in &outcome.pieces {
-        let must_be = match piece.what {
-            What::Nothing => continue,
-            What::Left | What::Discarded => true,
-            What::From(origin) => origin != piece.at,
-        };
-        let mut parts = vec![piece.range()];
-        while let Some(place) = parts.pop() {
-            // What was never moved may be free, where nothing is known of it.
-            if !must_be && !witness.knows_any(place) || witness.is_registered(place).ok_or(Changing)? {
-                continue;
-            }
-            if place.pages == 1 {
-                return Ok(false);
-            }
-            parts.extend(place.halves());
-        }
-    }
-    Ok(true)
-}
-
 /// What is known of the pages in an outcome.
 fn known_pages(outcome: &Outcome, witness: &impl Witness) -> BTreeMap<PageNumber, Page> {
     let mut pages = BTreeMap::new();
@@ -173,7 +142,7 @@ fn page_in(outcome: &Outcome, known: &BTreeMap<PageNumber, Page>, page: PageNumb
     known.get(&page).copied().unwrap_or(unknown)
 }
 
-/// Looks at the pages in which the outcomes differ, and keeps those that agree with which of them are there.
+/// Looks at the pages in which the outcomes differ, as long as they do, and keeps those that agree with which of them are there.
 fn keep_what_is_there(
     differing: &mut BTreeMap<PageNumber, Option<bool>>,
     outcomes: &mut Vec<Outcome>,
@@ -181,6 +150,9 @@ fn keep_what_is_there(
     witness: &impl Witness,
 ) -> Asked<()> {
     for (&page, looked_at) in differing {
+        if outcomes.len() <= 1 {
+            break;
+        }
         let is_present = witness.is_present(page).ok_or(Changing)?;
         *looked_at = Some(is_present);
         for index in (0..outcomes.len()).rev() {

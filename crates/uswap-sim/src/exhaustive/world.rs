@@ -458,7 +458,9 @@ impl World {
 
 impl Mappings for World {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
-        Some(self.of(range).all(|page| page.is_registered))
+        // Beside the places nothing is.
+        let has_page = |page: PageNumber| page.0 > BEFORE && self.index(page) < self.pages.len();
+        Some(numbers(range).all(|page| has_page(page) && self.at(page).is_registered))
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
