@@ -1,7 +1,9 @@
 /* Calls that change, lock, move or drop memory, made on memory that is swapped out at that moment. */
 #include "cases.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -420,6 +422,64 @@ static void remap_into_holes(void)
 			check(c, size, 50, "moved away");
 		for (char *place = a; place <= c; place += 2 * size)
 			MUST(mmap(place, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place);
+	}
+}
+
+/* All threads of the process share one CPU from now on: a call returns before anybody has seen that it has ended. */
+static void share_one_cpu(void)
+{
+	cpu_set_t one;
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	DIR *tasks = opendir("/proc/self/task");
+	MUST(tasks);
+	for (struct dirent *task; (task = readdir(tasks));)
+		if (task->d_name[0] != '.')
+			sched_setaffinity(atoi(task->d_name), sizeof one, &one);
+	closedir(tasks);
+}
+
+static void *moved_to(char *from, size_t bytes, char *to)
+{
+	MUST(mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+	return to;
+}
+
+/* One thread moves pieces out of an arena and unmaps it, moves a block through many places, and fills one place many times. */
+static void remap_pieces(void)
+{
+	enum { PIECES = 12 };
+	size_t piece = 1 * MiB, step = 2 * piece, size = PIECES * step;
+	for (int round = 0; round < 6; round++) {
+		/* With nothing right before or behind it. */
+		char *arena = (char *)map(size + 2 * PAGE) + PAGE, *places = (char *)map(size + 2 * PAGE) + PAGE;
+		MUST(munmap(arena - PAGE, PAGE) == 0 && munmap(arena + size, PAGE) == 0);
+		fill(arena, size, 60);
+		push_out_percent(arena, size, round % 2 ? 90 : 50, "arena");
+		if (!round)
+			share_one_cpu();
+		MUST(munmap(places - PAGE, size + 2 * PAGE) == 0);
+		for (size_t k = 0; k < PIECES; k++)
+			moved_to(arena + k * step, piece, places + k * step);
+		MUST(munmap(arena, size) == 0);
+		for (size_t k = 0; k < PIECES; k++)
+			check_pages(places, k * step / PAGE, (k * step + piece) / PAGE, 60, "moved out");
+		/* The first one goes from place to place, and each of the others comes to its own old one in turn. */
+		push_out(places, piece, "block");
+		char *at = places;
+		for (size_t k = 0; k < PIECES; k++)
+			at = moved_to(at, piece, arena + k * step);
+		check(at, piece, 60, "moved on");
+		MUST(munmap(at, piece) == 0);
+		for (size_t k = 1; k < PIECES; k++)
+			push_out(places + k * step, piece, "others");
+		for (size_t k = 1; k < PIECES; k++) {
+			moved_to(places + k * step, piece, arena);
+			if (k < PIECES - 1)
+				MUST(munmap(arena, piece) == 0);
+		}
+		check_pages(arena - (size - step), (size - step) / PAGE, (size - step + piece) / PAGE, 60, "the last one");
+		MUST(munmap(arena, piece) == 0);
 	}
 }
 
@@ -1113,7 +1173,7 @@ int main(int argc, char **argv)
 			  { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-holes", remap_into_holes }, { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
-		{ "mremap-own", remap_own },	  { "many-mappings", many_mappings },
+		{ "mremap-own", remap_own },	  { "mremap-pieces", remap_pieces }, { "many-mappings", many_mappings },
 		{ "free-early", free_early },	  { "free-dropped", free_dropped },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
 		{ "fork-grown", fork_grown },

@@ -57,6 +57,7 @@ cases! { "memory":
     mremap_onto_swapped_memory = "mremap-over",
     mremap_into_the_hole_that_another_thread_leaves = "mremap-holes",
     mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",
+    mremap_of_pieces_by_one_thread_on_one_cpu = "mremap-pieces",
     mremap_between_signals = "mremap-signals",
     mremap_of_mappings_that_are_just_being_adopted = "mremap-own",
     many_small_mappings_and_a_large_one = "many-mappings",
