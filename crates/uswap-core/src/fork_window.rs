@@ -210,6 +210,10 @@ impl<M: Mappings> Mappings for Noted<'_, M> {
     fn is_present(&self, page: PageNumber) -> Option<bool> {
         self.kernel.is_present(page)
     }
+
+    fn sees_absence(&self) -> bool {
+        self.kernel.sees_absence()
+    }
 }
 
 impl<M: Mappings> Witness for Noted<'_, M> {
@@ -271,6 +275,10 @@ mod tests {
 
         fn is_present(&self, _: PageNumber) -> Option<bool> {
             Some(false)
+        }
+
+        fn sees_absence(&self) -> bool {
+            true
         }
     }
 

@@ -6,6 +6,7 @@ use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
 use uswap_system::faults::{Faults, Message};
+use uswap_system::looks::Residency;
 
 use crate::engine::Engine;
 use crate::group::Counter;
@@ -119,5 +120,9 @@ impl<H: Host> Mappings for Engine<H> {
         let is_present = self.memory.has_populated(page.address(), page.address() + PAGE_SIZE);
         // With the gate shut nothing is read: whatever has been changed since the events were read is counted still.
         (!self.memory.uffd.kernel_is_changing()).then_some(is_present)
+    }
+
+    fn sees_absence(&self) -> bool {
+        self.memory.pagemap.shows_absence()
     }
 }

@@ -86,6 +86,10 @@ impl Residency for ModelResidency {
         Ok(self.populated(start, end, &mut first)?.0 > 0)
     }
 
+    fn shows_absence(&self) -> bool {
+        self.is_exact || current().config.kernel_swap == 0
+    }
+
     /// Both files of /proc are refused to the same processes.
     fn can_keep(&self) -> bool {
         self.is_exact

@@ -39,6 +39,10 @@ impl uswap_system::looks::Residency for OwnMemory {
         self.pagemap.is_exact()
     }
 
+    fn shows_absence(&self) -> bool {
+        self.pagemap.is_exact() || rustix::system::sysinfo().totalswap == 0
+    }
+
     #[inline]
     fn populated(&self, start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
         self.pagemap.populated(start, end, out)

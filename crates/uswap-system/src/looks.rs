@@ -73,6 +73,9 @@ pub trait Residency: Sized + Send + Sync {
     /// Whether all that exists is shown. Otherwise pages that the kernel has swapped out are not.
     fn is_exact(&self) -> bool;
 
+    /// Whether what is not shown does not exist: all is shown, or the machine has no swap that the kernel could have used.
+    fn shows_absence(&self) -> bool;
+
     /// Lists populated pages in `start..end`: how many ranges of `out` are filled, and where to go on, which is `end` when
     /// all has been seen.
     ///

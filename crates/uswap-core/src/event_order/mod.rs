@@ -81,6 +81,8 @@ pub trait Mappings {
     fn is_registered(&self, range: PageRange) -> Option<bool>;
     /// Whether `page` is populated.
     fn is_present(&self, page: PageNumber) -> Option<bool>;
+    /// Whether what is called absent is. Otherwise the kernel may have swapped it out by itself.
+    fn sees_absence(&self) -> bool;
 }
 
 /// Who is asked when nothing is being changed: the kernel, and the books as they were before everything that was read.
@@ -106,6 +108,10 @@ impl<M: Mappings> Mappings for Beside<'_, M> {
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
         self.kernel.is_present(page)
+    }
+
+    fn sees_absence(&self) -> bool {
+        self.kernel.sees_absence()
     }
 }
 
@@ -133,6 +139,10 @@ impl Mappings for Nobody {
 
     fn is_present(&self, _: PageNumber) -> Option<bool> {
         Some(true)
+    }
+
+    fn sees_absence(&self) -> bool {
+        true
     }
 }
 

@@ -35,6 +35,10 @@ impl Mappings for Recorded {
         Some(is_beside || (range.start.0..range.end().0).all(within))
     }
 
+    fn sees_absence(&self) -> bool {
+        true
+    }
+
     fn is_present(&self, page: PageNumber) -> Option<bool> {
         Some(self.present.get(&page.0).copied().unwrap_or_default())
     }

@@ -21,12 +21,17 @@ struct Kernel {
     registered: Vec<PageRange>,
     present: Vec<PageNumber>,
     is_changing: bool,
+    hides_absence: bool,
 }
 
 impl Mappings for Kernel {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
         let holds = |other: &PageRange| other.intersection(range) == range;
         (!self.is_changing).then(|| self.registered.iter().any(holds))
+    }
+
+    fn sees_absence(&self) -> bool {
+        !self.hides_absence
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
@@ -178,6 +183,9 @@ fn what_the_kernel_may_drop_and_is_not_there_is_zeros() {
         other => panic!("{other:?}"),
     };
     assert!(gone(&books));
+    // Where the kernel may have swapped out what does not show, nothing tells.
+    let kernel_swaps = Kernel { hides_absence: true, registered: kernel.registered.clone(), ..Kernel::default() };
+    assert_eq!(settled(&events, &books, &kernel_swaps), Settlement::Unclear(B.start));
     books.note_discarded(B);
     assert!(gone(&books));
     // What is away would read as itself.
@@ -249,6 +257,10 @@ impl Mappings for Counted {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
         self.registered.set(self.registered.get() + 1);
         self.kernel.is_registered(range)
+    }
+
+    fn sees_absence(&self) -> bool {
+        true
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {

@@ -154,6 +154,9 @@ fn keep_what_is_there(
             break;
         }
         let is_present = witness.is_present(page).ok_or(Changing)?;
+        if !is_present && !witness.sees_absence() {
+            continue;
+        }
         *looked_at = Some(is_present);
         for index in (0..outcomes.len()).rev() {
             if !page_in(&outcomes[index], &pages[index], page).may_be(is_present) {

@@ -463,6 +463,10 @@ impl Mappings for World {
         Some(numbers(range).all(|page| has_page(page) && self.at(page).is_registered))
     }
 
+    fn sees_absence(&self) -> bool {
+        true
+    }
+
     fn is_present(&self, page: PageNumber) -> Option<bool> {
         Some(self.at(page).is_present)
     }

@@ -299,6 +299,10 @@ impl Residency for NoSystem {
         match *self {}
     }
 
+    fn shows_absence(&self) -> bool {
+        match *self {}
+    }
+
     fn keep_lazily_freed(&self, _: usize, _: u16) -> io::Result<u16> {
         match *self {}
     }
