@@ -9,7 +9,11 @@ use uswap_sys::linux::{self, Linux};
 use uswap_system::{Supervisor, System};
 
 use crate::group::{Group, ProcessSlot};
-use crate::protocol::{Client, HelloError, Kind, Token, keep_uffd};
+use crate::protocol::{Client, HelloError, Kind, Token, Welcome, keep_uffd};
+
+/// How often a process says hello when its connection is closed without a word. When the supervisor ends, that can happen twice:
+/// to one that it had accepted, and to the next one, that waited to be. After that nobody listens.
+const ATTEMPTS: u32 = 3;
 
 /// Where the group is to be found, and what opens it. Plain data: a forked child uses its parent's copy.
 #[derive(Clone, Copy)]
@@ -29,6 +33,8 @@ pub struct Rendezvous {
 pub enum JoinError {
     /// The supervisor could not be reached, or did not answer as one.
     Hello(HelloError),
+    /// It has ended meanwhile.
+    Ended,
     /// What it gave could not be used.
     Io(io::Error),
 }
@@ -38,6 +44,7 @@ impl std::fmt::Display for JoinError {
         match self {
             Self::Hello(HelloError::Refused(refusal)) => f.write_str(refusal.text()),
             Self::Hello(HelloError::NoAnswer) => f.write_str("no answer from the supervisor"),
+            Self::Ended => f.write_str("the supervisor has ended"),
             Self::Hello(HelloError::Io(error)) | Self::Io(error) => uswap_sys::report::Reason(error).fmt(f),
         }
     }
@@ -48,10 +55,7 @@ impl JoinError {
     /// either, so a refused connection alone says nothing there; such a process runs unmanaged.
     pub fn means_no_supervisor(&self, rendezvous: &Rendezvous) -> bool {
         match self {
-            Self::Hello(HelloError::NoAnswer) => true,
-            Self::Hello(HelloError::Io(error)) => {
-                matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
-            }
+            Self::Ended => true,
             Self::Hello(_) => false,
             Self::Io(error) => {
                 error.kind() == io::ErrorKind::ConnectionRefused && !in_another_network(rendezvous.anchor)
@@ -95,6 +99,28 @@ fn connect(rendezvous: &Rendezvous) -> io::Result<Client> {
     }
 }
 
+/// Says hello. A connection that is closed without a word is no sign that the supervisor has ended, as long as somebody listens:
+/// it has no room for those who are long silent, and who was stopped before its hello is one.
+fn hello(
+    rendezvous: &Rendezvous,
+    kind: Kind,
+    connect: impl Fn() -> io::Result<Client>,
+    wait: impl Fn(&Client),
+) -> Result<(Client, Welcome), JoinError> {
+    let mut client = connect().map_err(JoinError::Io)?;
+    for _ in 1..ATTEMPTS {
+        match client.hello(rendezvous.token, kind, &wait) {
+            Err(HelloError::NoAnswer) => {}
+            other => return other.map(|welcome| (client, welcome)).map_err(JoinError::Hello),
+        }
+        client = match connect() {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(JoinError::Ended),
+            other => other.map_err(JoinError::Io)?,
+        };
+    }
+    client.hello(rendezvous.token, kind, &wait).map(|welcome| (client, welcome)).map_err(JoinError::Hello)
+}
+
 /// The membership.
 pub struct Member<S: System> {
     /// What all processes of the group share.
@@ -108,10 +134,9 @@ pub struct Member<S: System> {
 }
 
 impl Member<Linux> {
-    /// Joins the group, after an exec or a fork. `wait` comes before the supervisor's answer is received.
-    pub fn join(rendezvous: &Rendezvous, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Self, JoinError> {
-        let client = connect(rendezvous).map_err(JoinError::Io)?;
-        let welcome = client.hello(rendezvous.token, kind, wait).map_err(JoinError::Hello)?;
+    /// Joins the group, after an exec or a fork. `wait` comes before an answer of the supervisor's is received.
+    pub fn join(rendezvous: &Rendezvous, kind: Kind, wait: impl Fn(&Client)) -> Result<Self, JoinError> {
+        let (client, welcome) = hello(rendezvous, kind, || connect(rendezvous), wait)?;
         uswap_sys::proc::set_root(welcome.proc);
         uswap_sys::report::set_agent_stderr(welcome.stderr.as_fd()).map_err(JoinError::Io)?;
         let group: &'static Group = Box::leak(Box::new(Group::open(&welcome.group).map_err(JoinError::Io)?));
@@ -147,5 +172,68 @@ impl<S: System> Member<S> {
     /// One line that the user must see.
     pub fn alarm(&self, args: std::fmt::Arguments<'_>) {
         self.supervisor.say(args);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::protocol::{Message, Received, listen, receive, send};
+
+    fn rendezvous(test: &str) -> (Rendezvous, OwnedFd) {
+        let text = format!("uswap-test-{test}-{}", std::process::id());
+        let mut name = [0; 64];
+        name[..text.len()].copy_from_slice(text.as_bytes());
+        let listener = listen(text.as_bytes()).unwrap();
+        rustix::io::ioctl_fionbio(&listener, false).unwrap();
+        (Rendezvous { name, name_len: text.len(), token: Token([7; 16]), anchor: None }, listener)
+    }
+
+    fn says_hello(rendezvous: &Rendezvous) -> Result<u32, JoinError> {
+        hello(rendezvous, Kind::Exec, || connect(rendezvous), |_| ()).map(|(_, welcome)| welcome.index)
+    }
+
+    fn welcome(connection: &OwnedFd) {
+        assert!(matches!(receive(connection), Ok(Received::Message(Message::Hello { .. }, _))));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let welcome = Message::Welcome { index: 5, generation: 2, device: false, areas: 0 };
+        send(connection, &welcome, &[file.as_fd(); 3]).unwrap();
+    }
+
+    #[test]
+    fn a_connection_that_is_closed_without_a_word_is_not_the_end_of_the_supervisor() {
+        let (rendezvous, listener) = rendezvous("closed");
+        let supervisor = std::thread::spawn(move || {
+            // Before the hello, or after it; in either case it is not read.
+            drop(rustix::net::accept(&listener).unwrap());
+            let unread = rustix::net::accept(&listener).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(unread);
+            let connection = rustix::net::accept(&listener).unwrap();
+            welcome(&connection);
+            for _ in 0..ATTEMPTS {
+                drop(rustix::net::accept(&listener).unwrap());
+            }
+        });
+        assert_eq!(says_hello(&rendezvous).unwrap(), 5);
+        let error = says_hello(&rendezvous).unwrap_err();
+        assert!(!error.means_no_supervisor(&rendezvous), "{error}");
+        assert_eq!(error.to_string(), "no answer from the supervisor");
+        supervisor.join().unwrap();
+    }
+
+    #[test]
+    fn a_supervisor_that_ends_before_it_answers_has_ended() {
+        let (rendezvous, listener) = rendezvous("ended");
+        let supervisor = std::thread::spawn(move || {
+            let connection = rustix::net::accept(&listener).unwrap();
+            drop(listener);
+            drop(connection);
+        });
+        let error = says_hello(&rendezvous).unwrap_err();
+        assert!(error.means_no_supervisor(&rendezvous), "{error}");
+        supervisor.join().unwrap();
     }
 }

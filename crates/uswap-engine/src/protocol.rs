@@ -346,6 +346,17 @@ pub fn send(socket: impl AsFd, message: &Message, fds: &[BorrowedFd<'_>]) -> io:
 
 /// Receives one message. Descriptors are close-on-exec.
 pub fn receive(socket: impl AsFd) -> io::Result<Received> {
+    match receive_once(&socket) {
+        // The other side has gone without having read what we sent, which is told before what it had sent itself.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => match receive_once(&socket) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Received::EndOfFile),
+            other => other,
+        },
+        other => other,
+    }
+}
+
+fn receive_once(socket: impl AsFd) -> io::Result<Received> {
     let mut bytes = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -354,7 +365,6 @@ pub fn receive(socket: impl AsFd) -> io::Result<Received> {
     });
     let got = match result {
         Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
-        Err(rustix::io::Errno::CONNRESET) => return Ok(Received::EndOfFile),
         other => other?,
     };
     let mut fds = Fds::default();
@@ -394,7 +404,7 @@ pub fn listen(name: &[u8]) -> io::Result<OwnedFd> {
 pub enum HelloError {
     /// The supervisor said no.
     Refused(Refusal),
-    /// The supervisor is gone, or answered with nonsense.
+    /// The supervisor has closed the connection, or answered with nonsense.
     NoAnswer,
     /// The system said no.
     Io(io::Error),
@@ -457,10 +467,18 @@ impl Client {
         !matches!(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref())), Ok(0))
     }
 
+    /// Sends what is to be answered. Who does not read it may have answered before: a refusal.
+    fn ask(&self, message: &Message) -> io::Result<()> {
+        match send(&self.socket, message, &[]) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Joins the group. `wait` comes before the answer is received.
     pub fn hello(&self, token: Token, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Welcome, HelloError> {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        send(&self.socket, &Message::Hello { token, pid, kind }, &[])?;
+        self.ask(&Message::Hello { token, pid, kind })?;
         wait(self);
         match receive(&self.socket)? {
             Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
@@ -485,7 +503,7 @@ impl Client {
 
     /// Asks by which path a program can open the agent that the calling thread executes as the user that it is now.
     pub fn ask_agent(&self, token: Token) -> Result<AgentFile, HelloError> {
-        send(&self.socket, &Message::AskAgent { token }, &[])?;
+        self.ask(&Message::AskAgent { token })?;
         if !self.is_answered(Some(AGENT_PATIENCE)) {
             return Err(HelloError::NoAnswer);
         }
@@ -610,6 +628,30 @@ mod tests {
         send(&server, &Message::Refused(Refusal::WrongToken), &[]).unwrap();
         assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::WrongToken))));
         drop(server);
-        assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Io(_) | HelloError::NoAnswer)));
+        assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::NoAnswer)));
+    }
+
+    #[test]
+    fn a_refusal_is_found_by_who_was_not_heard() {
+        let name = format!("uswap-test-unheard-{}", std::process::id());
+        let listener = listen(name.as_bytes()).unwrap();
+        let refuse = |server: &OwnedFd| send(server, &Message::Refused(Refusal::Resources), &[]).unwrap();
+        let is_refused = |client: Client| {
+            matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::Resources)))
+        };
+        // Refused and left before the hello.
+        let client = Client::connect(name.as_bytes()).unwrap();
+        let server = rustix::net::accept(&listener).unwrap();
+        refuse(&server);
+        drop(server);
+        assert!(is_refused(client));
+        // Left after it, and nobody had read it.
+        let client = Client::connect(name.as_bytes()).unwrap();
+        let server = rustix::net::accept(&listener).unwrap();
+        client.ask(&Message::Hello { token: TOKEN, pid: 1, kind: Kind::Exec }).unwrap();
+        refuse(&server);
+        drop(server);
+        assert!(matches!(receive(&client), Ok(Received::Message(Message::Refused(Refusal::Resources), _))));
+        assert!(matches!(receive(&client), Ok(Received::EndOfFile)));
     }
 }
