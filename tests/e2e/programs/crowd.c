@@ -5,9 +5,11 @@
  *     crowd shared MIB ROUNDS    four processes share MIB, and each works in 4 MiB of its own as well
  *     crowd threads MIB COUNT    COUNT threads fill MIB together as fast as they can
  *     crowd holds MIB MS         fills MIB and holds it for so long
+ *     crowd stay MIB COUNT       a parent of MIB forks COUNT children, who stay until all have been forked; each works or is killed
  */
 #include "check.h"
 #include <pthread.h>
+#include <signal.h>
 
 static size_t pages;
 static uint64_t *memory;
@@ -121,6 +123,42 @@ static void threads(size_t count)
 			bad("page %zu", k);
 }
 
+static const double PATIENCE = 40;
+
+/* All of them at a time, and none may wait for ever, be it inside of fork. */
+static void stay(size_t count)
+{
+	pid_t pids[1024];
+	int gate[2], status;
+	char nothing;
+	size_t killed = 0;
+	write_all(memory, pages);
+	MUST(pipe(gate) == 0);
+	for (size_t k = 0; k < count; k++) {
+		pids[k] = fork();
+		MUST(pids[k] >= 0);
+		if (pids[k] == 0) {
+			close(gate[1]);
+			MUST(read(gate[0], &nothing, 1) == 0);
+			_exit(child(k));
+		}
+	}
+	sleep_ms(1000);
+	close(gate[1]);
+	double from = now();
+	for (size_t k = 0; k < count; k++) {
+		pid_t ended;
+		while ((ended = waitpid(pids[k], &status, WNOHANG)) == 0 && now() - from < PATIENCE)
+			sleep_ms(10);
+		if (ended != pids[k])
+			bad("child %zu has not ended", k);
+		if (status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+			bad("child %zu ended with %x", k, status);
+		killed += status != 0;
+	}
+	printf("%zu killed\n", killed);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 4)
@@ -136,6 +174,8 @@ int main(int argc, char **argv)
 		shared(count);
 	else if (strcmp(argv[1], "threads") == 0)
 		threads(count);
+	else if (strcmp(argv[1], "stay") == 0)
+		stay(count);
 	else {
 		write_all(memory, pages);
 		sleep_ms((long)count);

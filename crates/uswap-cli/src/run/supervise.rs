@@ -10,11 +10,12 @@
 //! to the last instruction of its last thread, a missing page must not read as zero. Where another process uses the same memory,
 //! they are kept still (`kept_memory.rs`).
 //!
-//! Here is the loop; hellos and messages are in `members`, signals and children in `children`, and what the dead leave behind
-//! in `after_the_end`.
+//! Here is the loop; connections are in `door`, hellos and messages in `members`, signals and children in `children`, and what the
+//! dead leave behind in `after_the_end`.
 
 mod after_the_end;
 mod children;
+mod door;
 mod members;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ use uswap_engine::protocol::Token;
 use uswap_sys::launch::SignalFd;
 
 use after_the_end::LateForks;
+use door::Door;
 use members::{Member, Stranger};
 
 use super::kept_memory::KeptMemory;
@@ -102,7 +104,7 @@ pub struct Supervisor {
     shared: Shared,
     /// Keep the agent's path valid for users other than ours.
     pub user_anchors: UserAnchors,
-    listener: OwnedFd,
+    door: Door,
     /// What the agents have to say to the user. They get the other end and never hold our standard error: a
     /// daemon's agent would keep somebody's pipe open.
     messages: OwnedFd,
@@ -114,7 +116,6 @@ pub struct Supervisor {
     next_id: u64,
     /// Connected, but have not said hello.
     strangers: Vec<Stranger>,
-    listening: bool,
     main: Option<u32>,
     /// When it was, as long as it has not said hello.
     main_started: Option<Instant>,
@@ -171,7 +172,7 @@ impl Supervisor {
             nested,
             shared,
             user_anchors,
-            listener,
+            door: Door::new(listener)?,
             messages,
             messages_write,
             signals,
@@ -179,7 +180,6 @@ impl Supervisor {
             kept: KeptMemory::default(),
             next_id: 0,
             strangers: Vec::new(),
-            listening: true,
             main: None,
             main_started: None,
             ending: None,
@@ -298,9 +298,7 @@ impl Supervisor {
             if stderr::flush() {
                 sources.push((Source::Messages, self.messages.as_fd()));
             }
-            if self.listening {
-                sources.push((Source::Listener, self.listener.as_fd()));
-            }
+            sources.extend(self.door.listener().map(|listener| (Source::Listener, listener)));
             sources.extend(self.strangers.iter().map(|s| (Source::Stranger(s.id), s.connection.as_fd())));
             for member in &self.members {
                 if let Some(connection) = &member.connection {
@@ -316,7 +314,7 @@ impl Supervisor {
                 ready.extend(with_events.map(|(_, (source, _))| *source));
             }
         }
-        self.listening = true;
+        self.door.goes_on();
         // Before the dead are taken out of the books: their last values count.
         self.peaks.sample(&self.shared.group);
         self.nested.update(&self.shared.group, self.quiet);

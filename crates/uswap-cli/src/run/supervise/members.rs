@@ -57,22 +57,10 @@ impl Supervisor {
     }
 
     pub(super) fn accept(&mut self) {
-        use rustix::net::SocketFlags;
-        loop {
-            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(connection) => {
-                    let id = self.new_id();
-                    self.strangers.push(Stranger::new(id, connection));
-                    self.make_room_for_strangers();
-                }
-                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
-                Err(rustix::io::Errno::AGAIN) => return,
-                Err(_) => {
-                    // Out of descriptors: whoever knocks waits until the next turn, and so do we.
-                    self.listening = false;
-                    return;
-                }
-            }
+        while let Some(connection) = self.door.accept() {
+            let id = self.new_id();
+            self.strangers.push(Stranger::new(id, connection));
+            self.make_room_for_strangers();
         }
     }
 
