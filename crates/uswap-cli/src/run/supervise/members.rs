@@ -145,25 +145,50 @@ impl Supervisor {
                 self.retire(index);
             }
         }
+        let index = self.place(pid, kind)?;
+        if self.welcome(index, connection).is_err() {
+            // No memory, or too many descriptors are under way to others. A refusal carries none.
+            self.retire(index);
+            return Err(Refusal::Resources);
+        }
+        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new() })
+    }
+
+    fn is_known(&self, parent: u32, generation: u32) -> bool {
+        (parent as usize) < uswap_engine::group::PROCESSES_MAX && {
+            let slot = self.shared.group.process(parent);
+            slot.state() != SlotState::Free && slot.life.generation.load(Relaxed) == generation
+        }
+    }
+
+    /// A child will not join its group.
+    fn forget_fork(&self, kind: Kind) {
+        if let Kind::Fork { parent, generation } = kind
+            && self.is_known(parent, generation)
+        {
+            self.shared.group.process(parent).fork_failed();
+        }
+    }
+
+    /// A slot of the group, and what the process inherits there.
+    fn place(&self, pid: u32, kind: Kind) -> Result<u32, Refusal> {
         let group = &self.shared.group;
-        if let Kind::Fork { parent, generation } = kind {
-            let known = (parent as usize) < uswap_engine::group::PROCESSES_MAX && {
-                let slot = group.process(parent);
-                slot.state() != SlotState::Free && slot.life.generation.load(Relaxed) == generation
-            };
-            if !known {
-                return Err(Refusal::UnknownParent);
-            }
+        if let Kind::Fork { parent, generation } = kind
+            && !self.is_known(parent, generation)
+        {
+            return Err(Refusal::UnknownParent);
         }
         let Some(index) = group.allot(pid) else {
-            if let Kind::Fork { parent, .. } = kind {
-                group.process(parent).fork_failed();
-            }
+            self.forget_fork(kind);
             return Err(Refusal::Full);
         };
         if let Kind::Fork { parent, .. } = kind {
             group.fork_arrived(parent, index);
         }
+        Ok(index)
+    }
+
+    fn welcome(&self, index: u32, connection: &OwnedFd) -> io::Result<()> {
         let mut fds: Vec<BorrowedFd<'_>> = Vec::with_capacity(FDS_MAX);
         fds.push(self.shared.group_fd.as_fd());
         fds.push(self.shared.proc.as_fd());
@@ -172,13 +197,11 @@ impl Supervisor {
         fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));
         let welcome = Message::Welcome {
             index,
-            generation: group.process(index).life.generation.load(Relaxed),
+            generation: self.shared.group.process(index).life.generation.load(Relaxed),
             device: self.shared.device.is_some(),
             areas: self.shared.areas.len() as u32,
         };
-        // When it does not arrive, the process is gone; its pidfd will say so.
-        let _ = protocol::send(connection, &welcome, &fds);
-        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new() })
+        protocol::send(connection, &welcome, &fds)
     }
 
     /// A member has sent something, or its program image is gone.
@@ -230,3 +253,6 @@ impl Supervisor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
