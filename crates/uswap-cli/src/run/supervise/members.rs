@@ -2,14 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use uswap_engine::group::SlotState;
+use uswap_engine::group::{ProcessSlot, SlotState};
 use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal};
 use uswap_sys::launch;
 
 use super::Supervisor;
+use super::door::placeholder;
 use crate::failure::say;
 
 /// How long after it connected a process has time to say hello, which it does at once.
@@ -27,6 +28,24 @@ pub(super) struct Member {
     pub pidfd: OwnedFd,
     pub connection: Option<OwnedFd>,
     pub uffds: Vec<OwnedFd>,
+    /// In its place the userfaultfd comes, of which a program image has one at most. Without it that could be lost for want of a
+    /// descriptor, and nobody would notice before missing pages read as zeros.
+    room: Option<OwnedFd>,
+}
+
+impl Member {
+    /// What its last thread reads after a kill could be zeros. There was room for what our agent sends, so this one sends more, or
+    /// the system as a whole has too few.
+    fn end_without_userfaultfd(&self, slot: Option<&ProcessSlot>) {
+        say(format_args!(
+            "process {} is ended: its userfaultfd cannot be kept, because the supervisor ran out of descriptors (ulimit -Hn)",
+            self.pid
+        ));
+        if let Some(slot) = slot {
+            slot.life.ended_by_agent.store(1, Release);
+        }
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
 }
 
 /// Somebody who has connected. The name of our socket is no secret, so it may be anybody.
@@ -145,13 +164,17 @@ impl Supervisor {
                 self.retire(index);
             }
         }
+        let Some(room) = placeholder(&self.shared.proc).ok() else {
+            self.forget_fork(kind);
+            return Err(Refusal::Resources);
+        };
         let index = self.place(pid, kind)?;
         if self.welcome(index, connection).is_err() {
             // No memory, or too many descriptors are under way to others. A refusal carries none.
             self.retire(index);
             return Err(Refusal::Resources);
         }
-        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new() })
+        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new(), room: Some(room) })
     }
 
     fn is_known(&self, parent: u32, generation: u32) -> bool {
@@ -209,6 +232,7 @@ impl Supervisor {
         let Some(member) = self.members.iter_mut().find(|member| member.id == id) else {
             return;
         };
+        member.room = None;
         loop {
             let Some(connection) = &member.connection else {
                 return;
@@ -219,7 +243,16 @@ impl Supervisor {
                     "process {} cannot join its group, because it may have too few descriptors (ulimit -n)",
                     member.pid
                 )),
-                Ok(Received::Nothing) => return,
+                Ok(Received::Nothing) => {
+                    if member.uffds.is_empty() {
+                        member.room = placeholder(&self.shared.proc).ok();
+                    }
+                    return;
+                }
+                Ok(Received::Malformed(Malformed::Descriptors)) => {
+                    let slot = member.index.map(|index| self.shared.group.process(index));
+                    member.end_without_userfaultfd(slot);
+                }
                 // Nothing else is ever sent. Who does so is not our agent.
                 Ok(Received::Message(..) | Received::Malformed(_)) => {}
                 Ok(Received::EndOfFile) | Err(_) => {

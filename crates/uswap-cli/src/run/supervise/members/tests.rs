@@ -1,6 +1,13 @@
 //! A supervisor without a program, at the other end of whose connection the test is.
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, socketpair,
+};
 use uswap_engine::group::{Group, GroupConfig};
 use uswap_engine::protocol::Token;
 use uswap_sys::launch::SignalFd;
@@ -38,6 +45,20 @@ fn fill(connection: &OwnedFd) {
     while protocol::send(connection, &Message::Refused(Refusal::Full), &[]).is_ok() {}
 }
 
+/// A process that ends by itself when nobody ends it.
+fn somebody() -> Child {
+    Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap()
+}
+
+fn member_of(supervisor: &mut Supervisor, id: u64, process: &Child, connection: OwnedFd) {
+    let pid = rustix::process::Pid::from_child(process);
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    let index = supervisor.shared.group.allot(process.id());
+    let room = Some(placeholder(&pidfd).unwrap());
+    let connection = Some(connection);
+    supervisor.members.push(Member { id, pid: process.id(), index, pidfd, connection, uffds: Vec::new(), room });
+}
+
 #[test]
 fn who_cannot_be_welcomed_is_refused() {
     let mut supervisor = supervisor("unwelcome");
@@ -53,4 +74,52 @@ fn who_cannot_be_welcomed_is_refused() {
     assert!(matches!(supervisor.admit(2, Kind::Fork { parent, generation }, &ours), Err(Refusal::Resources)));
     assert!(!supervisor.shared.group.process(parent).has_inheritors());
     assert_eq!(supervisor.shared.group.taken().count(), 1);
+}
+
+#[test]
+fn a_place_for_the_userfaultfd_is_kept_until_it_comes() {
+    let mut supervisor = supervisor("place");
+    let (ours, theirs) = connection();
+    let hello = supervisor.admit(1, Kind::Exec, &ours).map(|member| Member { connection: Some(ours), ..member });
+    let Ok(member) = hello else { panic!("not admitted") };
+    assert!(member.room.is_some());
+    supervisor.members.push(member);
+    // Nothing that needs it.
+    protocol::send(&theirs, &Message::CannotJoin, &[]).unwrap();
+    supervisor.hear(1);
+    assert!(supervisor.members[0].room.is_some());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    protocol::keep_uffd(theirs.as_fd(), file.as_fd()).unwrap();
+    supervisor.hear(1);
+    assert_eq!((supervisor.members[0].uffds.len(), supervisor.members[0].room.is_some()), (1, false));
+}
+
+/// Here because there are too many of them for one message, elsewhere because the supervisor has no more.
+#[test]
+fn whose_userfaultfd_is_lost_is_ended() {
+    let mut supervisor = supervisor("lost");
+    let mut process = somebody();
+    let (ours, theirs) = connection();
+    member_of(&mut supervisor, 1, &process, ours);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let fds = [file.as_fd(); FDS_MAX + 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX + 8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let bytes = Message::KeepUffd.encode();
+    rustix::net::sendmsg(&theirs, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
+    supervisor.hear(1);
+    let until = Instant::now() + Duration::from_secs(10);
+    let status = loop {
+        match process.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if Instant::now() > until => break None,
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    if status.is_none() {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert_eq!(status.and_then(|status| status.signal()), Some(libc::SIGKILL));
 }
