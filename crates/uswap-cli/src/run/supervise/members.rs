@@ -84,7 +84,7 @@ impl Supervisor {
     }
 
     /// The oldest of other users go when there are too many, but not before it has been looked whether they have just said
-    /// hello.
+    /// hello. They are told nothing: one of ours that was stopped connects again when it goes on.
     fn make_room_for_strangers(&mut self) {
         while self.strangers.iter().filter(|stranger| stranger.of_others).count() > STRANGERS_OF_OTHERS_MAX {
             let oldest = self.strangers.iter().find(|stranger| stranger.of_others).map(|stranger| stranger.id);
@@ -138,8 +138,10 @@ impl Supervisor {
                     Err(refusal) => refuse(refusal),
                 }
             }
-            Ok(Received::Malformed(Malformed::Version)) => refuse(Refusal::WrongVersion),
-            _ => {}
+            Ok(Received::EndOfFile) => {}
+            Ok(Received::Malformed(Malformed::Descriptors)) | Err(_) => refuse(Refusal::Resources),
+            // What our agent never says.
+            Ok(Received::Message(..) | Received::Malformed(_) | Received::Nothing) => refuse(Refusal::WrongVersion),
         }
     }
 

@@ -77,6 +77,22 @@ fn who_cannot_be_welcomed_is_refused() {
 }
 
 #[test]
+fn who_says_nonsense_is_refused_and_not_just_left() {
+    let mut supervisor = supervisor("nonsense");
+    for (id, nonsense) in [(1, Message::KeepUffd), (2, Message::Refused(Refusal::Full))] {
+        let (ours, theirs) = connection();
+        supervisor.strangers.push(Stranger::new(id, ours));
+        protocol::send(&theirs, &nonsense, &[]).unwrap();
+        supervisor.greet(id);
+        assert!(matches!(
+            protocol::receive(&theirs),
+            Ok(Received::Message(Message::Refused(Refusal::WrongVersion), _))
+        ));
+        assert!(supervisor.strangers.is_empty());
+    }
+}
+
+#[test]
 fn a_place_for_the_userfaultfd_is_kept_until_it_comes() {
     let mut supervisor = supervisor("place");
     let (ours, theirs) = connection();
