@@ -15,6 +15,7 @@ fn limited(test: &TempDir, limit: u32, command: &str) -> Launch {
         .args(["-c", &script])
         .env("UNDER_TEST", uswap_binary().as_os_str())
         .env("CROWD", c_program("crowd"))
+        .env("KNOCKS", c_program("knocks"))
         .env("USWAP_E2E_SWAPS", "1")
         .time_limit(Duration::from_secs(90))
 }
@@ -76,4 +77,18 @@ fn has_handler(pid: u32) -> bool {
     tasks
         .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
         .any(|name| name.trim() == "uswap-fault")
+}
+
+/// Who stays behind for daemons has no descriptor left either.
+#[test]
+fn daemons_outlive_a_run_that_has_no_descriptor_left() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("few-daemons");
+    let launch = limited(&test, LIMITS[0], "\"$KNOCKS\" here");
+    let file = launch.work().join("here");
+    let finished = launch.bare().finish();
+    finished.assert_success();
+    assert!(file.exists(), "the daemon was ended\n{finished}");
 }

@@ -288,9 +288,11 @@ fn stay_behind(supervisor: &mut Supervisor, anchor: &Anchor) {
         Ok(Side::Child) => {
             let _ = rustix::process::setsid();
             let _ = rustix::thread::set_name(c"uswap-keeper");
+            // Or it would hold the streams of whoever started us.
+            supervisor.lend_descriptor();
             let _ = launch::null_stdio(true);
             let _ = std::env::set_current_dir("/");
-            let _ = supervisor.until_all_end();
+            supervisor.until_all_end();
             // Not its parent, or no more: whoever is has to collect it.
             anchor.release();
             supervisor.user_anchors.release();

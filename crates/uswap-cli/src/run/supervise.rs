@@ -36,7 +36,6 @@ use super::kept_memory::KeptMemory;
 use super::nested::Nested;
 use super::outside::Outside;
 use super::processes::{is_stopped, session_of};
-use super::signals;
 use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
 use super::watchdog::{OnStall, Watchdog, Watched};
@@ -249,18 +248,21 @@ impl Supervisor {
         }
     }
 
+    /// Something else must have a descriptor: it gets the spare one, until the next turn.
+    pub fn lend_descriptor(&mut self) {
+        self.door.lends_spare();
+    }
+
     fn is_anchor(&self, pid: u32) -> bool {
         pid == self.shared.anchor_pid || self.user_anchors.contains(pid)
     }
 
-    /// Serves until the last process has ended. For the process that stays behind for daemons: its signals are its
-    /// own.
-    pub fn until_all_end(&mut self) -> io::Result<()> {
-        self.signals = SignalFd::new(&signals::watched())?;
+    /// Serves until the last process has ended. For the process that stays behind for daemons. A signalfd tells the signals of
+    /// who reads it, so the one that it has inherited is as good as a new one, which might not be had.
+    pub fn until_all_end(&mut self) {
         while !self.is_alone() {
             self.turn(SAMPLE_EVERY);
         }
-        Ok(())
     }
 
     /// The last messages of the agents, and a last sample.

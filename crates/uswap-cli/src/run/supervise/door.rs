@@ -38,6 +38,11 @@ impl Door {
         }
     }
 
+    /// Something else must have a descriptor, until the next turn.
+    pub fn lends_spare(&mut self) {
+        self.spare = None;
+    }
+
     /// Who has connected, if there is somebody.
     pub fn accept(&mut self) -> Option<OwnedFd> {
         loop {
