@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use uswap_engine::protocol::AgentFile;
 use uswap_sys::{placement, report};
 
-use crate::agent_path::{self, AgentPath, NoPath, Start};
+use crate::agent_path::{self, AgentPath, Start};
 use crate::by_descriptor::{self, Lent, Target};
 use crate::real::Real;
 
@@ -71,9 +71,14 @@ pub(crate) fn prepare() {
     let _ = OWN.set(own);
 }
 
-fn tell(why: NoPath) {
+fn tell(why: impl std::fmt::Display) {
     let pid = std::process::id();
     report::stderr_line(format_args!("uswap: what process {pid} executes runs unmanaged: {why}"));
+}
+
+/// A list that there is no room in.
+fn tell_too_long() {
+    tell("its LD_PRELOAD is too long for the agent to be put in");
 }
 
 /// The path that the loader got this library by. It need not be the first in LD_PRELOAD: programs put theirs in front.
@@ -157,12 +162,14 @@ pub(crate) fn refresh_environment() {
     }
 }
 
-/// Puts another path of the agent, or none, into the program's own LD_PRELOAD.
+/// Puts another path of the agent, or none, into the program's own LD_PRELOAD; one that is too long stays as it is.
 fn exchange(before: &[u8], agent: Option<&AgentPath>) {
     let Some(value) = own_preload() else { return };
     let mut preload = Preload::new(agent.map(AgentPath::as_bytes));
-    preload.add(value, before);
-    set_preload(preload.value());
+    match preload.add(value, before) {
+        true => set_preload(preload.value()),
+        false => tell_too_long(),
+    }
 }
 
 /// By libc's functions: a shell may have some of the same names for variables of its own.
@@ -241,14 +248,19 @@ unsafe fn complete<R>(
     made: &mut [*const c_char],
     exec: impl FnOnce(Variables) -> R,
 ) -> R {
-    let mut preload = Preload::new(agent);
+    let (mut preload, mut is_too_long) = (Preload::new(agent), false);
     let mut count = 0;
     // SAFETY: the caller's promise.
     for variable in unsafe { strings(given) } {
         let bytes = variable.to_bytes();
         if let Some(value) = bytes.strip_prefix(PRELOAD) {
-            preload.add(value, b"");
-            continue;
+            if preload.add(value, b"") {
+                continue;
+            }
+            is_too_long = true;
+            if agent.is_some_and(|agent| entries(value).all(|entry| entry != agent)) {
+                tell_too_long();
+            }
         }
         if agent.is_some() && own.own_variables().any(|own| name_of(own.to_bytes()) == name_of(bytes)) {
             continue;
@@ -256,7 +268,8 @@ unsafe fn complete<R>(
         made[count] = variable.as_ptr();
         count += 1;
     }
-    if let Some(variable) = preload.variable() {
+    // Never two: the loader takes the last, libc the first.
+    if !is_too_long && let Some(variable) = preload.variable() {
         made[count] = variable.as_ptr();
         count += 1;
     }
@@ -284,12 +297,15 @@ impl Preload {
         preload
     }
 
-    /// All of a value but the agent, by whatever path. All or nothing: half of a list is another list.
-    fn add(&mut self, value: &[u8], agent_too: &[u8]) {
-        if self.len + value.len() + 2 < PRELOAD_MAX {
-            let others = entries(value).filter(|entry| !AgentFile::is_path(entry) && *entry != agent_too);
-            others.for_each(|entry| self.push(entry));
+    /// All of a value but the agent, by whatever path, if there is room for it; whether there is. All or nothing: half of a list is
+    /// another list.
+    fn add(&mut self, value: &[u8], agent_too: &[u8]) -> bool {
+        let others = || entries(value).filter(|entry| !AgentFile::is_path(entry) && *entry != agent_too);
+        let fits = self.len + others().map(|entry| entry.len() + 1).sum::<usize>() < PRELOAD_MAX;
+        if fits {
+            others().for_each(|entry| self.push(entry));
         }
+        fits
     }
 
     fn push(&mut self, entry: &[u8]) {
@@ -395,4 +411,55 @@ wrap! {
         argv: Variables, envp: Variables
     ), Target::Spawned, envp,
     (pid, file, actions, attributes, argv) environment (), fails with libc::ENOSYS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::*;
+
+    const AGENT: &[u8] = b"/proc/77/fd/9";
+
+    fn own() -> Own {
+        let mut own = Own { start: Start::now(AgentPath::new(AGENT).unwrap()), variables: [[0; VARIABLE_MAX]; 2] };
+        for (place, text) in own.variables.iter_mut().zip([b"USWAP_SOCKET=s", &b"USWAP_TOKEN=t"[..]]) {
+            place[..text.len()].copy_from_slice(text);
+        }
+        own
+    }
+
+    /// What `complete` makes of it.
+    fn completed(agent: Option<&[u8]>, given: &[String]) -> Vec<String> {
+        let given: Vec<CString> = given.iter().map(|text| CString::new(text.as_str()).unwrap()).collect();
+        let pointers: Vec<_> = given.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
+        let mut made = vec![std::ptr::null(); given.len() + 4];
+        let copy = |made| {
+            // SAFETY: what is made of an environment is one.
+            unsafe { strings(made) }.map(|variable| variable.to_str().unwrap().to_owned()).collect()
+        };
+        // SAFETY: an environment, and room for four more.
+        unsafe { complete(&own(), agent, pointers.as_ptr(), &mut made, copy) }
+    }
+
+    #[test]
+    fn the_agent_comes_before_what_a_program_preloads() {
+        let made = completed(Some(AGENT), &["A=1".into(), "LD_PRELOAD=/a.so:/b.so".into(), "B=2".into()]);
+        let expected = ["A=1", "B=2", "LD_PRELOAD=/proc/77/fd/9:/a.so:/b.so", "USWAP_SOCKET=s", "USWAP_TOKEN=t"];
+        assert_eq!(made, expected);
+    }
+
+    /// It is the program's own, and half of it or nothing would be another.
+    #[test]
+    fn a_preload_that_is_too_long_for_the_agent_stays_as_it_is() {
+        let long = format!("LD_PRELOAD={}", ["/a/library.so"; 3000 / 14].join(":"));
+        for agent in [Some(AGENT), None] {
+            let given = ["A=1".to_owned(), long.clone(), "B=2".to_owned()];
+            let made = completed(agent, &given);
+            for variable in &given {
+                assert!(made.contains(variable), "{variable} is missing in {made:?}");
+            }
+            assert_eq!(made.iter().filter(|variable| variable.starts_with("LD_PRELOAD=")).count(), 1, "{made:?}");
+        }
+    }
 }
