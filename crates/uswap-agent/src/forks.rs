@@ -5,30 +5,17 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
-use rustix::thread::Timespec;
 use uswap_engine::host::notices;
 use uswap_engine::protocol::Kind;
-use uswap_sys::futex::RawLock;
 use uswap_sys::private_memory::{self, Purpose};
 use uswap_sys::{PAGE_SIZE, heap, report, thread};
 
+use crate::fork_turns::{self, holder, holds, let_go, take, thread_id};
 use crate::libc_fork;
 use crate::real::Real;
 use crate::start::{POST, RENDEZVOUS};
-
-/// Held by the one thread that forks, from before its preparation until it is over.
-static FORKING: RawLock = RawLock::new();
-/// Thread id of the holder.
-static HOLDER: AtomicU32 = AtomicU32::new(0);
-/// The holder called the wrapper below, which learns whether there is a child.
-static WRAPPED: AtomicBool = AtomicBool::new(false);
-/// The signal mask, as it was before, of a holder that has not called the wrapper; `IS_MASKED`: there is one.
-static MASK: AtomicU64 = AtomicU64::new(0);
-/// See `MASK`.
-static IS_MASKED: AtomicBool = AtomicBool::new(false);
 
 type Handler = Option<unsafe extern "C" fn()>;
 type RegisterAtFork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -96,41 +83,10 @@ pub(crate) fn is_member() -> bool {
     RENDEZVOUS.get().is_some() && here().is_none_or(|here| here.load(Acquire))
 }
 
-fn thread_id() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get() as u32
-}
-
-/// From here on no handler of a signal runs in this thread: it may fork as well, and in the child it would find zeros where
-/// pages are swapped out. Gives the mask as it was.
-fn take() -> Option<u64> {
-    let mask = thread::hold_signals_back();
-    FORKING.lock();
-    mask
-}
-
-fn holds(wrapped: bool, mask: Option<u64>) {
-    HOLDER.store(thread_id(), Relaxed);
-    WRAPPED.store(wrapped, Relaxed);
-    MASK.store(mask.unwrap_or(0), Relaxed);
-    IS_MASKED.store(mask.is_some(), Relaxed);
-}
-
 fn end(forked: bool) {
     POST.fork.parent(&POST, forked);
     let_go();
 }
-
-/// Ends [`take`], in the parent or in the child.
-fn let_go() {
-    let mask = IS_MASKED.load(Relaxed).then(|| MASK.load(Relaxed));
-    HOLDER.store(0, Relaxed);
-    FORKING.unlock();
-    thread::let_signals_come(mask);
-}
-
-/// How long a fork that goes round the hooks waits for one by libc. That may never end: a signal handler forks so, in a thread
-/// that has a lock which the other waits for.
-const RAW_PATIENCE: Duration = Duration::from_secs(15);
 
 /// A fork that goes round the hooks may happen, and there are no others that matter.
 pub(crate) const RAW_GOES_ON: u8 = 0;
@@ -139,57 +95,40 @@ pub(crate) const RAW_EXCLUDES: u8 = 1;
 /// It must fail.
 pub(crate) const RAW_REFUSED: u8 = 2;
 
-/// A fork that goes round the hooks, by a thread of the program: keeps forks by libc from happening until it is over.
-pub(crate) extern "C" fn raw_fork_begins() -> u8 {
+/// What becomes of a fork that goes round the hooks.
+#[repr(C)]
+pub(crate) struct RawFork {
+    /// `RAW_GOES_ON`, `RAW_EXCLUDES` or `RAW_REFUSED`.
+    pub answer: u8,
+    /// For [`raw_fork_is_over`].
+    pub mask: u64,
+}
+
+/// A fork that goes round the hooks, by a thread of the program: keeps forks by libc from happening until it is over, and signals
+/// from coming. `sleeps`: the thread, until the child executes or ends.
+pub(crate) fn raw_fork_begins(sleeps: bool) -> RawFork {
+    let without = |answer| RawFork { answer, mask: fork_turns::NO_MASK };
     if !is_member() {
-        return RAW_GOES_ON;
+        return without(RAW_GOES_ON);
     }
-    if HOLDER.load(Relaxed) == thread_id() {
+    if holder() == thread_id() {
         // A handler of the program's that is not held back, or of its preparation for forks.
-        return if POST.fork.is_lifted() { RAW_REFUSED } else { RAW_GOES_ON };
+        return without(if POST.fork.is_lifted() { RAW_REFUSED } else { RAW_GOES_ON });
     }
-    let begun = Instant::now();
-    while !try_to_hold() {
-        if begun.elapsed() >= RAW_PATIENCE {
-            return RAW_REFUSED;
-        }
-        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
+    // Not while the window of the last fork by libc is being closed.
+    match fork_turns::take_raw(sleeps, || POST.fork.is_lifted()) {
+        Some(mask) => RawFork { answer: RAW_EXCLUDES, mask },
+        None => without(RAW_REFUSED),
     }
-    // The window of the last fork by libc is being closed.
-    while POST.fork.is_lifted() {
-        if begun.elapsed() >= RAW_PATIENCE {
-            raw_fork_is_over();
-            return RAW_REFUSED;
-        }
-        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 100_000 });
-    }
-    RAW_EXCLUDES
-}
-
-/// Signals come again at once: the child of such a fork goes on wherever it likes.
-fn try_to_hold() -> bool {
-    let mask = thread::hold_signals_back();
-    let is_held = FORKING.try_lock();
-    if is_held {
-        holds(true, None);
-    }
-    thread::let_signals_come(mask);
-    is_held
-}
-
-/// In the parent.
-pub(crate) fn raw_fork_is_over() {
-    HOLDER.store(0, Relaxed);
-    FORKING.unlock();
 }
 
 unsafe extern "C" fn prepare() {
     if !is_member() {
         // A thread that was forking while the parent forked round the hooks does not exist here.
-        HOLDER.store(0, Relaxed);
+        fork_turns::forget_holder();
         return;
     }
-    if HOLDER.load(Relaxed) != thread_id() {
+    if holder() != thread_id() {
         holds(false, take());
     }
     POST.fork.prepare(&POST, thread_id());
@@ -200,7 +139,7 @@ unsafe extern "C" fn prepare() {
 }
 
 unsafe extern "C" fn parent() {
-    if is_member() && !WRAPPED.load(Relaxed) {
+    if is_member() && !fork_turns::is_wrapped() {
         // Called inside libc (daemon, forkpty): whether it made a child is not known here. If it did not, some
         // swapped content is kept longer than needed.
         end(true);
@@ -208,9 +147,10 @@ unsafe extern "C" fn parent() {
 }
 
 unsafe extern "C" fn child() {
-    if HOLDER.load(Relaxed) == 0 {
+    if holder() == 0 {
         return;
     }
+    fork_turns::forget_page();
     if !POST.inert.load(Relaxed) {
         begin_in_child();
     }
@@ -264,7 +204,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         // SAFETY: the caller's promise.
         return unsafe { real() };
     }
-    if HOLDER.load(Relaxed) == thread_id() {
+    if holder() == thread_id() {
         // A signal handler, in a thread that forks round libc.
         // SAFETY: the caller's promise.
         let pid = unsafe { real() };
@@ -293,12 +233,12 @@ unsafe fn followed(real: Fork) -> libc::pid_t {
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return -1;
     }
-    let parent = HOLDER.load(Relaxed);
+    let parent = holder();
     // SAFETY: the caller's promise.
     let pid = unsafe { real() };
     if pid != 0 {
         keep_errno(|| end(pid > 0));
-    } else if HOLDER.load(Relaxed) == parent {
+    } else if holder() == parent {
         has_no_handlers();
     }
     pid
@@ -310,6 +250,7 @@ fn has_no_handlers() {
     if notices().has_engine() {
         report::end(format_args!("libc has not called the agent in it, and its memory may be partly swapped out"));
     }
+    fork_turns::forget_page();
     POST.inert.store(true, Release);
     let_go();
 }

@@ -13,6 +13,7 @@ mod agent_path;
 mod by_descriptor;
 mod exec;
 mod exec_lists;
+mod fork_turns;
 mod forks;
 mod libc_fork;
 mod libc_functions;

@@ -10,16 +10,20 @@
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_long, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use uswap_engine::host::notices;
 
 use crate::advice::{is_of_the_engine, madvise};
-use crate::forks;
+use crate::fork_turns;
+use crate::forks::{self, RawFork};
 use crate::libc_functions::SYSCALL;
 use crate::real::Real;
 
+type Begin = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
-    Option<extern "C" fn(*mut c_void) -> c_int>,
+    Option<Begin>,
     *mut c_void,
     c_int,
     *mut c_void,
@@ -83,6 +87,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "push r9",
         "sub rsp, 8",
         "call {begins}",
+        // The mask, below the stack's end when all is as it was.
+        "mov qword ptr [rsp], rdx",
         "add rsp, 8",
         "pop r9",
         "pop r8",
@@ -93,9 +99,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "cmp al, {goes_on}",
         "je 2b",
         "cmp al, {refused}",
-        "jne 11f",
-        "jmp {fails}",
-        "11:",
+        "je {fails}",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -105,11 +109,10 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "mov r9, qword ptr [rsp + 8]",
         "syscall",
         "test rax, rax",
-        "jz 8f",
+        "jz {in_child}",
         "mov rdi, rax",
+        "mov rsi, qword ptr [rsp - 56]",
         "jmp {is_over}",
-        "8:",
-        "ret",
         "6:",
         // Only advice that the wrapper looks at: 4, 8, 10, 11, 18, 102.
         "cmp ecx, 4",
@@ -164,7 +167,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "jae {answers}",
         "ret",
         libcs = sym SYSCALL,
-        begins = sym forks::raw_fork_begins,
+        begins = sym raw_fork_begins,
+        in_child = sym raw_child,
         is_over = sym raw_fork_is_over,
         answers = sym as_libc_answers,
         fails = sym raw_fork_fails,
@@ -182,10 +186,49 @@ extern "C" fn gives_way() {
     }
 }
 
+/// A fork by this system call, whose first argument is `first`.
+extern "C" fn raw_fork_begins(number: c_long, first: usize) -> RawFork {
+    let flags = match number {
+        libc::SYS_clone => first as u64,
+        // SAFETY: the flags come first in what clone3(2) is given, and have been looked at.
+        libc::SYS_clone3 => unsafe { (first as *const u64).read_unaligned() },
+        _ => 0,
+    };
+    forks::raw_fork_begins(flags & libc::CLONE_VFORK as u64 != 0)
+}
+
 /// In the parent: `answer` is the kernel's.
-extern "C" fn raw_fork_is_over(answer: c_long) -> c_long {
-    forks::raw_fork_is_over();
+extern "C" fn raw_fork_is_over(answer: c_long, mask: u64) -> c_long {
+    fork_turns::let_go_raw(mask);
     as_libc_answers(answer)
+}
+
+/// In the child, as [`fork_turns::begin_in_raw_child`]: no stack is touched but to go back, and nothing that a function keeps.
+#[unsafe(naked)]
+unsafe extern "C" fn raw_child() -> c_long {
+    naked_asm!(
+        "mov rax, qword ptr [rip + {mark}]",
+        "test rax, rax",
+        "jz 2f",
+        "mov ecx, dword ptr [rip + {turn} + 4]",
+        "mov dword ptr [rax], ecx",
+        "2:",
+        "cmp qword ptr [rip + {mask}], {none}",
+        "je 3f",
+        "mov eax, 14", // rt_sigprocmask
+        "mov edi, 2",  // SIG_SETMASK
+        "lea rsi, [rip + {mask}]",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        "3:",
+        "xor eax, eax",
+        "ret",
+        mark = sym fork_turns::MARK,
+        turn = sym fork_turns::TURN,
+        mask = sym fork_turns::MASK,
+        none = const fork_turns::NO_MASK as i64,
+    )
 }
 
 /// What syscall(2) comes to where the kernel says `answer`.
@@ -205,18 +248,24 @@ extern "C" fn raw_fork_fails() -> c_long {
     -1
 }
 
-/// Runs `fork` while libc does not fork.
-fn beside_no_other(fork: impl FnOnce() -> c_int) -> c_int {
-    match forks::raw_fork_begins() {
+/// Runs `fork`, which is told whether the child [begins by itself](fork_turns::begin_in_raw_child), while libc does not fork.
+fn beside_no_other(sleeps: bool, fork: impl FnOnce(bool) -> c_int) -> c_int {
+    let raw = forks::raw_fork_begins(sleeps);
+    match raw.answer {
         forks::RAW_REFUSED => raw_fork_fails() as c_int,
         forks::RAW_EXCLUDES => {
-            let child = fork();
-            if child != 0 {
-                forks::raw_fork_is_over();
+            let child = fork(true);
+            // SAFETY: errno is this thread's own, here and below.
+            let errno = unsafe { *libc::__errno_location() };
+            match child {
+                0 => fork_turns::begin_in_raw_child(),
+                _ => fork_turns::let_go_raw(raw.mask),
             }
+            // SAFETY: as above.
+            unsafe { *libc::__errno_location() = errno };
             child
         }
-        _ => fork(),
+        _ => fork(false),
     }
 }
 
@@ -235,7 +284,7 @@ pub unsafe extern "C" fn _Fork() -> c_int {
         return -1;
     };
     // SAFETY: the caller's promise.
-    beside_no_other(|| unsafe { real() })
+    beside_no_other(false, |_| unsafe { real() })
 }
 
 /// As libc's, whose last three arguments are there only if the flags say so: a caller that leaves them out leaves registers and
@@ -245,7 +294,7 @@ pub unsafe extern "C" fn _Fork() -> c_int {
 /// As for clone(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
-    begin: Option<extern "C" fn(*mut c_void) -> c_int>,
+    begin: Option<Begin>,
     stack: *mut c_void,
     flags: c_int,
     argument: *mut c_void,
@@ -255,7 +304,29 @@ pub unsafe extern "C" fn clone(
 ) -> c_int {
     // SAFETY: the symbol is libc's function of this signature, which every libc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
-    // SAFETY: the caller's promise.
-    let fork = || unsafe { real(begin, stack, flags, argument, parent_tid, tls, child_tid) };
-    if flags & libc::CLONE_VM == 0 { beside_no_other(fork) } else { fork() }
+    let fork = |excludes: bool| {
+        let (begin, argument) = match begin {
+            Some(begin) if excludes => {
+                BEGIN.store(begin as *mut c_void, Relaxed);
+                ARGUMENT.store(argument, Relaxed);
+                (Some(begins_in_child as Begin), null_mut())
+            }
+            _ => (begin, argument),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { real(begin, stack, flags, argument, parent_tid, tls, child_tid) }
+    };
+    if flags & libc::CLONE_VM == 0 { beside_no_other(flags & libc::CLONE_VFORK != 0, fork) } else { fork(false) }
+}
+
+/// What the child that is being made begins with, and its argument.
+static BEGIN: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// See `BEGIN`.
+static ARGUMENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+extern "C" fn begins_in_child(_: *mut c_void) -> c_int {
+    fork_turns::begin_in_raw_child();
+    // SAFETY: written by who made this child, before it was made and while nobody else made one.
+    let begin = unsafe { std::mem::transmute::<*mut c_void, Begin>(BEGIN.load(Relaxed)) };
+    begin(ARGUMENT.load(Relaxed))
 }

@@ -4,9 +4,15 @@
  */
 #include "cases.h"
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -338,6 +344,159 @@ static void raw_beside(void)
 	fprintf(stderr, "%lu forks round libc\n", raw_forks);
 }
 
+/* --- forks round libc of threads that are not back for long, or never --- */
+
+static int fork_news[2];
+
+/* Signals are to come in the child as they did in who made it. */
+static void check_signals(const char *where)
+{
+	sigset_t mask;
+	MUST(sigprocmask(SIG_BLOCK, NULL, &mask) == 0);
+	for (int number = 1; number < NSIG; number++)
+		if (number != 32 && number != 33 && sigismember(&mask, number) != (number == SIGUSR2))
+			bad("signal %d is%s held back %s", number, number == SIGUSR2 ? " not" : "", where);
+}
+
+static int sleeps_long(void *unused)
+{
+	(void)unused;
+	check_signals("in the child");
+	pid_t self = getpid();
+	MUST(write(fork_news[1], &self, sizeof self) == sizeof self);
+	sleep_ms(30000);
+	_exit(0);
+}
+
+/* Its child has memory of its own, and yet it sleeps in the kernel until that has ended. */
+static void *is_held_up(void *argument)
+{
+	static char stack[16 * PAGE] __attribute__((aligned(16)));
+	sigset_t mask;
+	MUST(sigemptyset(&mask) == 0 && sigaddset(&mask, SIGUSR2) == 0);
+	MUST(pthread_sigmask(SIG_SETMASK, &mask, NULL) == 0);
+	long child = -1;
+	pid_t tid = 0;
+	struct clone_args how = { .flags = CLONE_VFORK, .exit_signal = SIGCHLD };
+	switch ((intptr_t)argument) {
+	case 0: child = clone(sleeps_long, stack + sizeof stack, CLONE_VFORK | SIGCHLD, NULL); break;
+	case 1: child = syscall(SYS_clone, CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, 0, &tid, 0, 0); break;
+	case 2: child = syscall(SYS_clone3, &how, sizeof how); break;
+	}
+	MUST(child >= 0);
+	if (child == 0)
+		sleeps_long(NULL);
+	check_signals("in the parent");
+	MUST(status_of((pid_t)child) == 128 + SIGKILL);
+	return NULL;
+}
+
+static void must_fork_at_once(const char *what)
+{
+	double from = now();
+	pid_t child = forked();
+	if (!child)
+		_exit(0);
+	if (now() - from > 2)
+		bad("a fork beside %s took %.1f s", what, now() - from);
+	must_succeed(child, what);
+}
+
+static void held_up(void)
+{
+	for (intptr_t how = 0; how < 3; how++) {
+		pthread_t thread;
+		pid_t other;
+		MUST(pipe(fork_news) == 0);
+		MUST(pthread_create(&thread, NULL, is_held_up, (void *)how) == 0);
+		MUST(read(fork_news[0], &other, sizeof other) == sizeof other);
+		must_fork_at_once("one whose thread is held up");
+		/* Another one of its kind, too. */
+		long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+		MUST(child >= 0);
+		if (child == 0)
+			_exit(0);
+		must_succeed((pid_t)child, "child of a fork round libc");
+		MUST(kill(other, SIGKILL) == 0);
+		MUST(pthread_join(thread, NULL) == 0);
+		MUST(close(fork_news[0]) == 0 && close(fork_news[1]) == 0);
+		must_fork_at_once("none");
+	}
+}
+
+static void *is_ended(void *unused)
+{
+	(void)unused;
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+	MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	bad("the filter has not ended the thread");
+}
+
+static void ended_in_fork(void)
+{
+	pthread_t thread;
+	MUST(pthread_create(&thread, NULL, is_ended, NULL) == 0);
+	MUST(pthread_join(thread, NULL) == 0);
+	must_fork_at_once("one whose thread has been ended");
+	must_fork_at_once("none");
+}
+
+static sigjmp_buf way_out;
+
+static void leaves(int signal)
+{
+	(void)signal;
+	siglongjmp(way_out, 1);
+}
+
+static void *is_interrupted(void *unused)
+{
+	(void)unused;
+	while (!over) {
+		if (sigsetjmp(way_out, 1))
+			continue;
+		if (!begin) {
+			sigset_t mask;
+			MUST(sigemptyset(&mask) == 0 && sigaddset(&mask, SIGUSR1) == 0);
+			begin = 1;
+			MUST(pthread_sigmask(SIG_UNBLOCK, &mask, NULL) == 0);
+		}
+		if (syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) == 0)
+			_exit(0);
+	}
+	return NULL;
+}
+
+static void left_by_a_jump(void)
+{
+	sigset_t mask;
+	MUST(sigemptyset(&mask) == 0 && sigaddset(&mask, SIGUSR1) == 0);
+	MUST(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);
+	MUST(signal(SIGUSR1, leaves) != SIG_ERR);
+	pthread_t thread;
+	MUST(pthread_create(&thread, NULL, is_interrupted, NULL) == 0);
+	while (!begin)
+		sleep_ms(1);
+	for (int k = 0; k < 500; k++) {
+		struct timespec pause = { 0, 20000 * (k % 50) };
+		nanosleep(&pause, NULL);
+		MUST(pthread_kill(thread, SIGUSR1) == 0);
+	}
+	over = 1;
+	MUST(pthread_join(thread, NULL) == 0);
+	while (waitpid(-1, NULL, 0) > 0)
+		;
+	must_fork_at_once("one that was left by a jump");
+}
+
 /* --- children that are killed before their agent has said hello --- */
 
 /* Each ledger of what a child may still read is shared memory. */
@@ -407,6 +566,9 @@ int main(int argc, char **argv)
 		{ "joins-late", joins_late },
 		{ "raw-beside", raw_beside },
 		{ "killed-early", killed_early },
+		{ "held-up", held_up },
+		{ "ended-in-fork", ended_in_fork },
+		{ "left-by-a-jump", left_by_a_jump },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

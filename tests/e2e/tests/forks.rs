@@ -62,3 +62,34 @@ fn a_fork_round_libc_beside_one_by_libc() {
 fn nothing_is_kept_for_children_that_were_killed_at_once() {
     forks("killed-early", 64, "96");
 }
+
+/// Far below the budget, where the children of forks round libc run as they would.
+fn beside(case: &str) {
+    let test = TempDir::new(case);
+    let launch = Launch::new(&test, c_program("forks")).arg(case).time_limit(Duration::from_secs(60));
+    let recorded = launch.bare().finish();
+    recorded.assert_success();
+    if bare_only() {
+        return;
+    }
+    for _ in 0..repeat() {
+        let finished = launch.under(&Budget::mib(1024)).finish();
+        assert_eq!((finished.code(), finished.text()), (0, recorded.text()), "{finished}");
+    }
+}
+
+/// CLONE_VFORK without CLONE_VM: its thread sleeps as long as its child lives.
+#[test]
+fn a_fork_beside_one_whose_thread_is_held_up() {
+    beside("held-up");
+}
+
+#[test]
+fn a_fork_after_one_whose_thread_a_filter_has_ended() {
+    beside("ended-in-fork");
+}
+
+#[test]
+fn a_fork_after_one_that_a_signal_handler_has_left() {
+    beside("left-by-a-jump");
+}
