@@ -186,6 +186,12 @@ impl Core {
         None
     }
 
+    /// To be called now and then: who asked for a page has had a chance to use it, if nobody has asked for any since this was last
+    /// called.
+    pub fn asked_grow_old(&mut self) {
+        self.order.just_asked.grow_old();
+    }
+
     /// Ends an isolation.
     pub fn isolated(&mut self, isolation: Isolation, outcome: IsolationOutcome) -> Isolated {
         let unknown = outcome.moved & isolation.gaps;
@@ -403,6 +409,14 @@ mod tests {
             all_that_leave(&mut core, &mut left);
             left.sort_unstable();
             assert_eq!(left, asked, "{reclaim:?}");
+            // Or until nobody has asked for anything for a while.
+            left.clear();
+            core.asked_grow_old();
+            all_that_leave(&mut core, &mut left);
+            assert_eq!(left, []);
+            core.asked_grow_old();
+            all_that_leave(&mut core, &mut left);
+            assert_eq!(left.len(), 16);
         }
     }
 

@@ -3,8 +3,8 @@
 //! The kernel evicts no page from under the instruction that faulted on it: the fault ends in the task itself, which goes on at
 //! once. Here a thread is woken, and runs when it gets a processor. Where memory is so scarce that every block that is left is
 //! one of those, its page would leave again before it has been touched, and an instruction that needs several pages would
-//! never have them all at a time. So the last few pages that were asked for are passed over. Where there are more blocks,
-//! those are the last in their order anyway.
+//! never have them all at a time. So the last few pages that were asked for are passed over, until nobody asks for
+//! anything. Where there are more blocks, those are the last in their order anyway.
 
 use crate::units::{BLOCK_PAGES, PageNumber};
 
@@ -18,20 +18,30 @@ const FEW_BLOCKS: usize = 32;
 pub(crate) struct JustAsked {
     pages: [PageNumber; PAGES],
     next: usize,
+    /// Whether anything was asked for since [`grow_old`](Self::grow_old) was last called.
+    is_young: bool,
 }
 
 impl Default for JustAsked {
     fn default() -> Self {
-        JustAsked { pages: [PageNumber(u64::MAX); PAGES], next: 0 }
+        JustAsked { pages: [PageNumber(u64::MAX); PAGES], next: 0, is_young: false }
     }
 }
 
 impl JustAsked {
     /// A thread has faulted on `page`, or has just been given it. Fault path.
     pub fn note(&mut self, page: PageNumber) {
+        self.is_young = true;
         if !self.pages.contains(&page) {
             self.pages[self.next] = page;
             self.next = (self.next + 1) % PAGES;
+        }
+    }
+
+    /// Time has passed: if nothing was asked for since this was last called, all may leave.
+    pub fn grow_old(&mut self) {
+        if !core::mem::take(&mut self.is_young) {
+            *self = JustAsked::default();
         }
     }
 

@@ -260,6 +260,7 @@ impl<H: Staffed> Monitor<H> {
             engine.core().discards_grow_old();
         }
         self.looks.published = H::now();
+        engine.core().asked_grow_old();
         H::keep_addresses();
         let _running = engine.forking.phase.pass();
         engine.settle_heirs(self.worker());
