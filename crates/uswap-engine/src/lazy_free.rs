@@ -7,13 +7,12 @@
 //!
 //! *In the frame area.* A page that is still there takes its state along when it is moved out, and the kernel would drop it from
 //! a frame that the engine is about to read. So it is written to at once, by a way that answers with an error where there is
-//! nothing any more; from then on it stays. Where that way cannot be had (a process that has changed its user), blocks of which
-//! the program has given anything up are left alone.
+//! nothing any more; from then on it stays. A process that has changed its user has no such way. There what is gone becomes zeros first,
+//! as it would read, so that the way that is left waits for nothing.
 
 use uswap_core::FrameBlock;
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_sys::linux::Linux;
-use uswap_system::looks::Residency;
 
 use crate::engine::Engine;
 use crate::host::Host;
@@ -24,17 +23,11 @@ pub fn note() {
 }
 
 impl<H: Host> Engine<H> {
-    /// Whether such pages stay where they are, for nothing would make the kernel keep them in a frame.
-    pub(crate) fn cannot_hold(&self) -> bool {
-        self.has_lazily_freed() && !self.memory.pagemap.can_keep()
-    }
-
     /// Makes the kernel keep the pages that were moved into these frames of a block; returns which are gone already.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
-        if moved == 0 || !self.has_lazily_freed() { 0 } else { self.memory.hold_on_to(block, moved) }
-    }
-
-    fn has_lazily_freed(&self) -> bool {
-        H::notices().lazy_free.is_noted() && !is_on(Sabotage::LazyFreeNotNoted)
+        if !H::notices().lazy_free.is_noted() || moved == 0 || is_on(Sabotage::LazyFreeNotNoted) {
+            return 0;
+        }
+        self.memory.hold_on_to(block, moved)
     }
 }

@@ -91,7 +91,7 @@ impl Residency for ModelResidency {
     }
 
     /// Both files of /proc are refused to the same processes.
-    fn can_keep(&self) -> bool {
+    fn keeps_by_proc(&self) -> bool {
         self.is_exact
     }
 
@@ -106,7 +106,9 @@ impl Residency for ModelResidency {
             let mm = &mut kernel.process_mut(world.this_process()).mm;
             match mm.pte(page).page() {
                 Some(found) => mm.set(page, Pte::Present(Page { is_lazy: false, ..found })),
-                None => gone |= 1 << index,
+                // A marker, or what the kernel is asked to wait for.
+                None if self.is_exact => gone |= 1 << index,
+                None => {}
             }
         }
         Ok(gone)

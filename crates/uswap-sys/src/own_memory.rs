@@ -1,4 +1,6 @@
-//! The process's own memory, looked at and kept by files of /proc.
+//! The process's own memory, looked at and kept by files of /proc, as far as those may be had.
+
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,6 +29,26 @@ impl OwnMemory {
         let pagemap = PageMap::open_self()?;
         Ok(OwnMemory { pagemap, memory: crate::proc::open_for_writing(c"/proc/thread-self/mem").ok() })
     }
+
+    /// As a process that has changed its user sees it.
+    pub fn without_proc() -> OwnMemory {
+        OwnMemory { pagemap: PageMap::by_mincore(), memory: None }
+    }
+}
+
+/// Reads a word and writes it again, by system calls that a process may always make on itself. They wait for a page that is missing.
+fn write_by_process_vm(address: usize) {
+    let mut word = [0u8; 8];
+    let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
+    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address), iov_len: word.len() };
+    // SAFETY: asks for the number alone.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: `local` is `word`, and what is at `address` is only read.
+    let read = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
+    if read == word.len() as isize {
+        // SAFETY: the same bytes, to a page of the engine's that nobody else writes to. Refused, it stays as it is.
+        unsafe { libc::process_vm_writev(process, &local, 1, &remote, 1, 0) };
+    }
 }
 
 impl uswap_system::looks::Residency for OwnMemory {
@@ -54,18 +76,21 @@ impl uswap_system::looks::Residency for OwnMemory {
     }
 
     #[inline]
-    fn can_keep(&self) -> bool {
+    fn keeps_by_proc(&self) -> bool {
         self.memory.is_some()
     }
 
     /// A page is dirty once it was written to by this way, and by this way nobody waits for a page that is not there.
     fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16> {
-        let memory = self.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let mut gone = 0;
         for index in (0..u16::BITS).filter(|index| pages >> index & 1 == 1) {
-            let (mut word, at) = ([0; 8], (start + index as usize * PAGE_SIZE) as u64);
-            let read = rustix::io::pread(memory, &mut word, at);
-            match read.and_then(|_| rustix::io::pwrite(memory, &word, at)) {
+            let (mut word, at) = ([0; 8], start + index as usize * PAGE_SIZE);
+            let Some(memory) = &self.memory else {
+                write_by_process_vm(at);
+                continue;
+            };
+            let read = rustix::io::pread(memory, &mut word, at as u64);
+            match read.and_then(|_| rustix::io::pwrite(memory, &word, at as u64)) {
                 Ok(_) => {}
                 Err(Errno::IO) => gone |= 1 << index,
                 Err(errno) => return Err(errno.into()),

@@ -89,8 +89,9 @@ pub trait Residency: Sized + Send + Sync {
     /// It cannot be looked at.
     fn has_populated(&self, start: usize, end: usize) -> io::Result<bool>;
 
-    /// Whether the kernel can be made to keep what it may drop.
-    fn can_keep(&self) -> bool;
+    /// Whether [`keep_lazily_freed`](Self::keep_lazily_freed) waits for nothing where a page is gone. Otherwise none of those
+    /// that it is asked for must be.
+    fn keeps_by_proc(&self) -> bool;
 
     /// Makes the kernel keep pages of the engine's that it may drop at any time, as they came from a program that gave them up
     /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them seem to be gone already. Nothing of

@@ -124,8 +124,7 @@ impl<H: Host> Engine<H> {
         let Some(isolation) = isolation else { return Oldest::None };
         // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.
         let swapped = self.kernel_swapped(isolation.first);
-        let stays = if isolation.is_lazy && self.cannot_hold() { u16::MAX } else { swapped };
-        let (mut outcome, busy) = self.move_block(isolation, stays);
+        let (mut outcome, busy) = self.move_block(isolation, swapped);
         if isolation.is_lazy {
             let gone = self.hold_on_to(isolation.frames, outcome.moved);
             outcome.moved &= !gone;

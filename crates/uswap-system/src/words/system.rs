@@ -295,7 +295,7 @@ impl Residency for NoSystem {
         match *self {}
     }
 
-    fn can_keep(&self) -> bool {
+    fn keeps_by_proc(&self) -> bool {
         match *self {}
     }
 
