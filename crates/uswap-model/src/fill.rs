@@ -10,7 +10,7 @@ use uswap_system::faults::{Progress, Stop, Wake};
 
 use crate::coverage::Happening;
 use crate::host_memory;
-use crate::mm::{Mm, pages_of};
+use crate::mm::{Mm, is_host, pages_of};
 use crate::page_content::Content;
 use crate::process::ProcessId;
 use crate::pte::{Page, Pte};
@@ -55,6 +55,9 @@ impl World {
             self.note(Happening::Zeroed, 1);
             self.trace(&(page..page + 1), format_args!("zero page"));
             mm.set(page, Pte::Present(Page::zero()));
+            if is_host(page) {
+                host_memory::clear(page);
+            }
             Ok(())
         })
     }

@@ -7,6 +7,7 @@ use uswap_system::PAGE_SIZE;
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
 
 use crate::coverage::Happening;
+use crate::host_memory;
 use crate::mm::{Mm, is_host};
 use crate::pte::{Page, Pte};
 use crate::world::{World, current};
@@ -106,9 +107,12 @@ impl Residency for ModelResidency {
             let mm = &mut kernel.process_mut(world.this_process()).mm;
             match mm.pte(page).page() {
                 Some(found) => mm.set(page, Pte::Present(Page { is_lazy: false, ..found })),
-                // A marker, or what the kernel is asked to wait for.
                 None if self.is_exact => gone |= 1 << index,
-                None => {}
+                // Dropped at the last moment: the call waits until another handler has filled it.
+                None => {
+                    mm.set(page, Pte::Present(Page::zero()));
+                    host_memory::clear(page);
+                }
             }
         }
         Ok(gone)

@@ -36,7 +36,8 @@ impl OwnMemory {
     }
 }
 
-/// Reads a word and writes it again, by system calls that a process may always make on itself. They wait for a page that is missing.
+/// Reads a word and writes it again, by system calls that a process may always make on itself. They wait for a page
+/// that is missing, until another thread has filled it.
 fn write_by_process_vm(address: usize) {
     let mut word = [0u8; 8];
     let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
