@@ -4,20 +4,22 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
 use crate::PAGE_SIZE;
+use crate::call::descriptors_are_scarce;
 use crate::pagemap::{PageMap, PopulatedRange};
 
 /// An open `/proc/self/pagemap`, and `/proc/self/mem` where that may be had. Both are of the process that opened them: a child
 /// opens its own.
-///
-/// They are opened once, for a program may lower its limits later, or lock itself out of /proc.
 #[derive(Debug)]
 pub struct OwnMemory {
     pagemap: PageMap,
-    memory: Option<OwnedFd>,
+    /// Opened when it is wanted first, for few programs need it, and descriptors may be few; and kept, for a program may lower
+    /// its limits later, or lock itself out of /proc.
+    memory: OnceLock<Option<OwnedFd>>,
 }
 
 impl OwnMemory {
@@ -26,13 +28,20 @@ impl OwnMemory {
     /// # Errors
     /// /proc cannot be used.
     pub fn open() -> io::Result<OwnMemory> {
-        let pagemap = PageMap::open_self()?;
-        Ok(OwnMemory { pagemap, memory: crate::proc::open_for_writing(c"/proc/thread-self/mem").ok() })
+        Ok(OwnMemory { pagemap: PageMap::open_self()?, memory: OnceLock::new() })
     }
 
     /// As a process that has changed its user sees it.
     pub fn without_proc() -> OwnMemory {
-        OwnMemory { pagemap: PageMap::by_mincore(), memory: None }
+        OwnMemory { pagemap: PageMap::by_mincore(), memory: OnceLock::from(None) }
+    }
+
+    fn memory(&self) -> Option<&OwnedFd> {
+        let open = || match descriptors_are_scarce() {
+            true => None,
+            false => crate::proc::open_for_writing(c"/proc/thread-self/mem").ok(),
+        };
+        self.memory.get_or_init(open).as_ref()
     }
 }
 
@@ -78,7 +87,7 @@ impl uswap_system::looks::Residency for OwnMemory {
 
     #[inline]
     fn keeps_by_proc(&self) -> bool {
-        self.memory.is_some()
+        self.memory().is_some()
     }
 
     /// A page is dirty once it was written to by this way, and by this way nobody waits for a page that is not there.
@@ -86,7 +95,7 @@ impl uswap_system::looks::Residency for OwnMemory {
         let mut gone = 0;
         for index in (0..u16::BITS).filter(|index| pages >> index & 1 == 1) {
             let (mut word, at) = ([0; 8], start + index as usize * PAGE_SIZE);
-            let Some(memory) = &self.memory else {
+            let Some(memory) = self.memory() else {
                 write_by_process_vm(at);
                 continue;
             };
