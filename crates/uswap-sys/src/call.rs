@@ -2,9 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use rustix::event::{EventfdFlags, eventfd};
+use uswap_system::call_word::CallWord;
 
 /// With a lower limit on descriptors (RLIMIT_NOFILE) each one counts: what only makes things faster goes without.
 const DESCRIPTORS_MIN: u64 = 32;
@@ -19,7 +19,7 @@ pub fn descriptors_are_scarce() -> bool {
 pub struct Call {
     /// Readable while somebody calls. `None` where descriptors are scarce: nobody is called then.
     event: Option<OwnedFd>,
-    calls: AtomicBool,
+    word: CallWord,
 }
 
 impl Call {
@@ -35,23 +35,22 @@ impl uswap_system::faults::Call for Call {
             true => None,
             false => Some(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
         };
-        Ok(Call { event, calls: AtomicBool::new(false) })
+        Ok(Call { event, word: CallWord::default() })
     }
 
     fn make(&self) {
-        if let Some(event) = &self.event
-            && !self.calls.swap(true, AcqRel)
-        {
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        if let Some(event) = &self.event {
+            self.word.make(|| {
+                let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            });
         }
     }
 
     fn end(&self) {
-        // In this order: a call that is made in between is not heard, and can be made again. The other way round it would be
-        // taken back with the old one, and then taken for made for ever.
         if let Some(event) = &self.event {
-            let _ = rustix::io::read(event, &mut [0; 8]);
-            self.calls.store(false, Release);
+            self.word.end(|| {
+                let _ = rustix::io::read(event, &mut [0; 8]);
+            });
         }
     }
 }

@@ -6,6 +6,7 @@
 //! - [`faults`]: userfaultfd: messages, and what fills, moves and drops pages;
 //! - [`looks`]: what is where: page tables, mappings, the size of the process;
 //! - [`atomic`]: the words that they are made of;
+//! - [`call_word`]: the one beside a call;
 //! - [`sync`]: locks and words to wait on, made of [`System::acquire`], [`System::wait`] and [`System::wake`].
 //!
 //! Addresses are bytes. Functions without a receiver are about the calling thread or its process: the model knows which of its
@@ -20,6 +21,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 pub mod atomic;
+pub mod call_word;
 pub mod faults;
 pub mod looks;
 pub mod sync;
