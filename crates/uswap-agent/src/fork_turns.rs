@@ -167,7 +167,10 @@ fn end(turn: u64) -> bool {
 fn look_after_the_holder() {
     let turn = TURN.load(Acquire);
     // If it is over meanwhile, what is read here is the next one's, and `end` does nothing.
-    if id_in(turn) != 0 && RAW.load(Relaxed) && (has_a_child(turn) || last_thread::has_ended(id_in(turn))) {
+    if id_in(turn) != 0
+        && RAW.load(Relaxed)
+        && (has_a_child(turn) || last_thread::has_ended_seen_by_program(id_in(turn)))
+    {
         end(turn);
     }
 }

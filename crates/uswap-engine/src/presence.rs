@@ -107,7 +107,11 @@ impl<S: System> Memory<S> {
     /// never called gone.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
         let start = self.frame_address(block.frame(0));
-        let moved = if self.pagemap.keeps_by_proc() { moved } else { self.with_zeros(start, moved) };
+        if !self.pagemap.keeps_by_proc() {
+            let (there, gone) = self.with_zeros(start, moved);
+            answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, there));
+            return gone;
+        }
         match answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, moved)) {
             0 => 0,
             gone if self.pagemap.is_exact() => gone & !self.populated(block),
@@ -116,14 +120,19 @@ impl<S: System> Memory<S> {
     }
 
     /// Fills those of `pages` that are missing with zeros; which are there now. While the program changes its memory none can be
-    /// filled.
-    fn with_zeros(&self, start: usize, pages: u16) -> u16 {
-        let is_there = |index: &usize| {
-            let filled = self.uffd.zeropage(start + index * PAGE_SIZE, PAGE_SIZE, Wake::DontWake);
-            matches!(filled.stop, None | Some(Stop::AlreadyThere))
-        };
-        let asked = (0..BLOCK_PAGES).filter(|index| pages >> index & 1 == 1);
-        asked.filter(is_there).fold(0, |there, index| there | 1 << index)
+    /// filled: of what is not seen then, it is told what is gone for certain.
+    fn with_zeros(&self, start: usize, pages: u16) -> (u16, u16) {
+        let (mut there, mut gone) = (0, 0);
+        for index in (0..BLOCK_PAGES).filter(|index| pages >> index & 1 == 1) {
+            let page = start + index * PAGE_SIZE;
+            let filled = self.uffd.zeropage(page, PAGE_SIZE, Wake::DontWake);
+            if matches!(filled.stop, None | Some(Stop::AlreadyThere)) || self.is_seen(PageNumber::containing(page)) {
+                there |= 1 << index;
+            } else if self.pagemap.shows_absence() {
+                gone |= 1 << index;
+            }
+        }
+        (there, gone)
     }
 
     /// Moves `pages` pages with content from the frames at `source` to `target`, with the gate held.

@@ -8,9 +8,14 @@
 use std::arch::asm;
 use std::ffi::CStr;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
 
 /// `PF_IO_WORKER` of linux/sched.h: a thread that io_uring made.
 const PF_IO_WORKER: u64 = 0x10;
+
+const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
 
 /// What /proc/PID/task/TID/stat says of a thread.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +50,14 @@ pub fn has_ended(tid: u32) -> bool {
             is_gone(&error) && is_nobody(tid) && look_at(rustix::thread::gettid().as_raw_nonzero().get() as u32).is_ok()
         }
     }
+}
+
+/// As [`has_ended`], asked by a thread of the program, whose file table has no descriptors of the agent's.
+pub fn has_ended_seen_by_program(tid: u32) -> bool {
+    let is_main = tid == rustix::process::getpid().as_raw_nonzero().get() as u32;
+    is_nobody(tid)
+        || is_main
+            && read_stat(|| rustix::fs::open(c"/proc/self/stat", READ, Mode::empty())).is_ok_and(|stat| is_over(&stat))
 }
 
 fn is_over(stat: &ThreadStat) -> bool {
@@ -84,7 +97,11 @@ fn look_at(tid: u32) -> io::Result<ThreadStat> {
     let mut path = [0; 64];
     write!(&mut path[..], "/proc/self/task/{tid}/stat\0")?;
     let path = CStr::from_bytes_until_nul(&path).expect("it ends with a null byte");
-    let file = crate::proc::open(path)?;
+    read_stat(|| crate::proc::open(path))
+}
+
+fn read_stat<E: Into<io::Error>>(open: impl FnOnce() -> Result<OwnedFd, E>) -> io::Result<ThreadStat> {
+    let file = open().map_err(Into::into)?;
     let mut text = [0; 1024];
     let len = rustix::io::read(&file, &mut text)?;
     parse(&text[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -443,6 +443,8 @@ static void *is_ended(void *unused)
 static void ended_in_fork(void)
 {
 	pthread_t thread;
+	/* The agent has its threads, and a file table of their own. */
+	sleep_ms(300);
 	MUST(pthread_create(&thread, NULL, is_ended, NULL) == 0);
 	MUST(pthread_join(thread, NULL) == 0);
 	must_fork_at_once("one whose thread has been ended");

@@ -15,6 +15,9 @@ use super::search::Search;
 use super::{Event, Rule, Witness};
 use crate::units::{PageNumber, PageRange};
 
+/// Calls of which it is worth knowing what follows from what.
+const CLOSED_MAX: usize = 256;
+
 /// For each two calls, whether the first happened before the second for certain.
 #[derive(Default)]
 pub(super) struct Precedence(Vec<Vec<bool>>);
@@ -24,8 +27,12 @@ impl Precedence {
         self.0[earlier][later]
     }
 
-    /// What was before one that was before another was before that.
+    /// What was before one that was before another was before that. Of very many calls it is not asked what follows: that takes
+    /// long, and the program waits. The less is known, the more orders are looked at.
     fn close(&mut self) {
+        if self.0.len() > CLOSED_MAX {
+            return;
+        }
         for middle in 0..self.0.len() {
             let later = self.0[middle].clone();
             for row in self.0.iter_mut().filter(|row| row[middle]) {
@@ -37,7 +44,9 @@ impl Precedence {
     fn add(&mut self, found: Vec<(usize, usize)>) -> bool {
         let is_more = !found.is_empty();
         found.into_iter().for_each(|(earlier, later)| self.0[earlier][later] = true);
-        self.close();
+        if is_more {
+            self.close();
+        }
         is_more
     }
 }

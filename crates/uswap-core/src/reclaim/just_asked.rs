@@ -16,15 +16,15 @@ const FEW_BLOCKS: usize = 32;
 /// The last pages that were asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct JustAsked {
+    /// The newest first.
     pages: [PageNumber; PAGES],
-    next: usize,
     /// Whether anything was asked for since [`grow_old`](Self::grow_old) was last called.
     is_young: bool,
 }
 
 impl Default for JustAsked {
     fn default() -> Self {
-        JustAsked { pages: [PageNumber(u64::MAX); PAGES], next: 0, is_young: false }
+        JustAsked { pages: [PageNumber(u64::MAX); PAGES], is_young: false }
     }
 }
 
@@ -32,10 +32,9 @@ impl JustAsked {
     /// A thread has faulted on `page`, or has just been given it. Fault path.
     pub fn note(&mut self, page: PageNumber) {
         self.is_young = true;
-        if !self.pages.contains(&page) {
-            self.pages[self.next] = page;
-            self.next = (self.next + 1) % PAGES;
-        }
+        let place = self.pages.iter().position(|&other| other == page).unwrap_or(PAGES - 1);
+        self.pages.copy_within(..place, 1);
+        self.pages[0] = page;
     }
 
     /// Time has passed: if nothing was asked for since this was last called, all may leave.

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use uswap_engine::protocol::{self, Message, Refusal};
@@ -21,7 +22,7 @@ pub(super) struct Door {
 impl Door {
     /// With a descriptor to spare.
     pub fn new(listener: OwnedFd) -> io::Result<Door> {
-        let spare = Some(placeholder(&listener)?);
+        let spare = Some(spare()?);
         Ok(Door { listener, spare, rests: false })
     }
 
@@ -34,7 +35,7 @@ impl Door {
     pub fn goes_on(&mut self) {
         self.rests = false;
         if self.spare.is_none() {
-            self.spare = placeholder(&self.listener).ok();
+            self.spare = spare().ok();
         }
     }
 
@@ -77,9 +78,14 @@ impl Door {
         }
         let is_refused = connection.is_ok();
         drop(connection);
-        self.spare = placeholder(&self.listener).ok();
+        self.spare = spare().ok();
         is_refused
     }
+}
+
+/// A file of its own: where the system has no more files, another descriptor of one would be no help.
+fn spare() -> rustix::io::Result<OwnedFd> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
 }
 
 /// A descriptor that is nothing by itself, and is closed when another is to take its place.
