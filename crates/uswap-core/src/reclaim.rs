@@ -1,8 +1,8 @@
 //! Reclaim: which pages leave the program.
 //!
 //! Pages are taken in blocks of 16 neighbours, in the order that the policy of the run tells (`order`); a page that was asked
-//! back for since its block was queued gets a second chance, and where few blocks are left the last pages that were asked for stay (`just_asked`). Taken pages rest in the swap cache before they are stored, where
-//! a touch still finds them.
+//! back for since its block was queued gets a second chance, and where few blocks are left the last pages that were asked for
+//! stay (`just_asked`). Taken pages rest in the swap cache before they are stored, where a touch still finds them.
 
 mod just_asked;
 pub(crate) mod order;

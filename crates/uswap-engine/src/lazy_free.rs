@@ -7,8 +7,8 @@
 //!
 //! *In the frame area.* A page that is still there takes its state along when it is moved out, and the kernel would drop it from
 //! a frame that the engine is about to read. So it is written to at once, by a way that answers with an error where there is
-//! nothing any more; from then on it stays. A process that has changed its user has no such way. There what is gone becomes zeros first,
-//! as it would read, so that the way that is left waits for nothing.
+//! nothing any more; from then on it stays. A process that has changed its user has no such way. There what is gone becomes zeros
+//! first, as it would read, so that the way that is left waits only for what goes at that very moment.
 
 use uswap_core::FrameBlock;
 use uswap_core::defects::{Sabotage, is_on};

@@ -108,9 +108,10 @@ fn hello(
     wait: impl Fn(&Client),
 ) -> Result<(Client, Welcome), JoinError> {
     let mut client = connect().map_err(JoinError::Io)?;
-    for _ in 1..ATTEMPTS {
+    let mut attempts = 1;
+    loop {
         match client.hello(rendezvous.token, kind, &wait) {
-            Err(HelloError::NoAnswer) => {}
+            Err(HelloError::NoAnswer) if attempts < ATTEMPTS => attempts += 1,
             other => return other.map(|welcome| (client, welcome)).map_err(JoinError::Hello),
         }
         client = match connect() {
@@ -118,7 +119,6 @@ fn hello(
             other => other.map_err(JoinError::Io)?,
         };
     }
-    client.hello(rendezvous.token, kind, &wait).map(|welcome| (client, welcome)).map_err(JoinError::Hello)
 }
 
 /// The membership.

@@ -75,8 +75,8 @@ impl Replayed {
     }
 }
 
-/// Runs a program that first writes each page of `on_swap`, has them leave (but for those, perhaps, that were asked for last), and then makes `accesses`, within `size` pages;
-/// what the accesses met.
+/// Runs a program that first writes each page of `on_swap`, has them leave (but for those, perhaps, that were asked for last), and
+/// then makes `accesses`, within `size` pages; what the accesses met.
 ///
 /// # Panics
 /// `size` is below [`SIZE_MIN`], or the engine does something wrong.

@@ -13,9 +13,9 @@
 //!   Where nothing is, a mapping that ended just before must have grown there, at any time before: without a gap, so over
 //!   all that was free up to there. What ended just before what calls touch is registered still, unless another call of all
 //!   that was read took it: nothing else ends a registration. What has grown is registered and empty, and stays until a
-//!   call takes it. Growth as far as a call wants memory stands for that to other ends: nothing else tells these apart. A call that finds memory
-//!   anyway, whatever the others do, wants none. Or it was adopted while the
-//!   program was changing its memory: the engine tells what it has adopted so, and that may be filled.
+//!   call takes it. Growth as far as a call wants memory stands for that to other ends: nothing else tells these apart. A call
+//!   that finds memory anyway, whatever the others do, wants none. Or it was adopted while the program was changing its
+//!   memory: the engine tells what it has adopted so, and that may be filled.
 //! - *No other order of two calls is excluded.* So the true order is among those that are found, and if all leave the same
 //!   behind, that is there.
 
@@ -344,19 +344,16 @@ impl<W: Witness> Search<'_, W> {
 /// The parts of `pieces` that are not in `range`.
 fn keep_beside(range: PageRange, pieces: &[Piece], kept: &mut Vec<Piece>) {
     for piece in pieces {
-        kept.extend(piece.within(PageRange { start: PageNumber(0), pages: range.start.0 }));
-        kept.extend(piece.within(PageRange { start: range.end(), pages: u64::MAX - range.end().0 }));
+        kept.extend(piece.range().outside(range).filter_map(|part| piece.within(part)));
     }
 }
 
 /// `pieces`, of which the one of this index is a hole, with something at a part of that.
 fn filled(pieces: &[Piece], index: usize, part: PageRange, what: What) -> Vec<Piece> {
     let hole = pieces[index];
-    let before = PageRange { start: hole.at, pages: part.start.0 - hole.at.0 };
-    let behind = PageRange { start: part.end(), pages: hole.range().end().0 - part.end().0 };
     let mut result = pieces.to_vec();
     result[index] = Piece { at: part.start, pages: part.pages, what };
-    result.extend([before, behind].into_iter().filter_map(|range| hole.within(range)));
+    result.extend(hole.range().outside(part).filter_map(|range| hole.within(range)));
     result.sort_unstable();
     joined(result)
 }
