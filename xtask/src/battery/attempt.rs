@@ -12,6 +12,7 @@ use super::part::Part;
 use super::program::Program;
 use super::progress::{Progress, whereabouts};
 use super::records::{Record, Verdict};
+use crate::run::root;
 
 const SAMPLE: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
@@ -90,8 +91,11 @@ impl Bench {
         if matches!(part, Part::Beside(_)) && pages_out() == swapped_before {
             record.note += " (the kernel swapped nothing out)";
         }
-        // Where the data lay is nobody's business in the page.
-        record.note = record.note.replace(&format!("{}/", self.data.display()), "").trim().to_owned();
+        // Where this machine has them is nothing that others could use.
+        for place in [self.data.as_path(), root()] {
+            record.note = record.note.replace(&format!("{}/", place.display()), "");
+        }
+        record.note = record.note.trim().to_owned();
         Ok(record)
     }
 
