@@ -1,4 +1,4 @@
-//! A wrapper of pthread_create: the engine is told where the kernel writes when the new thread ends.
+//! Wrappers of pthread_create and thrd_create: the engine is told where the kernel writes when the new thread ends.
 //!
 //! The new thread tells it by itself, before it begins what it was made for: who makes it may find it ended, and the place of its
 //! identity freed, as soon as libc's function returns.
@@ -15,11 +15,16 @@ use uswap_engine::host::notices;
 use crate::real::Real;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type CreateOfC11 = unsafe extern "C" fn(*mut libc::pthread_t, Start, *mut c_void) -> c_int;
 type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 
 /// Looked up in the constructor: the loader's lock may be held by a thread that runs the constructor of a library and waits
 /// there for a thread that makes another one.
 static REAL: Real = Real::new(c"pthread_create");
+/// C11's, which calls the former inside of libc (glibc 2.28).
+static REAL_OF_C11: Real = Real::new(c"thrd_create");
+/// thrd_error of <threads.h>.
+const THRD_ERROR: c_int = 2;
 /// A thread has been made, or tried to be.
 static ASKED_FOR: AtomicBool = AtomicBool::new(false);
 
@@ -79,7 +84,7 @@ extern "C" fn first(place: *mut c_void) -> *mut c_void {
 
 /// For the constructor: looks libc's function up, and keeps the control block of this first thread, which another may join.
 pub(crate) fn prepare() {
-    let _ = REAL.get();
+    let _ = (REAL.get(), REAL_OF_C11.get());
     // SAFETY: pthread_self only looks at its own thread.
     notices().control_blocks.keep(unsafe { libc::pthread_self() } as usize);
 }
@@ -100,19 +105,41 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
-    ASKED_FOR.store(true, Relaxed);
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Create>(REAL.get()) };
+    // SAFETY: the caller's promise.
+    made_by(start, argument, |start, argument| unsafe { real(thread, attributes, start, argument) })
+}
+
+/// As libc's. What the thread begins with returns a number, in the register that an address comes in.
+///
+/// # Safety
+/// As for thrd_create(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
+    let real = REAL_OF_C11.get();
+    if real.is_null() {
+        return THRD_ERROR;
+    }
+    // SAFETY: the symbol is libc's function of this signature.
+    let real = unsafe { std::mem::transmute::<*mut c_void, CreateOfC11>(real) };
+    // SAFETY: the caller's promise.
+    made_by(start, argument, |start, argument| unsafe { real(thread, start, argument) })
+}
+
+/// Has libc's function `real` make a thread; what that answers, 0 for success.
+fn made_by(start: Start, argument: *mut c_void, real: impl FnOnce(Start, *mut c_void) -> c_int) -> c_int {
+    ASKED_FOR.store(true, Relaxed);
     match Beginning::of(start, argument) {
         Some(place) => {
-            // SAFETY: the caller's promise; `first` goes on with what it asked for.
-            let result = unsafe { real(thread, attributes, first, std::ptr::from_ref(place).cast_mut().cast()) };
+            // `first` goes on with what was asked for.
+            let result = real(first, std::ptr::from_ref(place).cast_mut().cast());
             if result != 0 {
                 place.free();
             }
             result
         }
-        // SAFETY: the caller's promise. Where so many wait for a CPU, the page of this one is in use.
-        None => unsafe { real(thread, attributes, start, argument) },
+        // Where so many wait for a CPU, the page of this one is in use.
+        None => real(start, argument),
     }
 }

@@ -26,10 +26,12 @@ pub fn line(fd: BorrowedFd<'_>, args: fmt::Arguments<'_>) {
     let _ = rustix::io::write(fd, buffer.finish());
 }
 
-/// Writes one line to standard error, on whichever thread. Agent threads, whose file table is not the program's, have there
-/// what leads to the user, through the supervisor: see [`set_agent_stderr`].
+/// Writes one line to standard error, on whichever thread, if messages may be written there ([`is_for_messages`]). Agent threads,
+/// whose file table is not the program's, have there what leads to the user, through the supervisor: see [`set_agent_stderr`].
 pub fn stderr_line(args: fmt::Arguments<'_>) {
-    line(rustix::stdio::stderr(), args);
+    if is_for_messages() {
+        line(rustix::stdio::stderr(), args);
+    }
 }
 
 /// What [`is_for_messages`] found last, in this process or in the parent that it is a copy of.
@@ -55,7 +57,9 @@ pub fn is_for_messages() -> bool {
 
 /// Gives the agent's threads a standard error. What std and libc have to say when they abort goes there, too.
 pub fn set_agent_stderr(fd: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::stdio::dup2_stderr(fd)?)
+    rustix::stdio::dup2_stderr(fd)?;
+    WAS_FOR_MESSAGES.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// A word that the supervisor sees: 1 once this process was ended by its agent.
@@ -84,7 +88,7 @@ pub fn end(why: fmt::Arguments<'_>) -> ! {
     let why = text.text();
     let _ = write!(whole, "uswap: process {pid} ({name}) is ended: {}", why.strip_prefix("uswap: ").unwrap_or(why));
     let stderr = rustix::stdio::stderr();
-    if rustix::io::write(stderr, whole.finish()) == Err(Errno::AGAIN) {
+    if is_for_messages() && rustix::io::write(stderr, whole.finish()) == Err(Errno::AGAIN) {
         let mut fds = [PollFd::from_borrowed_fd(stderr, PollFlags::OUT)];
         let _ = rustix::event::poll(&mut fds, Some(&LAST_WORDS_PATIENCE));
         let _ = rustix::io::write(stderr, whole.finish());

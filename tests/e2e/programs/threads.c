@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <ucontext.h>
 
 /* --- threads --- */
@@ -257,11 +258,15 @@ static void end_while_cold(void)
 {
 	may_end = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	MUST(may_end != MAP_FAILED);
-	for (int round = 0; round < 3; round++) {
+	for (int round = 0; round < 4; round++) {
 		pthread_t thread;
 		struct timespec until;
 		*may_end = 0;
-		MUST(pthread_create(&thread, NULL, end_untouched, NULL) == 0);
+		/* C11's threads are the same. */
+		if (round % 2 == 0)
+			MUST(thrd_create(&thread, (thrd_start_t)(void (*)(void))end_untouched, NULL) == thrd_success);
+		else
+			MUST(pthread_create(&thread, NULL, end_untouched, NULL) == 0);
 		/* Its tid, which the kernel clears in the end, lies near the beginning. */
 		char *block = (char *)((uintptr_t)thread / PAGE * PAGE);
 		for (int pressure = 0; pressure < 5 && !pages_out(block, PAGE); pressure++)

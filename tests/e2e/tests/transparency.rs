@@ -209,6 +209,16 @@ fn a_library_in_front_of_the_agent() {
     says_with_and_without(&launch, "ok mprotect\n").assert_swapped();
 }
 
+/// A program that has closed its standard error, and opened a file, may have its data there. The agent has something to say: the
+/// LD_PRELOAD is too long for it.
+#[test]
+fn a_file_that_has_the_number_of_standard_error_is_left_alone() {
+    let test = TempDir::new("two");
+    let script = "printf data > file; exec 2<>file; LD_PRELOAD=$(printf 'libc.so.6:%.0s' {1..220}) /bin/true; cat file";
+    let launch = Launch::new(&test, "bash").args(["-c", script]).time_limit(Duration::from_secs(60));
+    says_with_and_without(&launch, "data");
+}
+
 /// A process that may have so few descriptors cannot be managed; one line says so, and it goes on.
 #[test]
 fn five_descriptors() {
