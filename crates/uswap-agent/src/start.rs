@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
 use uswap_engine::engine_threads::STACK_BYTES;
-use uswap_engine::member::{self, Rendezvous};
+use uswap_engine::member::{self, Network, Rendezvous};
 use uswap_engine::monitor;
 use uswap_engine::post::Post;
 use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
@@ -87,7 +87,8 @@ fn find_group() -> Option<Rendezvous> {
     let token = Token::from_hex(variable(TOKEN_VARIABLE)?)?;
     // Now, not when it is needed: what a program has added to its environment may be swapped out then.
     let anchor = std::env::var_os("LD_PRELOAD").and_then(|preload| member::anchor_in(&preload.to_string_lossy()));
-    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), token, anchor };
+    let network = anchor.and_then(|anchor| Network::of(anchor).ok());
+    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), token, anchor, network };
     rendezvous.name.get_mut(..name.len())?.copy_from_slice(name);
     Some(rendezvous)
 }

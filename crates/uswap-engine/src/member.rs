@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::thread::LinkNameSpaceType::Network;
+use rustix::thread::LinkNameSpaceType;
 use rustix::thread::move_into_link_name_space;
 use uswap_sys::linux::{self, Linux};
 use uswap_system::{Supervisor, System};
@@ -26,6 +26,28 @@ pub struct Rendezvous {
     pub token: Token,
     /// A process that lives in the supervisor's network namespace, if it still lives: it holds the agent's file.
     pub anchor: Option<u32>,
+    /// The anchor's network namespace, as long as it could be seen: a process that has mounted a /proc of its own cannot see it.
+    pub network: Option<Network>,
+}
+
+/// A network namespace, by the device and inode of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network([u64; 2]);
+
+impl Network {
+    /// That of the process `anchor`.
+    pub fn of(anchor: u32) -> io::Result<Network> {
+        Self::at(&format!("/proc/{anchor}/ns/net"))
+    }
+
+    fn of_this_thread() -> io::Result<Network> {
+        Self::at("/proc/thread-self/ns/net")
+    }
+
+    fn at(path: &str) -> io::Result<Network> {
+        let stat = rustix::fs::stat(path)?;
+        Ok(Network([stat.st_dev, stat.st_ino]))
+    }
 }
 
 /// Why a process could not join.
@@ -57,9 +79,7 @@ impl JoinError {
         match self {
             Self::Ended => true,
             Self::Hello(_) => false,
-            Self::Io(error) => {
-                error.kind() == io::ErrorKind::ConnectionRefused && !in_another_network(rendezvous.anchor)
-            }
+            Self::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused && !in_another_network(rendezvous),
         }
     }
 }
@@ -71,15 +91,14 @@ pub fn anchor_in(preload: &str) -> Option<u32> {
     paths.next()?.split('/').next()?.parse().ok()
 }
 
-/// Whether this thread is in another network namespace than the `anchor`, and so the supervisor.
-fn in_another_network(anchor: Option<u32>) -> bool {
-    let Some(anchor) = anchor else { return true };
-    let own = std::fs::read_link("/proc/thread-self/ns/net");
-    let theirs = std::fs::read_link(format!("/proc/{anchor}/ns/net"));
-    match (own, theirs) {
-        (Ok(own), Ok(theirs)) => own != theirs,
-        // The anchor is gone with its supervisor.
-        (Ok(_), Err(error)) => error.kind() != io::ErrorKind::NotFound,
+/// Whether this thread is in another network namespace than the anchor, and so the supervisor.
+fn in_another_network(rendezvous: &Rendezvous) -> bool {
+    let Some(anchor) = rendezvous.anchor else { return true };
+    match (Network::of_this_thread(), Network::of(anchor), rendezvous.network) {
+        (Ok(own), Ok(theirs), _) => own != theirs,
+        // The anchor is gone with its supervisor, or belongs to a /proc that is not to be seen here.
+        (Ok(own), Err(_), Some(at_start)) => own != at_start,
+        (Ok(_), Err(error), None) => error.kind() != io::ErrorKind::NotFound,
         _ => true,
     }
 }
@@ -92,7 +111,8 @@ fn connect(rendezvous: &Rendezvous) -> io::Result<Client> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             let Some(anchor) = rendezvous.anchor else { return Err(error) };
             let network = std::fs::File::open(format!("/proc/{anchor}/ns/net"));
-            let moved = network.map(|network| move_into_link_name_space(network.as_fd(), Some(Network)));
+            let moved =
+                network.map(|network| move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)));
             if matches!(moved, Ok(Ok(()))) { Client::connect(name) } else { Err(error) }
         }
         other => other,
@@ -188,7 +208,7 @@ mod tests {
         name[..text.len()].copy_from_slice(text.as_bytes());
         let listener = listen(text.as_bytes()).unwrap();
         rustix::io::ioctl_fionbio(&listener, false).unwrap();
-        (Rendezvous { name, name_len: text.len(), token: Token([7; 16]), anchor: None }, listener)
+        (Rendezvous { name, name_len: text.len(), token: Token([7; 16]), anchor: None, network: None }, listener)
     }
 
     fn says_hello(rendezvous: &Rendezvous) -> Result<u32, JoinError> {

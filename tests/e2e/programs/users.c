@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 extern char **environ;
@@ -174,6 +175,21 @@ static void network(void)
 	check(p, SIZE, 4, "parent");
 }
 
+/* The anchor cannot be seen in a /proc of another pid namespace, and the socket not in another network. */
+static void own_proc(void)
+{
+	MUST(unshare(CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWNS) == 0);
+	pid_t child = fork();
+	MUST(child >= 0);
+	if (!child) {
+		MUST(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+		MUST(mount("proc", "/proc", "proc", 0, NULL) == 0);
+		sleep_ms(400);
+		_exit(0);
+	}
+	must_succeed(child, "child with a /proc of its own");
+}
+
 static void swap_more(void)
 {
 	check(swapped(SIZE, 6, "program"), SIZE, 6, "program in another network");
@@ -183,7 +199,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "all-ways", all_ways }, { "swapping", swapping }, { "swap", swap }, { "failing", failing },
-		{ "network", network }, { "swap-more", swap_more },
+		{ "network", network }, { "own-proc", own_proc }, { "swap-more", swap_more },
 	};
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	MUST(length > 0);

@@ -170,3 +170,11 @@ fn another_network_namespace() {
     assert_silent(&finished);
     finished.assert_swapped();
 }
+
+/// What cannot find its supervisor there has not lost it: it runs unmanaged, and is not ended.
+#[test]
+fn a_child_with_a_network_and_a_proc_of_its_own_lives() {
+    let Some((test, program)) = program("own-proc", "users") else { return };
+    let finished = compare(&Launch::new(&test, program).arg("own-proc"), &[]);
+    assert!(uswap_e2e::bare_only() || finished.stderr.contains("runs unmanaged"), "{finished}");
+}
