@@ -109,16 +109,20 @@ fn swapoff(options: &SwapoffOptions) -> Result<(), Failure> {
     let areas = chosen_areas(&group, options)?;
     interrupt::catch_termination()
         .map_err(|error| Failure::ours(format!("cannot catch signals: {}", reason(&error))))?;
-    for &area in &areas {
-        group.set_leaving(area, true);
-    }
+    let off: Vec<usize> = areas.iter().copied().filter(|&area| is_off(&group, area)).collect();
+    areas.iter().filter(|area| !off.contains(area)).for_each(|&area| group.set_leaving(area, true));
     let Err(why) = until_empty(&group, &areas, options.pid) else { return Ok(()) };
-    let outcome = Outcome::now(&group, &areas);
+    let outcome = Outcome::now(&group, &areas, &off);
     outcome.staying.iter().for_each(|&area| group.set_leaving(area, false));
     Err(Failure::ours(match why {
         NotEmpty::Ended => format!("process {} has ended before {} emptied", options.pid, named(&areas, "was", "were")),
         NotEmpty::Stays(why) => outcome.text(&why),
     }))
+}
+
+/// Whether an area was emptied before. Its user has been told so, and may have put his own data there.
+fn is_off(group: &Group, area: usize) -> bool {
+    group.is_leaving(area) && group.swapoff_progress(area).used_slots == 0
 }
 
 /// Why areas are not known to be empty.
@@ -132,23 +136,26 @@ enum NotEmpty {
 /// What becomes of areas that cannot all be emptied.
 struct Outcome {
     staying: Vec<usize>,
-    /// Nothing is on them. None if nothing is on any: then some process is not done yet, it is not known with which.
+    /// Nothing is on them. If nothing is on any, then some process is not done yet, it is not known with which: only those that were
+    /// off before.
     emptied: Vec<usize>,
     left_bytes: u64,
 }
 
 impl Outcome {
-    fn now(group: &Group, areas: &[usize]) -> Outcome {
-        let used = |area: &usize| group.swapoff_progress(*area).used_slots;
-        let (staying, emptied) = areas.iter().partition(|&area| used(area) > 0);
-        let left_bytes = areas.iter().map(used).sum::<u64>() * PAGE_BYTES;
-        match Vec::is_empty(&staying) {
-            true => Outcome { staying: emptied, emptied: staying, left_bytes },
-            false => Outcome { staying, emptied, left_bytes },
-        }
+    fn now(group: &Group, areas: &[usize], off: &[usize]) -> Outcome {
+        let used = |area: usize| group.swapoff_progress(area).used_slots;
+        let is_any_used = areas.iter().any(|&area| used(area) > 0);
+        let stays = |area: usize| !off.contains(&area) && (used(area) > 0 || !is_any_used);
+        let (staying, emptied) = areas.iter().partition(|&&area| stays(area));
+        Outcome { staying, emptied, left_bytes: areas.iter().map(|&area| used(area)).sum::<u64>() * PAGE_BYTES }
     }
 
     fn text(&self, why: &str) -> String {
+        if self.staying.is_empty() {
+            let stays = named(&self.emptied, "stays", "stay");
+            return format!("{stays} out of use, but not every process has said that it has nothing there: {why}");
+        }
         let (left, it) = (size::chosen(self.left_bytes), if self.staying.len() == 1 { "it" } else { "them" });
         let stays = format!("{} in use, with {left} on {it}: {why}", named(&self.staying, "stays", "stay"));
         match self.emptied.is_empty() {
@@ -211,6 +218,9 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
     let (mut least, mut moved, mut told) = (u64::MAX, Instant::now(), Instant::now());
     loop {
         let progress = progress_of(group, areas);
+        if !areas.iter().all(|&area| group.is_leaving(area)) {
+            return Err(NotEmpty::Stays("another 'uswap swapoff' of it has given up".to_owned()));
+        }
         if progress.used_slots == 0 && progress.unfinished == 0 {
             // Those who had something there may have ended, and not brought it in.
             let is_the_end = group.processes().next().is_none() && ends(pid);

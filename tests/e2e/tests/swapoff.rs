@@ -85,6 +85,35 @@ fn what_is_on_an_area_goes_to_another_while_the_program_works() {
     }
 }
 
+/// Who was told that an area is off may have put data of his own there.
+#[test]
+fn an_area_that_is_off_stays_off_when_that_is_asked_for_again() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("swapoff-again");
+    let launch = launch(&test, "alone");
+    let (first, second) = (test.join("first"), test.join("second"));
+    let budget = budget().flag("--swap").flag(area(&first, 5)).flag("--swap").flag(area(&second, 1));
+    let running = ready(&launch, &budget);
+    let pid = running.id().to_string();
+    succeeds(&["swapoff", "--pid", &pid, "0"]);
+    let signal = |signal| {
+        for member in running.members() {
+            let member = rustix::process::Pid::from_raw(member as i32).expect("a process");
+            rustix::process::kill_process(member, signal).expect("an own process");
+        }
+    };
+    // A process that cannot answer.
+    signal(rustix::process::Signal::STOP);
+    let again = uswap(&["swapoff", "--pid", &pid, "0"]);
+    signal(rustix::process::Signal::CONT);
+    assert!(again.status.success(), "{}", stderr(&again));
+    std::thread::sleep(Duration::from_millis(500));
+    let finished = stop(&launch, running);
+    assert!(allocated(&first) < 1 << 20, "{} on the first area\n{finished}", allocated(&first));
+}
+
 /// All of it fits: the budget is raised first.
 fn comes_back(who: &str, budget_mib: u64) {
     let test = TempDir::new(&format!("swapoff-{who}"));

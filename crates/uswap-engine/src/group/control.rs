@@ -79,7 +79,12 @@ impl Group {
     pub fn swapoff_progress(&self, area: usize) -> SwapoffProgress {
         let announced = self.announcements();
         let mut progress = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
-        for (_, slot) in self.taken().filter(|(_, slot)| slot.state() != SlotState::Dead) {
+        for (_, slot) in self.taken() {
+            if slot.state() == SlotState::Dead {
+                // Its children come to have what it had.
+                progress.unfinished += u32::from(slot.forks_in_flight() > 0);
+                continue;
+            }
             progress.used_slots += slot.managed.area_used_slots[area].load(Acquire);
             let done = slot.called.carried_out.load(Acquire) == announced && slot.forks_in_flight() == 0;
             progress.unfinished += u32::from(!done);

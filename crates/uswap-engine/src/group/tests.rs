@@ -276,3 +276,14 @@ fn a_killed_process_leaves_a_group_that_works() {
     assert_eq!(group.clusters_taken(0), 0);
     assert!(group.count(Counter::Pswpout) >= 10_000);
 }
+
+#[test]
+fn what_a_dead_parent_had_is_not_off_its_area_while_a_child_is_on_its_way() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let parent = group.allot(1).unwrap();
+    group.process(parent).fork_begins();
+    group.retire(parent);
+    assert_eq!(group.swapoff_progress(0).unfinished, 1);
+    group.process(parent).fork_failed();
+    assert_eq!(group.swapoff_progress(0).unfinished, 0);
+}
