@@ -341,6 +341,7 @@ impl Supervisor {
         if self.watchdog.is_due() {
             self.watch();
         }
+        self.welcome_the_late();
         self.forget_late_strangers();
         self.miss_main();
     }

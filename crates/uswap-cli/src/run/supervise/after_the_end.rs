@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FileType, Stat};
 use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, ProcessSlot, SlotState};
 
 use super::super::processes::parents_of_all_processes;
@@ -111,8 +111,12 @@ impl Supervisor {
 
 /// Gives the space of a dead process's clusters back to the file system, and waits for writes that it had started:
 /// a late one must not land in the pages of the next owner. The kernel does both in one: fallocate(2) waits for
-/// direct I/O under way.
+/// direct I/O under way. On a block device it does not, and would write the zeros one by one, which takes minutes.
 fn settle(group: &Group, number: usize, area: &OpenArea, process: u32) {
+    let is_file = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !rustix::fs::fstat(&area.fd).is_ok_and(is_file) {
+        return;
+    }
     let mode = match area.config.punch_holes {
         true => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
         // The blocks have to stay, their content may go.

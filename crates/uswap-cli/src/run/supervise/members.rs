@@ -1,12 +1,14 @@
 //! Who has connected, who has said hello, and what members send.
 
+mod welcome;
+
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use uswap_engine::group::{ProcessSlot, SlotState};
-use uswap_engine::protocol::{self, FDS_MAX, Kind, Malformed, Message, Received, Refusal};
+use uswap_engine::protocol::{self, Kind, Malformed, Message, Received, Refusal};
 use uswap_sys::launch;
 
 use super::Supervisor;
@@ -31,9 +33,22 @@ pub(super) struct Member {
     /// In its place the userfaultfd comes, of which a program image has one at most. Without it that could be lost for want of a
     /// descriptor, and nobody would notice before missing pages read as zeros.
     room: Option<OwnedFd>,
+    /// Since when its welcome cannot be sent.
+    unwelcomed: Option<Instant>,
 }
 
 impl Member {
+    /// Userfaultfds that it has sent, and that nobody has received yet.
+    fn take_what_was_sent(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        self.room = None;
+        while let Ok(Received::Message(message, fds)) = protocol::receive(&connection) {
+            if matches!(message, Message::KeepUffd) {
+                self.uffds.extend(fds);
+            }
+        }
+    }
+
     /// What its last thread reads after a kill could be zeros. There was room for what our agent sends, so this one sends more, or
     /// the system as a whole has too few.
     fn end_without_userfaultfd(&self, slot: Option<&ProcessSlot>) {
@@ -160,7 +175,8 @@ impl Supervisor {
         // The same process with a new program, or a new process with the pid of one that has just ended. Either
         // way, what was there is no more.
         if let Some(at) = self.members.iter().position(|member| member.pid == pid) {
-            let before = self.members.swap_remove(at);
+            let mut before = self.members.swap_remove(at);
+            before.take_what_was_sent();
             self.kept.keep(pid, before.uffds);
             if let Some(index) = before.index {
                 self.retire(index);
@@ -171,12 +187,16 @@ impl Supervisor {
             return Err(Refusal::Resources);
         };
         let index = self.place(pid, kind)?;
-        if self.welcome(index, connection).is_err() {
-            // No memory, or too many descriptors are under way to others. A refusal carries none.
-            self.retire(index);
-            return Err(Refusal::Resources);
-        }
-        Ok(Member { id, pid, index: Some(index), pidfd, connection: None, uffds: Vec::new(), room: Some(room) })
+        let unwelcomed = match self.welcome(index, connection) {
+            Ok(()) => None,
+            Err(error) if welcome::may_pass(&error) => Some(Instant::now()),
+            Err(_) => {
+                self.retire(index);
+                return Err(Refusal::Resources);
+            }
+        };
+        let (index, room) = (Some(index), Some(room));
+        Ok(Member { id, pid, index, pidfd, connection: None, uffds: Vec::new(), room, unwelcomed })
     }
 
     fn is_known(&self, parent: u32, generation: u32) -> bool {
@@ -211,22 +231,6 @@ impl Supervisor {
             group.fork_arrived(parent, index);
         }
         Ok(index)
-    }
-
-    fn welcome(&self, index: u32, connection: &OwnedFd) -> io::Result<()> {
-        let mut fds: Vec<BorrowedFd<'_>> = Vec::with_capacity(FDS_MAX);
-        fds.push(self.shared.group_fd.as_fd());
-        fds.push(self.shared.proc.as_fd());
-        fds.extend(self.shared.device.as_ref().map(|device| device.as_fd()));
-        fds.push(self.messages_write.as_fd());
-        fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));
-        let welcome = Message::Welcome {
-            index,
-            generation: self.shared.group.process(index).life.generation.load(Relaxed),
-            device: self.shared.device.is_some(),
-            areas: self.shared.areas.len() as u32,
-        };
-        protocol::send(connection, &welcome, &fds)
     }
 
     /// A member has sent something, or its program image is gone.

@@ -9,7 +9,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, socketpair,
 };
 use uswap_engine::group::{Group, GroupConfig};
-use uswap_engine::protocol::Token;
+use uswap_engine::protocol::{FDS_MAX, Token};
 use uswap_sys::launch::SignalFd;
 
 use super::super::super::user_anchors::UserAnchors;
@@ -56,7 +56,8 @@ fn member_of(supervisor: &mut Supervisor, id: u64, process: &Child, connection: 
     let index = supervisor.shared.group.allot(process.id());
     let room = Some(placeholder(&pidfd).unwrap());
     let connection = Some(connection);
-    supervisor.members.push(Member { id, pid: process.id(), index, pidfd, connection, uffds: Vec::new(), room });
+    let member = Member { id, pid: process.id(), index, pidfd, connection, uffds: Vec::new(), room, unwelcomed: None };
+    supervisor.members.push(member);
 }
 
 #[test]
@@ -138,4 +139,43 @@ fn whose_userfaultfd_is_lost_is_ended() {
         process.wait().unwrap();
     }
     assert_eq!(status.and_then(|status| status.signal()), Some(libc::SIGKILL));
+}
+
+#[test]
+fn who_could_not_be_welcomed_at_once_is_welcomed_or_refused_later() {
+    for is_full in [false, true] {
+        let mut supervisor = supervisor(if is_full { "never" } else { "later" });
+        let mut process = somebody();
+        let (ours, theirs) = connection();
+        if is_full {
+            fill(&ours);
+        }
+        member_of(&mut supervisor, 1, &process, ours);
+        supervisor.members[0].unwelcomed = Some(Instant::now());
+        supervisor.welcome_the_late();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(supervisor.members[0].unwelcomed.is_none());
+        assert_eq!(supervisor.shared.group.taken().count(), usize::from(!is_full));
+        let is_welcome = matches!(protocol::receive(&theirs), Ok(Received::Message(Message::Welcome { .. }, _)));
+        assert_eq!(is_welcome, !is_full);
+    }
+    assert!(welcome::may_pass(&rustix::io::Errno::TOOMANYREFS.into()));
+    assert!(!welcome::may_pass(&rustix::io::Errno::PIPE.into()));
+}
+
+/// A child of vfork may still use the memory of the image that is gone.
+#[test]
+fn a_userfaultfd_that_was_sent_is_not_lost_when_its_process_says_hello_anew() {
+    let mut supervisor = supervisor("anew");
+    let mut process = somebody();
+    let (ours, theirs) = connection();
+    member_of(&mut supervisor, 1, &process, ours);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    protocol::keep_uffd(theirs.as_fd(), file.as_fd()).unwrap();
+    let mut before = supervisor.members.remove(0);
+    before.take_what_was_sent();
+    assert_eq!((before.uffds.len(), before.room.is_none(), before.connection.is_none()), (1, true, true));
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
