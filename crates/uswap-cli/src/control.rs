@@ -109,20 +109,14 @@ fn swapoff(options: &SwapoffOptions) -> Result<(), Failure> {
     let areas = chosen_areas(&group, options)?;
     interrupt::catch_termination()
         .map_err(|error| Failure::ours(format!("cannot catch signals: {}", reason(&error))))?;
-    let off: Vec<usize> = areas.iter().copied().filter(|&area| is_off(&group, area)).collect();
-    areas.iter().filter(|area| !off.contains(area)).for_each(|&area| group.set_leaving(area, true));
-    let Err(why) = until_empty(&group, &areas, options.pid) else { return Ok(()) };
-    let outcome = Outcome::now(&group, &areas, &off);
+    areas.iter().for_each(|&area| group.set_leaving(area, true));
+    let Err(why) = until_off(&group, &areas, options.pid) else { return Ok(()) };
+    let outcome = Outcome::now(&group, &areas);
     outcome.staying.iter().for_each(|&area| group.set_leaving(area, false));
     Err(Failure::ours(match why {
         NotEmpty::Ended => format!("process {} has ended before {} emptied", options.pid, named(&areas, "was", "were")),
         NotEmpty::Stays(why) => outcome.text(&why),
     }))
-}
-
-/// Whether an area was emptied before. Its user has been told so, and may have put his own data there.
-fn is_off(group: &Group, area: usize) -> bool {
-    group.is_leaving(area) && group.swapoff_progress(area).used_slots == 0
 }
 
 /// Why areas are not known to be empty.
@@ -143,10 +137,10 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn now(group: &Group, areas: &[usize], off: &[usize]) -> Outcome {
+    fn now(group: &Group, areas: &[usize]) -> Outcome {
         let used = |area: usize| group.swapoff_progress(area).used_slots;
         let is_any_used = areas.iter().any(|&area| used(area) > 0);
-        let stays = |area: usize| !off.contains(&area) && (used(area) > 0 || !is_any_used);
+        let stays = |area: usize| !group.is_off(area) && (used(area) > 0 || !is_any_used);
         let (staying, emptied) = areas.iter().partition(|&&area| stays(area));
         Outcome { staying, emptied, left_bytes: areas.iter().map(|&area| used(area)).sum::<u64>() * PAGE_BYTES }
     }
@@ -211,6 +205,18 @@ fn progress_of(group: &Group, areas: &[usize]) -> SwapoffProgress {
     all
 }
 
+/// Waits until nothing is on these areas, and they are off.
+fn until_off(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty> {
+    until_empty(group, areas, pid)?;
+    // Not the first alone that was taken back: the others are empty.
+    let are_off = areas.iter().filter(|&&area| !group.set_off(area)).count() == 0;
+    if are_off { Ok(()) } else { Err(given_up_by_another()) }
+}
+
+fn given_up_by_another() -> NotEmpty {
+    NotEmpty::Stays("another 'uswap swapoff' of it has given up".to_owned())
+}
+
 /// Waits until nothing is on these areas.
 fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty> {
     let at_first = progress_of(group, areas).used_slots;
@@ -219,7 +225,7 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
     loop {
         let progress = progress_of(group, areas);
         if !areas.iter().all(|&area| group.is_leaving(area)) {
-            return Err(NotEmpty::Stays("another 'uswap swapoff' of it has given up".to_owned()));
+            return Err(given_up_by_another());
         }
         if progress.used_slots == 0 && progress.unfinished == 0 {
             // Those who had something there may have ended, and not brought it in.

@@ -95,9 +95,10 @@ pub fn anchor_in(preload: &str) -> Option<u32> {
 fn in_another_network(rendezvous: &Rendezvous) -> bool {
     let Some(anchor) = rendezvous.anchor else { return true };
     match (Network::of_this_thread(), Network::of(anchor), rendezvous.network) {
-        (Ok(own), Ok(theirs), _) => own != theirs,
-        // The anchor is gone with its supervisor, or belongs to a /proc that is not to be seen here.
-        (Ok(own), Err(_), Some(at_start)) => own != at_start,
+        // By now its number may be another's: in a /proc of another pid namespace, or since it has ended.
+        (Ok(own), _, Some(at_start)) => own != at_start,
+        (Ok(own), Ok(theirs), None) => own != theirs,
+        // Gone with its supervisor.
         (Ok(_), Err(error), None) => error.kind() != io::ErrorKind::NotFound,
         _ => true,
     }

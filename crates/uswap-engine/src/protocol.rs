@@ -15,9 +15,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -515,9 +516,28 @@ impl Client {
     }
 }
 
+/// How long it is tried to send what could not be sent for a moment.
+pub const TIME_TO_SEND: Duration = Duration::from_secs(2);
+/// How often.
+const TRY_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// Whether descriptors that could not be sent may be sent a moment later: too many of this user's are under way, until others have
+/// read theirs, or there was no memory.
+pub fn may_pass(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM))
+}
+
 /// Has the supervisor at the other end of `socket` hold a reference to a userfaultfd of this process until it ends.
 pub fn keep_uffd(socket: BorrowedFd<'_>, uffd: BorrowedFd<'_>) -> io::Result<()> {
-    send(socket, &Message::KeepUffd, &[uffd])
+    let begun = Instant::now();
+    loop {
+        match send(socket, &Message::KeepUffd, &[uffd]) {
+            Err(error) if may_pass(&error) && begun.elapsed() < TIME_TO_SEND => {
+                let _ = rustix::event::poll(&mut [], Some(&TRY_EVERY));
+            }
+            other => return other,
+        }
+    }
 }
 
 impl From<Client> for OwnedFd {

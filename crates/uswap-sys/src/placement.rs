@@ -3,7 +3,8 @@
 //! The kernel gives a new mapping the highest hole that fits, and that may be a hole that the program has just made and
 //! is about to fill: after `munmap` or `mremap` it may map something there with `MAP_FIXED`, which replaces what it finds.
 //! In a program of one thread that is no race, so it must not become one. So everything the engine maps lies in a part of
-//! the address space that neither the kernel nor a program picks by itself, and no address there is used twice.
+//! the address space that neither the kernel nor a program picks by itself, and no address there is used twice before all others have
+//! been.
 
 #![allow(unsafe_code)]
 
@@ -88,7 +89,14 @@ fn take(len: usize) -> usize {
         let first = START + usize::from_ne_bytes(random) % PLACES * STEP;
         let _ = NEXT.compare_exchange(0, first, Relaxed, Relaxed);
     }
-    NEXT.fetch_add(len, Relaxed)
+    let after = |next| Some(fitting(next, len) + len);
+    let next = NEXT.fetch_update(Relaxed, Relaxed, after);
+    fitting(next.unwrap_or_else(|next| next), len)
+}
+
+/// Where a mapping goes when `next` is next. After some million forks the part is at its end, and its beginning is as good as new.
+fn fitting(next: usize, len: usize) -> usize {
+    if next + len > END { START } else { next }
 }
 
 /// Where the next mapping will lie at the earliest.
@@ -146,6 +154,12 @@ mod tests {
         unsafe { rustix::mm::munmap(std::ptr::without_provenance_mut(first), 3 * PAGE_SIZE) }.unwrap();
         let second = map_private(PAGE_SIZE).addr().get();
         assert!(second >= first + 3 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn what_does_not_fit_at_the_end_goes_to_the_beginning() {
+        assert_eq!(fitting(END - PAGE_SIZE, PAGE_SIZE), END - PAGE_SIZE);
+        assert_eq!([END - PAGE_SIZE, END, END + STEP].map(|next| fitting(next, 2 * PAGE_SIZE)), [START; 3]);
     }
 
     #[test]

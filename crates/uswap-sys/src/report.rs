@@ -28,10 +28,23 @@ pub fn line(fd: BorrowedFd<'_>, args: fmt::Arguments<'_>) {
 
 /// Writes one line to standard error, on whichever thread, if messages may be written there ([`is_for_messages`]). Agent threads,
 /// whose file table is not the program's, have there what leads to the user, through the supervisor: see [`set_agent_stderr`].
+///
+/// A pipe takes it only if it has room and a reader: the program's thread must neither wait nor get a SIGPIPE for a line of ours.
 pub fn stderr_line(args: fmt::Arguments<'_>) {
-    if is_for_messages() {
+    if is_for_messages() && takes_a_line(rustix::stdio::stderr()) {
         line(rustix::stdio::stderr(), args);
     }
+}
+
+/// Where that cannot be found out, because of a seccomp filter, it is taken to.
+fn takes_a_line(stderr: BorrowedFd<'_>) -> bool {
+    let kind = rustix::fs::fstat(stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    if !matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
+        return true;
+    }
+    let mut fds = [PollFd::from_borrowed_fd(stderr, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).is_err() || fds[0].revents() == PollFlags::OUT
 }
 
 /// What [`is_for_messages`] found last, in this process or in the parent that it is a copy of.
@@ -41,7 +54,8 @@ static WAS_FOR_MESSAGES: AtomicBool = AtomicBool::new(false);
 /// that has closed its standard error, and hold data. Where a seccomp filter does not let that be found out, it is as it was.
 pub fn is_for_messages() -> bool {
     let stderr = rustix::stdio::stderr();
-    let is_file = rustix::fs::fstat(stderr).map(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    let holds_data = |kind| matches!(kind, FileType::RegularFile | FileType::BlockDevice);
+    let is_file = rustix::fs::fstat(stderr).map(|stat| holds_data(FileType::from_raw_mode(stat.st_mode)));
     let is_readable = || {
         let mode = rustix::fs::fcntl_getfl(stderr).map(|flags| flags & OFlags::RWMODE);
         mode != Ok(OFlags::WRONLY)

@@ -1,6 +1,5 @@
 //! How much memory a process has resident, by kind.
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -10,11 +9,11 @@ pub use uswap_system::looks::Rss;
 
 /// Reads the status of the calling process. The kernel's counts may lag by some dozens of pages per thread.
 pub fn own_rss() -> io::Result<Rss> {
-    let mut text = [0; 4096];
     // The second, when the main thread has ended.
     for path in [c"/proc/self/status", c"/proc/thread-self/status"] {
-        let len = read_all(path, &mut text)?;
-        if let Some(rss) = parse_status(&text[..len]) {
+        let mut status = Status::default();
+        each_line(&crate::proc::open(path)?, |line| status.note(line))?;
+        if let Some(rss) = status.rss() {
             return Ok(rss);
         }
     }
@@ -24,21 +23,38 @@ pub fn own_rss() -> io::Result<Rss> {
 /// The calling process's share of the shared pages that it has resident: one that three processes have counts as a third.
 /// Slow: the kernel looks at every page.
 pub fn own_share_of_shmem() -> io::Result<u64> {
-    let mut text = [0; 4096];
-    let len = read_all(c"/proc/thread-self/smaps_rollup", &mut text)?;
-    let share = text[..len].split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Pss_Shmem:"));
-    share.and_then(pages).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let mut share = None;
+    let rollup = crate::proc::open(c"/proc/thread-self/smaps_rollup")?;
+    each_line(&rollup, |line| share = share.or_else(|| line.strip_prefix(b"Pss_Shmem:").and_then(pages)))?;
+    share.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn read_all(path: &CStr, text: &mut [u8]) -> io::Result<usize> {
-    let fd = crate::proc::open(path)?;
-    let mut len = 0;
+/// Lines longer than this are left out.
+const LINE_MAX: usize = 4096;
+
+/// Gives `note` each line of a file but long ones: a user may be in hundreds of groups, which are one line of his status.
+fn each_line(file: &OwnedFd, mut note: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut text = [0; LINE_MAX];
+    // Of a line whose end has not been read, and whether it is too long.
+    let (mut begun, mut is_long) = (0, false);
     loop {
-        match rustix::io::read(&fd, &mut text[len..]) {
-            Ok(0) => return Ok(len),
-            Ok(count) => len += count,
-            Err(rustix::io::Errno::INTR) => {}
+        let end = match rustix::io::read(file, &mut text[begun..]) {
+            Ok(0) => return Ok(()),
+            Ok(count) => begun + count,
+            Err(rustix::io::Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),
+        };
+        let mut start = 0;
+        while let Some(length) = text[start..end].iter().position(|&byte| byte == b'\n') {
+            if !std::mem::take(&mut is_long) {
+                note(&text[start..start + length]);
+            }
+            start += length + 1;
+        }
+        text.copy_within(start..end, 0);
+        begun = end - start;
+        if begun == LINE_MAX {
+            (begun, is_long) = (0, true);
         }
     }
 }
@@ -49,26 +65,37 @@ fn pages(text: &[u8]) -> Option<u64> {
     Some(kib * 1024 / PAGE_SIZE as u64)
 }
 
-/// Nothing where memory is not spoken of: a thread that has ended has none.
-fn parse_status(text: &[u8]) -> Option<Rss> {
-    let mut rss = Rss::default();
-    let mut found = false;
-    for line in text.split(|&byte| byte == b'\n') {
+/// What lines of a status say of memory.
+#[derive(Default)]
+struct Status {
+    rss: Rss,
+    is_found: bool,
+    is_wrong: bool,
+}
+
+impl Status {
+    fn note(&mut self, line: &[u8]) {
         let (field, rest) = if let Some(rest) = line.strip_prefix(b"RssAnon:") {
-            (&mut rss.anon_pages, rest)
+            (&mut self.rss.anon_pages, rest)
         } else if let Some(rest) = line.strip_prefix(b"RssFile:") {
-            (&mut rss.file_pages, rest)
+            (&mut self.rss.file_pages, rest)
         } else if let Some(rest) = line.strip_prefix(b"RssShmem:") {
-            (&mut rss.shmem_pages, rest)
+            (&mut self.rss.shmem_pages, rest)
         } else if let Some(rest) = line.strip_prefix(b"VmSwap:") {
-            (&mut rss.swap_pages, rest)
+            (&mut self.rss.swap_pages, rest)
         } else {
-            continue;
+            return;
         };
-        *field = pages(rest)?;
-        found = true;
+        match pages(rest) {
+            Some(pages) => (*field, self.is_found) = (pages, true),
+            None => self.is_wrong = true,
+        }
     }
-    found.then_some(rss)
+
+    /// Nothing where memory is not spoken of: a thread that has ended has none.
+    fn rss(self) -> Option<Rss> {
+        (self.is_found && !self.is_wrong).then_some(self.rss)
+    }
 }
 
 /// An open `/proc/self/statm`: the cheap way to watch our own memory.
@@ -133,12 +160,29 @@ fn parse_statm(text: &[u8]) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
+    fn status(text: &[u8]) -> Option<Rss> {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let text = text.to_vec();
+        let writer =
+            std::thread::spawn(move || std::io::Write::write_all(&mut std::fs::File::from(write), &text).unwrap());
+        let mut status = Status::default();
+        each_line(&read, |line| status.note(line)).unwrap();
+        writer.join().unwrap();
+        status.rss()
+    }
+
     #[test]
     fn status_is_taken_apart() {
         let text = b"Name:\tx\nRssAnon:\t     124 kB\nRssFile:\t  8 kB\nRssShmem:\t 4 kB\nVmSwap:\t 20 kB\n";
-        assert_eq!(parse_status(text), Some(Rss { anon_pages: 31, file_pages: 2, shmem_pages: 1, swap_pages: 5 }));
-        assert_eq!(parse_status(b"Name:\tzombie\n"), None);
-        assert_eq!(parse_status(b"RssAnon:\tmany\n"), None);
+        let rss = Rss { anon_pages: 31, file_pages: 2, shmem_pages: 1, swap_pages: 5 };
+        assert_eq!(status(text), Some(rss));
+        assert_eq!(status(b"Name:\tzombie\n"), None);
+        assert_eq!(status(b"RssAnon:\tmany\n"), None);
+        // Of a user in hundreds of groups, wherever a read ends.
+        for groups in [300, 4085, 4086, 4087, 4088, 10_000] {
+            let text = [b"Groups:\t", &vec![b'7'; groups][..], b"\n", text].concat();
+            assert_eq!(status(&text), Some(rss), "{groups}");
+        }
     }
 
     #[test]

@@ -190,6 +190,17 @@ static void own_proc(void)
 	must_succeed(child, "child with a /proc of its own");
 }
 
+/* All of them are one line of /proc/self/status. */
+static void many_groups(void)
+{
+	gid_t groups[500];
+	for (unsigned k = 0; k < 500; k++)
+		groups[k] = 1000000000 + k;
+	MUST(setgroups(500, groups) == 0);
+	execl(self, self, "swap-more", (char *)NULL);
+	bad("execl: %s", strerror(errno));
+}
+
 static void swap_more(void)
 {
 	check(swapped(SIZE, 6, "program"), SIZE, 6, "program in another network");
@@ -199,7 +210,8 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "all-ways", all_ways }, { "swapping", swapping }, { "swap", swap }, { "failing", failing },
-		{ "network", network }, { "own-proc", own_proc }, { "swap-more", swap_more },
+		{ "network", network }, { "own-proc", own_proc },
+		{ "many-groups", many_groups }, { "swap-more", swap_more },
 	};
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	MUST(length > 0);

@@ -219,6 +219,15 @@ fn a_file_that_has_the_number_of_standard_error_is_left_alone() {
     says_with_and_without(&launch, "data");
 }
 
+/// Nor does the program get a signal for what the agent has to say, where nobody reads its standard error any more.
+#[test]
+fn a_standard_error_without_a_reader_ends_nobody() {
+    let test = TempDir::new("no-reader");
+    let script = "exec 2> >(:); sleep 0.3; LD_PRELOAD=$(printf 'libc.so.6:%.0s' {1..220}) /bin/true; echo $?";
+    let launch = Launch::new(&test, "bash").args(["-c", script]).time_limit(Duration::from_secs(60));
+    says_with_and_without(&launch, "0\n");
+}
+
 /// A process that may have so few descriptors cannot be managed; one line says so, and it goes on.
 #[test]
 fn five_descriptors() {

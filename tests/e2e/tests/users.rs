@@ -178,3 +178,11 @@ fn a_child_with_a_network_and_a_proc_of_its_own_lives() {
     let finished = compare(&Launch::new(&test, program).arg("own-proc"), &[]);
     assert!(uswap_e2e::bare_only() || finished.stderr.contains("runs unmanaged"), "{finished}");
 }
+
+#[test]
+fn a_user_in_hundreds_of_groups_has_a_budget() {
+    let Some((test, program)) = program("many-groups", "users") else { return };
+    let finished = compare(&Launch::new(&test, program).arg("many-groups"), &[]);
+    assert_silent(&finished);
+    finished.assert_swapped();
+}

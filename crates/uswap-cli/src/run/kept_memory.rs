@@ -119,6 +119,16 @@ fn descends_from_us(pid: u32, parents: &HashMap<u32, u32>) -> bool {
     false
 }
 
+/// Whether a process has memory that is registered with a userfaultfd for missing pages.
+pub fn has_managed_memory(pid: u32) -> bool {
+    let flags = |line: &str| line.strip_prefix("VmFlags:").is_some_and(is_managed);
+    fs::read_to_string(format!("/proc/{pid}/smaps")).is_ok_and(|smaps| smaps.lines().any(flags))
+}
+
+fn is_managed(flags: &str) -> bool {
+    flags.split_whitespace().any(|flag| flag == "um")
+}
+
 /// Whether /proc/PID/smaps says that the mapping at this address is registered with a userfaultfd for missing pages.
 fn is_registered(smaps: &str, address: usize) -> bool {
     let mut is_inside = false;
@@ -130,7 +140,7 @@ fn is_registered(smaps: &str, address: usize) -> bool {
         if let Some(bounds) = bounds {
             is_inside = bounds.contains(&address);
         } else if is_inside && let Some(flags) = line.strip_prefix("VmFlags:") {
-            return flags.split_whitespace().any(|flag| flag == "um");
+            return is_managed(flags);
         }
     }
     false

@@ -10,9 +10,10 @@
 //! to the last instruction of its last thread, a missing page must not read as zero. Where another process uses the same memory,
 //! they are kept still (`kept_memory.rs`).
 //!
-//! Here is the loop; connections are in `door`, hellos and messages in `members`, signals and children in `children`, and what the
-//! dead leave behind in `after_the_end`.
+//! Here is the loop; connections are in `door`, hellos and messages in `members`, signals and children in `children`, what the
+//! dead leave behind in `after_the_end`, and who is left without an agent in `abandoned`.
 
+mod abandoned;
 mod after_the_end;
 mod children;
 mod door;
@@ -342,6 +343,7 @@ impl Supervisor {
             self.watch();
         }
         self.welcome_the_late();
+        self.end_abandoned();
         self.forget_late_strangers();
         self.miss_main();
     }

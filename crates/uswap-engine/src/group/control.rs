@@ -3,7 +3,7 @@
 //! Whoever may open the group's memory file (the user who started it, and root) changes a word and *announces* it: the
 //! number of announcements grows, and every process is called. Each stores the number that it has carried out.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use uswap_sys::linux::Linux;
 use uswap_system::System;
@@ -14,6 +14,10 @@ use super::{Group, PAGE_BYTES, SlotState};
 const LEAVES: u32 = 1;
 /// And that has been announced since.
 const ANNOUNCED: u32 = 2;
+/// It is empty, and somebody was told so, who may have put his own data there: it is never used again.
+const OFF: u32 = 4;
+/// Behind these flags comes a number.
+const FLAG_BITS: u32 = 3;
 
 /// How far the processes are with an area that is to become empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,12 +52,26 @@ impl Group {
         self.header().areas.leaving[area].load(Acquire) != 0
     }
 
-    /// Begins or ends the emptying of an area.
+    /// Whether an area is off for good.
+    pub fn is_off(&self, area: usize) -> bool {
+        self.header().areas.leaving[area].load(Acquire) & OFF != 0
+    }
+
+    /// An area is empty, and stays off. False if it has been taken into use again.
+    pub fn set_off(&self, area: usize) -> bool {
+        let off = |word| (word & LEAVES != 0).then_some(word | OFF);
+        self.header().areas.leaving[area].fetch_update(AcqRel, Acquire, off).is_ok()
+    }
+
+    /// Begins or ends the emptying of an area that is not off.
     pub fn set_leaving(&self, area: usize, leaving: bool) {
         let word = &self.header().areas.leaving[area];
         // With a number, so that nobody else's is said to be announced.
-        let leaves = self.announcements() << 2 | LEAVES;
-        word.store(if leaving { leaves } else { 0 }, Release);
+        let leaves = self.announcements() << FLAG_BITS | LEAVES;
+        let changed = |word| (word & OFF == 0).then_some(if leaving { leaves } else { 0 });
+        if word.fetch_update(AcqRel, Acquire, changed).is_err() {
+            return;
+        }
         self.announce::<Linux>();
         let _ = word.compare_exchange(leaves, leaves | ANNOUNCED, AcqRel, Relaxed);
     }

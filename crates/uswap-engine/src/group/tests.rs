@@ -287,3 +287,19 @@ fn what_a_dead_parent_had_is_not_off_its_area_while_a_child_is_on_its_way() {
     group.process(parent).fork_failed();
     assert_eq!(group.swapoff_progress(0).unfinished, 0);
 }
+
+/// Its user has been told, and may have put his own data there.
+#[test]
+fn an_area_that_is_off_is_never_used_again() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    assert!(!group.set_off(0), "it is in use");
+    group.set_leaving(0, true);
+    group.set_leaving(0, false);
+    assert!(!group.is_leaving(0) && !group.set_off(0), "another has taken it back");
+    group.set_leaving(0, true);
+    assert!(group.set_off(0) && group.is_off(0));
+    for leaving in [false, true, false] {
+        group.set_leaving(0, leaving);
+        assert!(group.is_leaving(0) && group.is_off(0));
+    }
+}

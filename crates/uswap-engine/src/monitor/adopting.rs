@@ -56,7 +56,7 @@ impl<H: Staffed> Monitor<H> {
 
     /// Says so once, and that nothing was found.
     pub(super) fn cannot_look(&mut self, engine: &Engine<H>, error: &io::Error) -> u64 {
-        if !std::mem::replace(&mut self.said.cannot_look, true) {
+        if !std::mem::replace(&mut self.said_cannot_look, true) {
             engine.member.say(format_args!("uswap: cannot look at the program's memory: {}", Reason(error)));
         }
         0

@@ -48,7 +48,7 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
     if let Err(error) = thread::unshare_files_and_close(stderr.as_slice()) {
         // A filter of seccomp's that the program has put on itself, for one. What is written to descriptor 2 goes to the program's.
         if stderr.is_some() {
-            cannot_join(&format!("it gets no descriptors of its own: {}", Reason(&error)));
+            return cannot_join(post, &format!("it gets no descriptors of its own: {}", Reason(&error)));
         } else if notices().has_engine() {
             uswap_sys::report::kill_self();
         }
@@ -68,19 +68,17 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
             thread::prefer();
             monitor.run()
         }
-        Err(error) => {
-            // In a child with swapped pages this ends the process: they would read as zeros.
-            cannot_join(&error);
-            leave(post);
-        }
+        Err(error) => cannot_join(post, &error),
     }
 }
 
-/// A process could not join its group. A child whose memory is partly swapped out cannot live without.
-fn cannot_join(error: &str) {
+/// A process could not join its group. A child whose memory is partly swapped out cannot live without: that would read as zeros. Any
+/// other goes on first, and then hears of it: its standard error may have no room.
+fn cannot_join(post: &Post<Linux>, error: &str) {
     if notices().has_engine() {
         uswap_sys::report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
     }
+    leave(post);
     uswap_sys::report::stderr_line(format_args!(
         "uswap: process {} cannot join its group: {error}; it runs unmanaged",
         std::process::id(),

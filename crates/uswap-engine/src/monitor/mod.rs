@@ -55,12 +55,14 @@ pub struct Monitor<H: Host> {
     pub(crate) fork_patience: ForkPatience,
     /// The engine's other threads.
     pub(crate) threads: Vec<u32>,
-    said: Said,
+    /// The user has been told that memory cannot be looked at.
+    said_cannot_look: bool,
 }
 
 /// When something was last done that is not done each time.
 pub(crate) struct Looks {
     supervisor: Instant,
+    threads: Instant,
     published: Instant,
     discards_aged: Instant,
     /// At all adopted memory, and how long that took.
@@ -68,19 +70,14 @@ pub(crate) struct Looks {
     all_took: Duration,
     /// The kernel refused to keep some of it from forks.
     pub refused: Option<Instant>,
+    /// The engine could not start then, and is not tried again for so long.
+    not_started: Option<(Instant, Duration)>,
 }
 
 /// What the pool needs from the monitor.
 struct PoolCare {
     share: PoolShare,
     compaction: Compaction,
-}
-
-/// What the user has been told, once.
-#[derive(Default)]
-struct Said {
-    cannot_swap: bool,
-    cannot_look: bool,
 }
 
 impl<H: Staffed> Monitor<H> {
@@ -100,17 +97,19 @@ impl<H: Staffed> Monitor<H> {
             adopter: Adopter::new(),
             looks: Looks {
                 supervisor: now,
+                threads: now,
                 published: now,
                 discards_aged: now,
                 all: now,
                 all_took: Duration::ZERO,
                 refused: None,
+                not_started: None,
             },
             fruitless: false,
             pool: PoolCare { share: PoolShare::new(), compaction: Compaction::new(now) },
             fork_patience: ForkPatience::new(),
             threads: Vec::new(),
-            said: Said::default(),
+            said_cannot_look: false,
         })
     }
 
@@ -233,6 +232,12 @@ impl<H: Staffed> Monitor<H> {
             }
             if self.share.main_has_ended() {
                 H::end_with_the_program(&self.threads);
+            }
+        }
+        if H::since(self.looks.threads) > tuning::LOOK_AT_THREADS_EVERY {
+            self.looks.threads = H::now();
+            if self.threads.iter().any(|&thread| H::thread_has_ended(thread)) {
+                H::end(format_args!("a thread of uswap's in it has been ended, as by a seccomp filter"));
             }
         }
     }

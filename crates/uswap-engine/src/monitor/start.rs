@@ -2,7 +2,7 @@
 
 use std::io;
 
-use uswap_core::tuning::ROUND_PAGES as BATCH;
+use uswap_core::tuning::{self, ROUND_PAGES as BATCH};
 
 use super::{Monitor, Stage};
 use crate::engine::{Engine, Inheritance, NotStarted, StartErrorOf};
@@ -18,7 +18,7 @@ impl<H: Staffed> Monitor<H> {
     }
 
     pub(super) fn start_engine(&mut self) -> bool {
-        if self.said.cannot_swap {
+        if self.looks.not_started.is_some_and(|(since, pause)| H::since(since) < pause) {
             return false;
         }
         let Stage::Watching(member) = std::mem::replace(&mut self.stage, Stage::Changing) else {
@@ -28,8 +28,12 @@ impl<H: Staffed> Monitor<H> {
         match self.swap_with(member, None) {
             Ok(_) => true,
             Err((member, error)) => {
-                self.said.cannot_swap = true;
-                member.alarm(format_args!("uswap: process {} cannot swap: {}", H::process_id(), error));
+                // It may be for want of something that others have for a moment.
+                let pause = self.looks.not_started.map_or(tuning::TRY_AGAIN_AFTER, |(_, pause)| 2 * pause);
+                if self.looks.not_started.is_none() {
+                    member.alarm(format_args!("uswap: process {} cannot swap: {}", H::process_id(), error));
+                }
+                self.looks.not_started = Some((H::now(), pause.min(tuning::TRY_AGAIN_WITHIN)));
                 self.stage = Stage::Watching(*member);
                 false
             }

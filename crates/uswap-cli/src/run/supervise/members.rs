@@ -35,6 +35,8 @@ pub(super) struct Member {
     room: Option<OwnedFd>,
     /// Since when its welcome cannot be sent.
     unwelcomed: Option<Instant>,
+    /// Since when its agent is gone.
+    pub without_agent: Option<Instant>,
 }
 
 impl Member {
@@ -189,14 +191,14 @@ impl Supervisor {
         let index = self.place(pid, kind)?;
         let unwelcomed = match self.welcome(index, connection) {
             Ok(()) => None,
-            Err(error) if welcome::may_pass(&error) => Some(Instant::now()),
+            Err(error) if protocol::may_pass(&error) => Some(Instant::now()),
             Err(_) => {
                 self.retire(index);
                 return Err(Refusal::Resources);
             }
         };
         let (index, room) = (Some(index), Some(room));
-        Ok(Member { id, pid, index, pidfd, connection: None, uffds: Vec::new(), room, unwelcomed })
+        Ok(Member { id, pid, index, pidfd, connection: None, uffds: Vec::new(), room, unwelcomed, without_agent: None })
     }
 
     fn is_known(&self, parent: u32, generation: u32) -> bool {
@@ -263,6 +265,7 @@ impl Supervisor {
                 Ok(Received::Message(..) | Received::Malformed(_)) => {}
                 Ok(Received::EndOfFile) | Err(_) => {
                     member.connection = None;
+                    member.without_agent = Some(Instant::now());
                     let pid = member.pid;
                     self.look_for_end_by_us(pid);
                     return self.forget_image(id);
@@ -285,7 +288,8 @@ impl Supervisor {
             return;
         };
         self.look_for_end_by_us(self.members[at].pid);
-        let member = self.members.swap_remove(at);
+        let mut member = self.members.swap_remove(at);
+        member.take_what_was_sent();
         self.kept.keep(member.pid, member.uffds);
         if let Some(index) = member.index {
             self.retire(index);

@@ -6,20 +6,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-use rustix::io::Errno;
-use uswap_engine::protocol::{self, FDS_MAX, Message, Refusal};
+use uswap_engine::protocol::{self, FDS_MAX, Message, Refusal, TIME_TO_SEND, may_pass};
 
 use super::super::Supervisor;
-
-/// How long it is tried to welcome a process, which waits for it.
-const TIME_TO_WELCOME: Duration = Duration::from_secs(2);
-
-/// Whether a welcome that failed so may be sent a moment later: too many descriptors are under way, or there was no memory.
-pub(super) fn may_pass(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM))
-}
 
 impl Supervisor {
     pub(super) fn welcome(&self, index: u32, connection: &OwnedFd) -> io::Result<()> {
@@ -49,7 +39,7 @@ impl Supervisor {
             };
             match self.welcome(index, connection) {
                 Ok(()) => told.push(member.id),
-                Err(error) if may_pass(&error) && since.elapsed() < TIME_TO_WELCOME => {}
+                Err(error) if may_pass(&error) && since.elapsed() < TIME_TO_SEND => {}
                 Err(_) => {
                     let _ = protocol::send(connection, &Message::Refused(Refusal::Resources), &[]);
                     told.push(member.id);
@@ -57,7 +47,13 @@ impl Supervisor {
                 }
             }
         }
-        self.members.iter_mut().filter(|member| told.contains(&member.id)).for_each(|member| member.unwelcomed = None);
+        for member in self.members.iter_mut().filter(|member| told.contains(&member.id)) {
+            member.unwelcomed = None;
+            if refused.contains(&member.id) {
+                // The end of it tells that, too, if the refusal could not be sent either.
+                member.connection = None;
+            }
+        }
         refused.into_iter().for_each(|id| self.forget_image(id));
     }
 }
