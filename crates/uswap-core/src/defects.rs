@@ -107,6 +107,8 @@ sabotages! {
     LateLookCounts in "engine/handler.rs",
     /// Pages side by side pass for pages of one mapping.
     OneMappingAssumed in "engine/userfault.rs",
+    /// The kernel may make huge pages of a forked child's memory before that is registered.
+    HugePagesAllowed in "engine/fork_post.rs",
     /// MADV_FREE is not noted.
     LazyFreeNotNoted in "engine/lazy_free.rs",
     /// Nothing is reclaimed.

@@ -29,9 +29,6 @@ pub const LOOK_AT_OTHERS_EVERY: Duration = Duration::from_millis(50);
 pub const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// And at last: twice as long each time.
 pub const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(60);
-/// How often holes of a forked child's memory are emptied that the kernel fills again and again. Once is enough, and the rest is for what
-/// is not known of it.
-pub const FILLED_AGAIN_MAX: u32 = 100;
 /// How often it looks whether the engine's other threads live: each look opens files.
 pub const LOOK_AT_THREADS_EVERY: Duration = Duration::from_millis(500);
 /// How often it tells the group what the process has, and does what need not be done at once.

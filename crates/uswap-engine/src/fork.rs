@@ -104,7 +104,9 @@ impl<H: Staffed> Monitor<H> {
         engine.forking.phase.is_still();
         self.post.fork.lift(true);
         self.let_adopted_fork(engine);
+        self.post.fork.forbid_huge_pages();
         let forked = self.post.fork.let_fork(&self.threads);
+        self.post.fork.allow_huge_pages();
         if forked {
             self.tell_child(engine);
             self.post.fork.child_is_told();

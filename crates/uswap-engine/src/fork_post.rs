@@ -32,6 +32,9 @@ const HAS_NONE: u32 = 8;
 /// Who waits for the monitor looks so often whether there still is one.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Of huge pages: they are allowed as ever.
+const NOT_FORBIDDEN: u32 = u32::MAX;
+
 /// The child's monitor has not answered yet.
 const CHILD_STARTING: u32 = 1;
 const CHILD_READY: u32 = 2;
@@ -64,6 +67,8 @@ pub struct ForkPost<H> {
     unasked: AtomicBool,
     /// Adopted memory may go to children, those of forks that go round the hooks as well.
     lifted: AtomicBool,
+    /// What huge pages were allowed before they were forbidden for the sake of a child; or [`NOT_FORBIDDEN`]. The child has it, too.
+    huge_pages: AtomicU32,
 }
 
 impl<H: Host> ForkPost<H> {
@@ -76,6 +81,7 @@ impl<H: Host> ForkPost<H> {
             forker: AtomicU32::new(0),
             unasked: AtomicBool::new(false),
             lifted: AtomicBool::new(false),
+            huge_pages: AtomicU32::new(NOT_FORBIDDEN),
         }
     }
 
@@ -101,6 +107,27 @@ impl<H: Host> ForkPost<H> {
         if H::thread_has_ended(forker) && is_under_way() && self.forker.load(Relaxed) == forker {
             H::end_with_the_program(threads);
             H::end(format_args!("a thread has been ended while it forked, as by a seccomp filter"));
+        }
+    }
+
+    /// Monitor, before a fork. Until the child has registered its memory, what is swapped out is a hole in that, and the kernel's khugepaged
+    /// fills holes with zeros to make a huge page: up to 511 of 512 pages (max_ptes_none).
+    pub(crate) fn forbid_huge_pages(&self) {
+        if !is_on(Sabotage::HugePagesAllowed) {
+            self.huge_pages.store(H::forbid_huge_pages().unwrap_or(NOT_FORBIDDEN), Relaxed);
+        }
+    }
+
+    /// In a forked child whose memory is no copy of its parent's, as in a model: what it would have of that.
+    pub fn copies(&self, parent: &ForkPost<H>) {
+        self.huge_pages.store(parent.huge_pages.load(Relaxed), Relaxed);
+    }
+
+    /// Monitor, when the fork is over; and that of the child, when its memory is registered.
+    pub(crate) fn allow_huge_pages(&self) {
+        let before = self.huge_pages.swap(NOT_FORBIDDEN, Relaxed);
+        if before != NOT_FORBIDDEN {
+            H::allow_huge_pages(before);
         }
     }
 

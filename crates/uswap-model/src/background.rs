@@ -3,9 +3,14 @@
 use crate::coverage::Happening;
 use crate::host_memory;
 use crate::mm::{Mm, is_host};
-use crate::pte::Pte;
+use crate::page_content::Content;
+use crate::pte::{Page, Pte};
+use crate::vma::Vma;
 use crate::waits::{Key, State, Woke};
 use crate::world::World;
+
+/// Pages of a huge page. Linux has 512 of them; a program of the model has fewer.
+const HUGE_PAGE: usize = 16;
 
 impl World {
     /// With each step, by chance.
@@ -25,6 +30,9 @@ impl World {
                 Pte::Present(page) if page.is_lazy => Some(Pte::Missing),
                 _ => None,
             });
+        }
+        if self.happens(self.config.huge_pages, 100_000) {
+            self.make_a_huge_page();
         }
         if self.happens(self.config.spurious, 100_000) {
             self.wake_somebody();
@@ -59,6 +67,35 @@ impl World {
             }
         }
         mm.set(page, pte);
+    }
+
+    /// khugepaged: where all of a huge page is one mapping without userfaultfd, and something of it is there, the rest comes to be there
+    /// as zeros.
+    fn make_a_huge_page(&self) {
+        let mut kernel = self.kernel_mut();
+        let process = self.below(kernel.processes.len() as u64) as usize;
+        let process = &mut kernel.processes[process];
+        let mm = &mut process.mm;
+        if !process.is_alive || mm.no_huge_pages || mm.readers > 0 {
+            return;
+        }
+        let is_able = |vma: &&Vma| vma.attributes.userfault.is_none() && !vma.attributes.file && vma.attributes.write;
+        let starts = |vma: &Vma| {
+            let first = vma.start.next_multiple_of(HUGE_PAGE);
+            (first..vma.end).step_by(HUGE_PAGE).filter(|start| start + HUGE_PAGE <= vma.end).collect::<Vec<_>>()
+        };
+        let is_begun = |start: &usize| (*start..start + HUGE_PAGE).any(|page| mm.pte(page).is_resident());
+        let all: Vec<usize> = mm.vmas.iter().filter(is_able).flat_map(starts).filter(is_begun).collect();
+        if all.is_empty() {
+            return;
+        }
+        let start = all[self.below(all.len() as u64) as usize];
+        for page in start..start + HUGE_PAGE {
+            if mm.pte(page) == Pte::Missing {
+                self.note(Happening::HugePage, 1);
+                mm.allocate(page, Pte::Present(Page::new(Content::ZERO)));
+            }
+        }
     }
 
     fn wake_somebody(&self) {

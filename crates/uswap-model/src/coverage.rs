@@ -48,6 +48,7 @@ happenings! {
     LookFailed = "looks at pages or mappings that failed",
     KernelSwap = "pages that the kernel swapped out",
     LazyDrop = "pages that the kernel dropped after MADV_FREE",
+    HugePage = "holes that the kernel filled for a huge page",
     Spurious = "threads woken for no reason",
     Stop = "threads that stood still",
     TimeJump = "waits for time alone",

@@ -16,6 +16,7 @@ impl World {
         let mut copy = Process::new(child, Some(parent), self.config.base, self.config.span);
         let old = kernel.process_mut(parent);
         copy.oracle = old.oracle.forked();
+        copy.mm.no_huge_pages = old.mm.no_huge_pages;
         let vmas: Vec<_> = old.mm.vmas.iter().copied().collect();
         for vma in vmas {
             if vma.attributes.dont_fork {

@@ -35,6 +35,8 @@ pub struct Mm {
     pub hosts: Vec<HostRange>,
     /// Calls that hold the lock of the mappings for reading, across steps.
     pub readers: u32,
+    /// prctl(PR_SET_THP_DISABLE).
+    pub no_huge_pages: bool,
     last_anon: u32,
     /// Of the program's pages.
     counts: Counts,
@@ -48,6 +50,7 @@ impl Mm {
             vmas: Vmas::default(),
             hosts: Vec::new(),
             readers: 0,
+            no_huge_pages: false,
             last_anon: 0,
             counts: Counts::default(),
         }

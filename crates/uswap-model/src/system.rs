@@ -158,6 +158,20 @@ impl System for Model {
         current().this_process().pid()
     }
 
+    fn forbid_huge_pages() -> Option<u32> {
+        let world = current();
+        world.point();
+        let mut kernel = world.kernel_mut();
+        let forbidden = &mut kernel.process_mut(world.this_process()).mm.no_huge_pages;
+        (!std::mem::replace(forbidden, true)).then_some(0)
+    }
+
+    fn allow_huge_pages(_: u32) {
+        let world = current();
+        world.point();
+        world.kernel_mut().process_mut(world.this_process()).mm.no_huge_pages = false;
+    }
+
     fn thread_has_ended(thread: u32) -> bool {
         current().has_ended(thread)
     }

@@ -45,6 +45,8 @@ pub struct WorldConfig {
     pub kernel_swap: u64,
     /// Parts of 100,000 steps with which a page that was given up lazily goes.
     pub lazy_drops: u64,
+    /// Parts of 100,000 steps with which the kernel fills holes, to make a huge page of what is around them.
+    pub huge_pages: u64,
     /// Where such a page was the engine's, nobody may read zeros there: it must have been held on to.
     pub spoils_dropped: bool,
     /// PROCMAP_QUERY is known.
@@ -88,6 +90,7 @@ impl WorldConfig {
             miscounts: 0,
             kernel_swap: 0,
             lazy_drops: 20,
+            huge_pages: 0,
             spoils_dropped: true,
             has_map_query: true,
             has_pagemap: true,
@@ -130,6 +133,8 @@ impl WorldConfig {
             miscounts,
             kernel_swap,
             lazy_drops,
+            // No chance of its own: the worlds of all seeds that are on record would be others.
+            huge_pages: if stops % 3 == 2 { 20 * stops } else { 0 },
             spoils_dropped: chance.happens(1, 2),
             has_map_query: chance.happens(3, 4),
             has_pagemap: chance.happens(15, 16),

@@ -31,6 +31,7 @@ pub mod elf;
 pub mod file_lease;
 pub mod futex;
 pub mod heap;
+pub mod huge_pages;
 #[cfg(feature = "launch")]
 pub mod interrupt;
 pub mod last_thread;

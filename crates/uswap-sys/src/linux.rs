@@ -22,7 +22,7 @@ use crate::own_memory::OwnMemory;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
-use crate::{futex, heap, last_thread, private_memory, proc, report, reserve, uffd};
+use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, uffd};
 
 /// Looks before sleep: some 20 us.
 const LOOKS: u32 = 600;
@@ -105,6 +105,14 @@ impl System for Linux {
         // SAFETY: only advice that keeps the content of memory is given here, or to memory of the engine without content.
         unsafe { rustix::mm::madvise(start as *mut _, len, advice)? };
         Ok(())
+    }
+
+    fn forbid_huge_pages() -> Option<u32> {
+        huge_pages::forbid()
+    }
+
+    fn allow_huge_pages(before: u32) {
+        huge_pages::allow(before);
     }
 
     fn let_execute(start: usize, len: usize, may_execute: bool) -> bool {

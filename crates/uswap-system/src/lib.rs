@@ -158,6 +158,13 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Bytes of addresses that the process may still map (RLIMIT_AS); `None` without a limit.
     fn addresses_left() -> Option<u64>;
 
+    /// Forbids the kernel to make huge pages in this process, and in those that it forks from here on. What was allowed before;
+    /// `None` where nothing was, or it cannot be forbidden.
+    fn forbid_huge_pages() -> Option<u32>;
+
+    /// Allows in this process what [`forbid_huge_pages`](Self::forbid_huge_pages) said, here or in its parent.
+    fn allow_huge_pages(before: u32);
+
     /// This process's id.
     fn process_id() -> u32;
 

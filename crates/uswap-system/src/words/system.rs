@@ -165,6 +165,12 @@ impl System for Shuttle {
         1
     }
 
+    fn forbid_huge_pages() -> Option<u32> {
+        None
+    }
+
+    fn allow_huge_pages(_: u32) {}
+
     fn thread_has_ended(thread: u32) -> bool {
         preempt();
         ENDED.with_borrow(|ended| ended.contains(&thread))
