@@ -44,7 +44,7 @@ impl KernelSwap {
 }
 
 /// In CI, what the tests need can be had.
-fn cannot(why: &str) {
+pub(crate) fn cannot(why: &str) {
     assert!(!settings::strict(), "{why}");
     skip(why);
 }
