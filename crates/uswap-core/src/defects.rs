@@ -103,8 +103,6 @@ sabotages! {
     LeftMappedForgotten in "engine/left_mapped.rs",
     /// What the program keeps from a forked child passes for unmapped there.
     KeptIsUnmapped in "engine/fork_changes.rs",
-    /// A second handler's late look at a page that was added by mremap counts.
-    LateLookCounts in "engine/handler.rs",
     /// Pages side by side pass for pages of one mapping.
     OneMappingAssumed in "engine/userfault.rs",
     /// The kernel may make huge pages of a forked child's memory before that is registered.

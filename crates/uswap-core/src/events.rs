@@ -69,6 +69,12 @@ impl Core {
     /// munmap and the like: content and memory are given up.
     pub fn unmapped(&mut self, range: PageRange) {
         self.discards.forget(range);
+        self.manages_no_more(range);
+    }
+
+    /// `range` is managed no more, and nothing of it is swapped out. It may be mapped still, and the kernel may be about to drop pages of
+    /// it: what was discarded of late is remembered.
+    pub fn manages_no_more(&mut self, range: PageRange) {
         self.discard_all(range);
         self.pages.forget(range);
     }

@@ -11,6 +11,8 @@
 //!   not read before the cut; what is done with memory that such a call has moved (which nobody else knows of before it
 //!   returns, **Owned** in `event_order`) came after the cut. Not so if a handler was just reading: what it read may have
 //!   returned before the cut without being noted.
+//! - **Left behind.** MREMAP_DONTUNMAP leaves the place mapped that it moves memory from. Whether such a move is in the child, only
+//!   its target tells; and if that is not mapped there, nothing does.
 //! - **Announced.** A discarding is reported before it takes effect, and so is not in the child if it was not read.
 //!
 //! An unmapping of memory that is mapped in the child came after the cut, or something else was mapped there within the
@@ -156,8 +158,18 @@ fn cut_moves(related: &[Change], was_reading: bool, child: &impl Child, cut: &mu
         }
     }
     let Some((end, _)) = fitting else { return unclear };
+    if related[end..limit.max(end)].iter().any(|change| may_be_kept_from(child, change.event)) {
+        return unclear;
+    }
     cut.done.extend(related[..end].iter().filter(|change| is_done(change)).map(|change| change.event));
     Ok(())
+}
+
+/// Whether a move that seems to be none of the child's may be one all the same. What MREMAP_DONTUNMAP leaves behind is mapped before it
+/// and after it; and if memory was moved before the mark was lifted that keeps it from forks, it is not mapped where it went.
+fn may_be_kept_from(child: &impl Child, event: Event) -> bool {
+    let Event::Remapped { from, to, may_stay: true } = event else { return false };
+    child.has_swapped(from) && !child.is_mapped(from.moved_to(to))
 }
 
 /// The first change that was not read before the cut and touches what another such one has moved.

@@ -260,7 +260,11 @@ impl<H: Host> Engine<H> {
             FaultPlan::NotAdopted if private_memory::overlaps(page.address(), page.address() + 1) => {
                 return Answer::Served(self.serve_onlooker(page, thread));
             }
-            FaultPlan::NotAdopted => (self.serve_grown(page, write), Some(LatencyKind::Zero)),
+            FaultPlan::NotAdopted => {
+                self.adopt_grown_page(page);
+                drop(gate);
+                return self.answer(fault);
+            }
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
                 self.core().zeros_installed(range, op, installed);
@@ -311,24 +315,11 @@ impl<H: Host> Engine<H> {
     }
 
     /// No event is unread and yet the kernel has `page` registered, which the books do not know: an mremap has grown an adopted
-    /// range, or the range is being adopted right now. Or it has gone since: then the books must not have it.
-    fn serve_grown(&self, page: PageNumber, write: bool) -> Served {
-        let alone = PageRange { start: page, pages: 1 };
-        let (installed, served) = self.install_zeros(alone, write);
-        if installed > 0 {
-            let mut core = self.core();
-            core.adopt(alone);
-            // Another handler may have served the same page since, which has been moved out and stored by now.
-            if is_on(Sabotage::LateLookCounts) {
-                core.found_present(alone)
-            } else {
-                core.found_unknown(alone)
-            };
-            self.memory.note_grown(true);
-        }
-        self.memory.wake(page, 1);
-        self.count(Counter::SwpinZero, 0);
-        served
+    /// range, or the range is being adopted right now. Or it has gone since: then the kernel says so when it is to be filled. The books
+    /// first: of several handlers that serve it one fills it, and no late one puts zeros where it has been moved out meanwhile.
+    fn adopt_grown_page(&self, page: PageNumber) {
+        self.core().adopt(PageRange { start: page, pages: 1 });
+        self.memory.note_grown(true);
     }
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {
@@ -387,7 +378,7 @@ impl<H: Host> Engine<H> {
                 Some(Stop::Missing) if done == 0 => {
                     // The memory is gone, and no event is unread that would say so: it went before it was registered. A
                     // mapping that is made there later must not pass for known.
-                    self.core().unmapped(PageRange { start: range.start.plus(done), pages: 1 });
+                    self.core().manages_no_more(PageRange { start: range.start.plus(done), pages: 1 });
                     break;
                 }
                 Some(_) => break,

@@ -55,6 +55,18 @@ fn what_was_moved_is_where_the_child_has_it() {
     assert_eq!(cut(&changes, false, &born(&[])), Err(Unclear(PageNumber(10))));
 }
 
+/// The memory had the mark that keeps it from forks when it was moved, so that the child has it nowhere; and what it left behind is mapped.
+#[test]
+fn what_is_mapped_before_and_after_a_move_does_not_tell() {
+    let (from, to) = (range(10, 4), range(30, 4));
+    let leaves = Event::Remapped { from, to: PageNumber(30), may_stay: true };
+    let changes = [unknown(Event::Unmapped(to)), unknown(leaves), unknown(Event::Unmapped(from))];
+    assert!(matches!(cut(&changes, false, &born(&[from])), Err(Unclear(_))));
+    // Not so of a move that leaves nothing behind.
+    let changes = [unknown(Event::Unmapped(to)), unknown(moved(from, 30)), unknown(Event::Unmapped(from))];
+    assert_eq!(cut(&changes, false, &born(&[from])).unwrap().done, []);
+}
+
 #[test]
 fn what_was_known_is_done() {
     let from = range(10, 4);

@@ -105,7 +105,7 @@ impl<H: Host> Engine<H> {
             |&(_, state): &(_, PageState)| !matches!(state, PageState::Untouched | PageState::Resident { .. });
         let swapped: Vec<PageNumber> = core.pages().known(range).filter(is_swapped).map(|(page, _)| page).collect();
         if swapped.is_empty() {
-            return core.unmapped(range);
+            return core.manages_no_more(range);
         }
         // Something may have been mapped over another part of it.
         core.let_go_untouched(range);
