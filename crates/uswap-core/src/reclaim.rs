@@ -381,6 +381,17 @@ mod tests {
         assert!(core.found_by_scan(BLOCK) > 0);
     }
 
+    /// The kernel has refused to register it, or it could not be registered for a moment.
+    #[test]
+    fn what_the_kernel_is_about_to_drop_is_remembered_where_it_is_managed_no_more() {
+        let mut core = core();
+        core.found_by_scan(BLOCK);
+        core.removed(PageRange { start: page(2), pages: 3 });
+        core.manages_no_more(BLOCK);
+        core.adopt(BLOCK);
+        assert_eq!(core.found_by_scan(BLOCK), BLOCK.pages - 3);
+    }
+
     #[test]
     fn what_threads_have_just_asked_for_stays_until_others_have_been_asked_for() {
         for reclaim in ReclaimPolicy::ALL {
