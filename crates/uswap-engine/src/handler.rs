@@ -249,22 +249,19 @@ impl<H: Host> Engine<H> {
 
     /// Serves a fault by the books, unless content must be had first.
     fn answer(&self, fault: &PendingFault) -> Answer {
-        let PendingFault { page, write, thread, since, nothing_unread } = *fault;
+        let PendingFault { page, write, since, .. } = *fault;
         test_hook::fault_served();
         self.settle_what_is_held();
         let gate = (!is_on(Sabotage::AnswerWithoutGate)).then(|| self.memory.gate.pass());
         let plan = self.plan(page, write);
         let (served, kind) = match plan {
-            // Memory that was moved there has an event, which may not have been sent yet.
-            FaultPlan::NotAdopted if !nothing_unread || self.memory.uffd.is_changing() => (Served::AfterEvents, None),
-            FaultPlan::NotAdopted if private_memory::overlaps(page.address(), page.address() + 1) => {
-                return Answer::Served(self.serve_onlooker(page, thread));
-            }
-            FaultPlan::NotAdopted => {
-                self.adopt_grown_page(page);
-                drop(gate);
-                return self.answer(fault);
-            }
+            FaultPlan::NotAdopted => match self.answer_unknown(fault) {
+                Some(served) => (served, None),
+                None => {
+                    drop(gate);
+                    return self.answer(fault);
+                }
+            },
             FaultPlan::Zero { range, op } => {
                 let (installed, served) = self.install_zeros(range, write);
                 self.core().zeros_installed(range, op, installed);
@@ -314,12 +311,23 @@ impl<H: Host> Engine<H> {
         Answer::Served(served)
     }
 
-    /// No event is unread and yet the kernel has `page` registered, which the books do not know: an mremap has grown an adopted
-    /// range, or the range is being adopted right now. Or it has gone since: then the kernel says so when it is to be filled. The books
-    /// first: of several handlers that serve it one fills it, and no late one puts zeros where it has been moved out meanwhile.
-    fn adopt_grown_page(&self, page: PageNumber) {
+    /// Of a page that the books do not know. `None`: they do now.
+    ///
+    /// Where no event is unread and the kernel has it registered, an mremap has grown an adopted range, or the range is being adopted
+    /// right now; or it has gone since, and the kernel says so when it is to be filled. The books first: of several handlers that
+    /// serve it one fills it, and no late one puts zeros where it has been moved out meanwhile.
+    fn answer_unknown(&self, fault: &PendingFault) -> Option<Served> {
+        let PendingFault { page, thread, nothing_unread, .. } = *fault;
+        // Memory that was moved there has an event, which may not have been sent yet.
+        if !nothing_unread || self.memory.uffd.is_changing() {
+            return Some(Served::AfterEvents);
+        }
+        if private_memory::overlaps(page.address(), page.address() + 1) {
+            return Some(self.serve_onlooker(page, thread));
+        }
         self.core().adopt(PageRange { start: page, pages: 1 });
         self.memory.note_grown(true);
+        None
     }
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {
