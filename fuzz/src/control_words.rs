@@ -61,6 +61,7 @@ struct Model {
     processes: BTreeMap<u32, Process>,
     owners: BTreeMap<(usize, u32), u32>,
     leaving: [bool; AREAS],
+    off: [bool; AREAS],
     limit_bytes: u64,
     announcements: u32,
 }
@@ -78,7 +79,11 @@ impl Model {
 
     fn progress(&self, area: usize) -> SwapoffProgress {
         let mut progress = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
-        for process in self.processes.values().filter(|process| process.life != Life::Dead) {
+        for process in self.processes.values() {
+            if process.life == Life::Dead {
+                progress.unfinished += u32::from(process.forks_in_flight > 0);
+                continue;
+            }
             let is_done = process.carried_out == Some(self.announcements) && process.forks_in_flight == 0;
             progress.unfinished += u32::from(!is_done);
             progress.used_slots += process.used[area];
@@ -150,9 +155,15 @@ fn step(group: &Group, model: &mut Model, what: u8, with: u8) {
         }
         (6, Some(index)) => retires(group, model, index),
         (7, _) => reaps(group, model),
+        (8, _) if with & 15 == 15 => {
+            assert_eq!(group.set_off(area), model.leaving[area]);
+            model.off[area] |= model.leaving[area];
+        }
         (8, _) => {
-            model.leaving[area] = with & 1 != 0;
-            model.announcements += 1;
+            if !model.off[area] {
+                model.leaving[area] = with & 1 != 0;
+                model.announcements += 1;
+            }
             group.set_leaving(area, with & 1 != 0);
         }
         (9, _) => {
@@ -251,7 +262,7 @@ fn agree(group: &Group, model: &Model, canary: Canary) {
             progress.unfinished -= model.processes.values().filter(forgotten).count() as u32;
         }
         assert_eq!(progress, model.progress(area));
-        assert_eq!(group.is_leaving(area), model.leaving[area]);
+        assert_eq!((group.is_leaving(area), group.is_off(area)), (model.leaving[area], model.off[area]));
         for cluster in 0..clusters {
             assert_eq!(group.cluster_owner(area, cluster), model.owners.get(&(area, cluster)).copied());
         }

@@ -150,6 +150,9 @@ fn a_refused_run_leaves_files_as_they_were() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o644)).unwrap();
     expect_run(&["--swap", &areas[0], script.to_str().unwrap()], 126, &["not executable"]);
     assert!(!new.exists());
+    let stats = directory.path("stats");
+    expect_run(&["--stats", stats.to_str().unwrap(), "--swap", &spec(&other), "true"], 125, &["not blank"]);
+    assert!(!stats.exists());
     assert_eq!(fs::metadata(&blank).unwrap().len(), 4 << 20);
     assert!(fs::read(&blank).unwrap().iter().all(|byte| *byte == 0), "the blank file was written to");
     assert_eq!(fs::read(&other).unwrap(), b"a letter");

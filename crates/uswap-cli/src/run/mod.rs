@@ -118,7 +118,7 @@ struct Request<'a> {
     fault_injection: FaultPlan,
     runnable: Runnable,
     device: Option<OwnedFd>,
-    stats_file: Option<File>,
+    stats_file: Option<(File, Option<NewFile>)>,
     areas: Vec<OpenArea>,
 }
 
@@ -189,7 +189,7 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
     let signals = SignalFd::new(&watched).map_err(internal("signals"))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| internal("the subreaper")(error.into()))?;
-    let new_files = request.areas.iter_mut().filter_map(|area| area.new.take()).collect();
+    let mut new_files: Vec<NewFile> = request.areas.iter_mut().filter_map(|area| area.new.take()).collect();
     let shared = Shared {
         group,
         group_fd,
@@ -201,6 +201,8 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
     };
     let user_anchors = UserAnchors::new(anchor.own_path().into());
     let Request { options, runnable, stats_file, .. } = request;
+    let (stats_file, new_stats) = stats_file.map_or((None, None), |(file, new)| (Some(file), new));
+    new_files.extend(new_stats);
     let supervisor = Supervisor::new(shared, user_anchors, listener, signals, options.quiet, options.on_stall)
         .map_err(internal("the supervisor"))?;
     let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
@@ -312,7 +314,7 @@ fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
     }
 }
 
-fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<File, Failure> {
+fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<(File, Option<NewFile>), Failure> {
     let cannot = |error: io::Error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error)));
     let both = || Failure::ours(format!("'{}' is both --stats and --swap", path.display()));
     // Before it is made: a refused run leaves nothing behind.
@@ -322,10 +324,20 @@ fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<File, Failure> {
     }
     // Opened early, so that a typing error is known before hours of work, and emptied late, so that an old file
     // is there until there is a new one.
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
+    let (file, new) = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => {
+            let new = NewFile::new(path, &file).map_err(cannot)?;
+            (file, Some(new))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let there = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            (there.map_err(cannot)?, None)
+        }
+        Err(error) => return Err(cannot(error)),
+    };
     let opened = file.metadata().map_err(cannot)?;
     let is_the_same = |spec: &SwapSpec| spec.path.metadata().is_ok_and(|area| is_same_file(&area, &opened));
-    if swap.iter().any(is_the_same) { Err(both()) } else { Ok(file) }
+    if swap.iter().any(is_the_same) { Err(both()) } else { Ok((file, new)) }
 }
 
 /// Four times the memory, and for small budgets at least 4 GiB: children of a fork need room of their own. The file is

@@ -45,7 +45,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    fn new(path: &Path, file: &File) -> io::Result<NewFile> {
+    /// `file` has been made at `path`.
+    pub fn new(path: &Path, file: &File) -> io::Result<NewFile> {
         let metadata = file.metadata()?;
         Ok(NewFile { path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
     }
