@@ -32,6 +32,8 @@ extern "C" fn constructor() {
     if let Some(failures) = variable(test_hook::VARIABLE) {
         test_hook::set(failures);
     }
+    // What it finds is remembered: a filter that the program puts on itself may end who asks later.
+    report::is_for_messages();
     // A wrong page is worse than a crash.
     std::panic::set_hook(Box::new(|panic| report::end(format_args!("internal error: {panic}"))));
     note_private_memory();

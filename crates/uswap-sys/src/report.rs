@@ -6,10 +6,10 @@ use std::arch::asm;
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// The longest line, newline included; what does not fit is cut off.
@@ -38,7 +38,7 @@ pub fn stderr_line(args: fmt::Arguments<'_>) {
 
 /// Where that cannot be found out, because of a seccomp filter, it is taken to.
 fn takes_a_line(stderr: BorrowedFd<'_>) -> bool {
-    let kind = rustix::fs::fstat(stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    let kind = look_at(stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));
     if !matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
         return true;
     }
@@ -49,24 +49,36 @@ fn takes_a_line(stderr: BorrowedFd<'_>) -> bool {
 
 /// What [`is_for_messages`] found last, in this process or in the parent that it is a copy of.
 static WAS_FOR_MESSAGES: AtomicBool = AtomicBool::new(false);
+/// Device and inode of the file with the number 2 when messages might be written to it: no more is asked of that one, for a seccomp
+/// filter may end who asks.
+static KNOWN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Whether messages may be written to standard error. A file that can be read, too, may have got the number 2 in a program
 /// that has closed its standard error, and hold data. Where a seccomp filter does not let that be found out, it is as it was.
 pub fn is_for_messages() -> bool {
     let stderr = rustix::stdio::stderr();
-    let holds_data = |kind| matches!(kind, FileType::RegularFile | FileType::BlockDevice);
-    let is_file = rustix::fs::fstat(stderr).map(|stat| holds_data(FileType::from_raw_mode(stat.st_mode)));
+    let stat = match look_at(stderr) {
+        Ok(stat) => stat,
+        Err(Errno::BADF) => return false,
+        Err(_) => return WAS_FOR_MESSAGES.load(Ordering::Relaxed),
+    };
+    let (found, known) = ([stat.st_dev, stat.st_ino], KNOWN.each_ref().map(|part| part.load(Ordering::Relaxed)));
+    let holds_data = || matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::BlockDevice);
     let is_readable = || {
         let mode = rustix::fs::fcntl_getfl(stderr).map(|flags| flags & OFlags::RWMODE);
         mode != Ok(OFlags::WRONLY)
     };
-    let found = match is_file {
-        Ok(is_file) => !is_file || !is_readable(),
-        Err(Errno::BADF) => false,
-        Err(_) => return WAS_FOR_MESSAGES.load(Ordering::Relaxed),
-    };
-    WAS_FOR_MESSAGES.store(found, Ordering::Relaxed);
-    found
+    let is_so = found == known || !holds_data() || !is_readable();
+    if is_so {
+        KNOWN.iter().zip(found).for_each(|(part, value)| part.store(value, Ordering::Relaxed));
+    }
+    WAS_FOR_MESSAGES.store(is_so, Ordering::Relaxed);
+    is_so
+}
+
+/// By the system call that libc makes for fstat(3), which filters of seccomp's that end threads know.
+fn look_at(file: BorrowedFd<'_>) -> rustix::io::Result<Stat> {
+    rustix::fs::statat(file, c"", AtFlags::EMPTY_PATH)
 }
 
 /// Gives the agent's threads a standard error. What std and libc have to say when they abort goes there, too.

@@ -4,8 +4,7 @@
  *
  * far: the child of a small process runs as it would. swapped: a child whose memory is partly swapped out, and whose agent can do
  * nothing, must not read zeros. namespace: the same of the first process of a pid namespace, which kill(2) does not end.
- * killed-far, killed: the same where the filter ends the agent's thread, and of a child's child. all: the filter ends threads, and is
- * put on all of them.
+ * killed-far, killed: the same where the filter ends the agent's thread, and of a child's child.
  */
 #include "check.h"
 
@@ -19,7 +18,7 @@
 
 #define LEN (96 * MiB)
 
-static void filter(unsigned refused, unsigned flags)
+static void filter(unsigned refused)
 {
 	static const int allowed[] = { SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_clone, SYS_wait4, SYS_mmap, SYS_munmap,
 		SYS_mprotect, SYS_brk, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_set_robust_list, SYS_getpid, SYS_gettid, SYS_futex,
@@ -34,7 +33,7 @@ static void filter(unsigned refused, unsigned flags)
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, refused);
 	struct sock_fprog program = { n, code };
 	MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
+	MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
 /* Right, or ended: never another content. */
@@ -68,12 +67,9 @@ int main(int argc, char **argv)
 		push_out(memory, LEN, "before the filter");
 	if (!strcmp(what, "namespace"))
 		MUST(unshare(CLONE_NEWPID) == 0);
-	int kills = !strncmp(what, "killed", 6), all = !strcmp(what, "all");
-	filter(kills || all ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_ERRNO | EPERM, all ? SECCOMP_FILTER_FLAG_TSYNC : 0);
-	if (all)
-		check(memory, LEN, 1, "after the filter");
-	else
-		forks(memory, kills);
+	int kills = !strncmp(what, "killed", 6);
+	filter(kills ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_ERRNO | EPERM);
+	forks(memory, kills);
 	printf("ok %s\n", what);
 	return 0;
 }

@@ -53,18 +53,3 @@ fn the_first_process_of_a_namespace_whose_agent_may_do_nothing_ends_too() {
         false => skip("a pid namespace needs root"),
     }
 }
-
-/// Its threads do not wait for ever for pages that nobody brings.
-#[test]
-fn a_process_whose_agent_a_filter_ends_is_ended_with_a_line() {
-    let test = TempDir::new("all");
-    let launch = Launch::new(&test, c_program("filtered")).arg("all").time_limit(Duration::from_secs(60));
-    let recorded = launch.bare().finish();
-    assert_eq!(recorded.text(), "ok all\n", "{recorded}");
-    if bare_only() {
-        return;
-    }
-    let finished = launch.under(&Budget::mib(64)).finish();
-    assert_eq!(finished.code(), 125, "{finished}");
-    assert!(finished.stderr.contains("as by a seccomp filter"), "{finished}");
-}

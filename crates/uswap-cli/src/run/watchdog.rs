@@ -70,12 +70,14 @@ struct Seen {
 pub struct Watchdog {
     looked: Instant,
     seen: HashMap<u64, Seen>,
+    /// Of those that are stalled, who has no monitor any more: a seccomp filter has ended it.
+    abandoned: Vec<u64>,
 }
 
 impl Watchdog {
     /// Looks for the first time in a second.
     pub fn new() -> Watchdog {
-        Watchdog { looked: Instant::now(), seen: HashMap::new() }
+        Watchdog { looked: Instant::now(), seen: HashMap::new(), abandoned: Vec::new() }
     }
 
     /// Whether it is time to look.
@@ -96,11 +98,21 @@ impl Watchdog {
                 seen.update(&process, &threads, step);
                 if seen.is_stalled(&threads) && !std::mem::replace(&mut seen.told, true) {
                     describe(&mut text, &process, &seen, &threads, detail);
+                    if !threads.is_empty() && !threads.iter().any(Thread::is_monitor) {
+                        self.abandoned.push(process.id);
+                    }
                 }
             }
             self.seen.insert(process.id, seen);
         }
         (!text.is_empty()).then_some(text)
+    }
+}
+
+impl Watchdog {
+    /// Who was found so since this was last asked.
+    pub fn take_abandoned(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.abandoned)
     }
 }
 
@@ -200,6 +212,10 @@ impl Thread {
     fn waits_for_page(&self) -> bool {
         // handle_userfault, and userfaultfd_event_wait_completion.
         self.wchan.contains("userfault") && !self.is_of_the_engine()
+    }
+
+    fn is_monitor(&self) -> bool {
+        self.name == "uswap-monitor"
     }
 
     fn is_of_the_engine(&self) -> bool {

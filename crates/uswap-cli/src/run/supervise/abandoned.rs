@@ -16,24 +16,24 @@ use crate::run::kept_memory::has_managed_memory;
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 impl Supervisor {
+    /// Those whose agent is gone; and those who wait for their pages, and whose monitor is: what it had locked stays locked.
     pub(super) fn end_abandoned(&mut self) {
-        let main = self.main;
+        let (main, stalled) = (self.main, self.watchdog.take_abandoned());
         for member in &mut self.members {
-            if member.without_agent.is_none_or(|since| since.elapsed() <= ENDS_WITHIN) {
-                continue;
+            let is_without = member.without_agent.is_some_and(|since| since.elapsed() > ENDS_WITHIN);
+            if is_without {
+                // What it executes from now on has memory of its own.
+                member.without_agent = None;
             }
-            // What it executes from now on has memory of its own.
-            member.without_agent = None;
-            if !needs_its_agent(member) {
-                continue;
+            if stalled.contains(&member.id) || is_without && needs_its_agent(member) {
+                say(format_args!(
+                    "process {} is ended: threads of uswap's in it have been ended, as by a seccomp filter, and its memory is \
+                     partly swapped out",
+                    member.pid
+                ));
+                self.ended_by_us |= main == Some(member.pid);
+                let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
             }
-            say(format_args!(
-                "process {} is ended: uswap's threads in it have been ended, as by a seccomp filter, and its memory is partly \
-                 swapped out",
-                member.pid
-            ));
-            self.ended_by_us |= main == Some(member.pid);
-            let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
     }
 }
