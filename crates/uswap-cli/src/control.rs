@@ -208,9 +208,9 @@ fn progress_of(group: &Group, areas: &[usize]) -> SwapoffProgress {
 /// Waits until nothing is on these areas, and they are off.
 fn until_off(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty> {
     until_empty(group, areas, pid)?;
-    // Not the first alone that was taken back: the others are empty.
-    let are_off = areas.iter().filter(|&&area| !group.set_off(area)).count() == 0;
-    if are_off { Ok(()) } else { Err(given_up_by_another()) }
+    // All of them, also where another has taken one back: the others are empty.
+    let taken_back = areas.iter().filter(|&&area| !group.set_off(area)).count();
+    if taken_back == 0 { Ok(()) } else { Err(given_up_by_another()) }
 }
 
 fn given_up_by_another() -> NotEmpty {
