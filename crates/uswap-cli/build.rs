@@ -23,7 +23,7 @@ const NOT_FOR_THE_AGENT: [&str; 9] = [
     "CARGO_UNSTABLE_BUILD_DIR",
 ];
 
-/// Of zstd's compressors the agent needs only the fastest: its level is negative (uswap-engine/src/compress.rs). The
+/// Of zstd's compressors the agent needs only the fastest: its level is negative (uswap-engine/src/compress/zstd.rs). The
 /// others would be a sixth of what is written to a memory file at each start of a program.
 const SLOW_ZSTD_COMPRESSORS: [&str; 7] = ["DFAST", "GREEDY", "LAZY", "LAZY2", "BTLAZY2", "BTOPT", "BTULTRA"];
 

@@ -16,7 +16,7 @@
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
 //!     cargo xtask words          words that threads share without a lock, under shuttle: many schedules, and defects that must show
 //!     cargo xtask sabotage [NAME]...
-//!                                plants defects in the engine: the soak on the model finds each, docs/sabotage.md says how
+//!                                plants defects in the engine: docs/sabotage.md says which the soak on the model finds, and how
 //!     cargo xtask sabotage quick a few of them, at the seeds that are known to find them; CI runs it
 //!     cargo xtask coverage       which lines of the engine the soak on the model runs, into docs/simulator.md
 //!     cargo xtask docs           whether the documents agree with the repository and the binary

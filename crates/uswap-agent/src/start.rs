@@ -34,6 +34,7 @@ extern "C" fn constructor() {
     }
     // What it finds is remembered: a filter that the program puts on itself may end who asks later.
     report::is_for_messages();
+    thread::look_for_tracer();
     // A wrong page is worse than a crash.
     std::panic::set_hook(Box::new(|panic| report::end(format_args!("internal error: {panic}"))));
     note_private_memory();

@@ -1,4 +1,4 @@
-//! Defects that are planted on purpose, to see that the soak on the model finds each: a checker that cannot fail shows nothing.
+//! Defects that are planted on purpose, to see whether the soak on the model finds each: a checker that cannot fail shows nothing.
 //!
 //! Each is one condition in the function that it spoils. Without the feature `sabotage`, which nothing that is shipped has,
 //! [`is_on`] is the constant `false`. `cargo xtask sabotage` plants one after the other.

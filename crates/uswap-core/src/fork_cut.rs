@@ -7,6 +7,9 @@
 //!
 //! - **Content is mapped.** Where a part of the list leaves content that the books knew, the child has a mapping, or it is
 //!   not that part; unless the program has kept that memory from its children.
+//! - **Gone is not mapped.** What a part of the list takes away is not mapped in the child. Where it is, something else was mapped there
+//!   within the same moment, or the child lacks only some of what was moved there, because the mark that keeps adopted memory from forks was
+//!   lifted by the books, which did not know of the move: nothing tells which.
 //! - **Blocked.** A thread sleeps until its report is read. So each thread has at most one call that is in the child and was
 //!   not read before the cut; what is done with memory that such a call has moved (which nobody else knows of before it
 //!   returns, **Owned** in `event_order`) came after the cut. Not so if a handler was just reading: what it read may have
@@ -39,6 +42,8 @@ pub struct Change {
 pub trait Child {
     /// Whether all of `range` is mapped as memory of the program's own.
     fn is_mapped(&self, range: PageRange) -> bool;
+    /// Whether any of `range` is.
+    fn is_mapped_in_part(&self, range: PageRange) -> bool;
     /// The parts of `range` that its books have, but for what the program has kept from it: that is not mapped here, whatever the
     /// changes.
     fn adopted(&self, range: PageRange) -> Vec<PageRange>;
@@ -144,14 +149,17 @@ fn cut_moves(related: &[Change], was_reading: bool, child: &impl Child, cut: &mu
     let mut adopted = RangeSet::default();
     places().flat_map(|place| child.adopted(place)).for_each(|part| adopted.insert(part));
     let mut content = Content::of(&adopted);
-    related[..first].iter().for_each(|change| content.apply(change.event));
+    related[..first].iter().for_each(|change| drop(content.apply(change.event)));
+    // What the changes that were not read before the cut took away, and where from.
+    let mut gone: Vec<(PageRange, PageNumber)> = Vec::new();
     let mut fitting: Option<(usize, Content)> = content.fits(child).then(|| (first, content.clone()));
     for (index, change) in related.iter().enumerate().take(limit).skip(first) {
-        content.apply(change.event);
+        gone.extend(content.apply(change.event));
         if !content.fits(child) {
             continue;
         }
         match &fitting {
+            None if content.lacks_what_is_mapped(&gone, child) => return unclear,
             None => fitting = Some((index + 1, content.clone())),
             Some((_, before)) if before.is_same(&content) => {}
             Some(_) => return unclear,
@@ -237,18 +245,29 @@ impl Content {
         Content(ranges(adopted).map(|range| (range, range.start)).collect())
     }
 
-    fn apply(&mut self, event: Event) {
+    /// Returns what is not where it was any more, with its origin.
+    fn apply(&mut self, event: Event) -> Vec<(PageRange, PageNumber)> {
         match event {
             // Whether content or zeros: it is mapped.
-            Event::Removed(_) | Event::Uncopied(_) => {}
-            Event::Unmapped(range) => drop(self.take(range)),
-            Event::Remapped { from, to, .. } => {
+            Event::Removed(_) | Event::Uncopied(_) => Vec::new(),
+            Event::Unmapped(range) => self.take(range),
+            Event::Remapped { from, to, may_stay } => {
                 let moved = self.take(from);
                 self.take(from.moved_to(to));
                 let at = |range: PageRange| range.moved_to(PageNumber(range.start.0 - from.start.0 + to.0));
-                self.0.extend(moved.into_iter().map(|(range, origin)| (at(range), origin)));
+                self.0.extend(moved.iter().map(|&(range, origin)| (at(range), origin)));
+                if may_stay { Vec::new() } else { moved }
             }
         }
+    }
+
+    /// Whether the child has mapped, and this knows nothing of, a place that something swapped out is `gone` from.
+    fn lacks_what_is_mapped(&self, gone: &[(PageRange, PageNumber)], child: &impl Child) -> bool {
+        let mut here = RangeSet::default();
+        self.0.iter().for_each(|&(place, _)| here.insert(place));
+        gone.iter()
+            .filter(|(place, origin)| child.has_swapped(place.moved_to(*origin)))
+            .any(|&(place, _)| here.outside(place).any(|lacking| child.is_mapped_in_part(lacking)))
     }
 
     fn take(&mut self, range: PageRange) -> Vec<(PageRange, PageNumber)> {

@@ -140,6 +140,8 @@ pub fn rest_for_writer(took: Option<Duration>) -> Duration {
 pub const ROUNDS_AFTER_FAULT: u32 = 4;
 /// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
 pub const STALL_WAITS: u32 = 100;
+/// And for how long at most: where the kernel has swapped much out, to find nothing takes long.
+pub const STALL: Duration = Duration::from_millis(50);
 /// Rounds without a store after one in which most pages found no place in memory, of a thread that does not write.
 pub const ROUNDS_LEFT: u32 = 16;
 /// Blocks that the kernel has swapped out which one search for pages to move out passes over.

@@ -189,6 +189,10 @@ impl<H: Host> Child for Born<'_, H> {
         self.mapped.outside(range).next().is_none()
     }
 
+    fn is_mapped_in_part(&self, range: PageRange) -> bool {
+        self.mapped.within(range).next().is_some()
+    }
+
     fn adopted(&self, range: PageRange) -> Vec<PageRange> {
         let adopted: Vec<PageRange> = self.engine.core().pages().adopted_within(range).collect();
         let mut parts = RangeSet::default();

@@ -62,6 +62,16 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
     }
 }
 
+/// 10657335: where the kernel has swapped nearly everything out, handlers looked for something to reclaim for two seconds before they served
+/// a fault. 11645534: a forked child had a part of what had been moved, and its books had unmapped all of it.
+#[test]
+fn seeds_of_a_slow_search_and_of_a_part_of_a_move() {
+    for seed in [10_657_335, 11_645_534] {
+        let soaked = soak::run_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);

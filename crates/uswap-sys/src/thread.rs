@@ -42,10 +42,12 @@ use signals::{AGENT_SIGNAL_MASK, set_signal_mask};
 pub use file_table::{KEEP_MAX, unshare_files_and_close};
 pub use local_storage::prepare;
 pub use signals::{hold_signals_back, let_signals_come};
+pub use tracer::look_for_tracer;
 
 mod file_table;
 mod local_storage;
 mod signals;
+mod tracer;
 
 const PAGE: usize = PAGE_SIZE;
 
@@ -227,10 +229,9 @@ fn clone_flags(files: FileTable) -> usize {
         | libc::CLONE_SETTLS
         | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
-    (match files {
-        FileTable::Share => flags | libc::CLONE_FILES,
-        FileTable::Copy => flags,
-    }) as usize
+    let files = if files == FileTable::Share { libc::CLONE_FILES } else { 0 };
+    let tracer = if tracer::hide_from_tracer() { libc::CLONE_UNTRACED } else { 0 };
+    (flags | files | tracer) as usize
 }
 
 /// Under a real-time policy a thread of ours does not run at all while one of the program's does, which would wait for it for ever,

@@ -1,6 +1,6 @@
 //! What the engine asks of the system that it runs on.
 //!
-//! The engine is generic over a [`System`]. `uswap-sys` implements it for Linux, `uswap-sim` for a model of Linux with a
+//! The engine is generic over a [`System`]. `uswap-sys` implements it for Linux, `uswap-model` for a model of Linux with a
 //! scheduler that goes by a seed. Calls are dispatched statically: on Linux the traits cost nothing.
 //!
 //! - [`faults`]: userfaultfd: messages, and what fills, moves and drops pages;

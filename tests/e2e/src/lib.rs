@@ -9,7 +9,7 @@
 //! | variable | meaning | default |
 //! | --- | --- | --- |
 //! | `USWAP_BIN` | the `uswap` to test | built by `cargo build --release -p uswap-cli` |
-//! | `USWAP_E2E_REPEAT` | runs of each program under uswap | 2 (a full run: 10) |
+//! | `USWAP_E2E_REPEAT` | runs of each program under uswap | 1 (a full run: 10) |
 //! | `USWAP_E2E_KILLS` | kills in `kill.rs` | 60 (a full run: 200) |
 //! | `USWAP_E2E_FULL` | real programs at full size, as in a full run | unset: some seconds each |
 //! | `USWAP_E2E_SEED` | seed of everything random | from the clock, printed |

@@ -268,6 +268,22 @@ fn a_program_on_valgrind() {
     assert!(finished.stderr.contains("runs on valgrind"), "{finished}");
 }
 
+/// strace stops each thread at each system call, and waits for the memory that it reads then: not for who is stopped by it. Its
+/// children, and what they fork, are traced as well.
+#[test]
+fn a_program_that_strace_follows() {
+    let Some(strace) = need("strace", "strace") else { return };
+    let test = TempDir::new("strace");
+    for (program, name) in [("memory", "io"), ("memory", "fork-grown")] {
+        let launch = Launch::new(&test, &strace)
+            .args(["-f", "-o", "/dev/null"])
+            .arg(c_program(program))
+            .arg(name)
+            .time_limit(Duration::from_secs(60));
+        says_with_and_without(&launch, &format!("ok {name}\n")).assert_swapped();
+    }
+}
+
 /// The loader as a program: it loads what its first argument names.
 #[test]
 fn the_loader_as_a_program() {

@@ -1,8 +1,9 @@
 //! No thread of a program waits for one of uswap's without bound (docs/waits.md).
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Launch, TempDir, c_program, need, script};
+use uswap_e2e::{Budget, Launch, TempDir, c_program, name_of, need, script};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -60,6 +61,16 @@ fn node_far_below_its_budget_and_far_above_it() {
     finished.assert_swapped();
 }
 
+const WRITES_ALL_OF_ITS_MEMORY: &str = "
+import os
+blocks = [b'%08d' % i * 512 for i in range(30000)]
+nowhere = os.open('/dev/null', os.O_WRONLY)
+print('filled', flush=True)
+while True:
+    for block in blocks:
+        os.write(nowhere, block)
+";
+
 const BUILDS_AND_VERIFIES: &str = "
 blocks = [bytearray(b'%08d' % i * 512) for i in range(20000)]
 print('built', flush=True)
@@ -81,6 +92,30 @@ fn stalled(flag: &str) -> Budget {
         .flag("--fault-injection")
         .flag("hang-read:after=200")
         .flag(format!("--on-stall={flag}"))
+}
+
+/// Who begins to trace while the program runs stops the agent's threads as well. That it then waits for ever for one of them is
+/// told, and can be ended.
+#[test]
+fn a_tracer_that_waits_for_whom_it_has_stopped_is_told_of() {
+    let Some(strace) = need("strace", "strace") else { return };
+    let test = TempDir::new("tracer");
+    let Some(launch) = python(&test, WRITES_ALL_OF_ITS_MEMORY) else { return };
+    let mut running = launch.under(&Budget::mib(64).flag("--on-stall=kill"));
+    running.wait_until("filled", |running| running.stdout_so_far().contains("filled"));
+    let program = running.members().into_iter().find(|&pid| name_of(pid).starts_with("python")).expect("the program");
+    let mut tracer = Command::new(strace)
+        .args(["-f", "-o", "/dev/null", "-p", &program.to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace starts");
+    let finished = running.finish();
+    let _ = tracer.kill();
+    let _ = tracer.wait();
+    assert_eq!(finished.code(), 125, "{finished}");
+    for text in ["stalled: process", "who traces it, thread", "(strace)"] {
+        assert!(finished.stderr.contains(text), "no '{text}'\n{finished}");
+    }
 }
 
 #[test]

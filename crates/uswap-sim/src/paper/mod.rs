@@ -1,5 +1,5 @@
 //! The published numbers of five threads about Linux swap, and the same from the simulator: every row is a workload that
-//! goes through core's rules of the era, with the prices and devices of [`calibration`].
+//! goes through the rules of the era (`uswap-linux`), with the prices and devices of [`calibration`].
 
 pub mod bystanders;
 pub mod calibration;

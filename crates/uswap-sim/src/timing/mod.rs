@@ -1,8 +1,8 @@
 //! Timing mode: processes that share limits of memory and a swap area, in virtual time.
 //!
-//! Each process touches its pages as fast as it can; a fault goes through core's way in of an era (`swap_in`), slots come
-//! from core's allocator, transfers take their time on the device and may go wrong (`disk`). Reclaim is what the limits of
-//! a cgroup make of it: whoever needs a page lets others go first, and waits for their writes (`swap_out`). Zeros and
+//! Each process touches its pages as fast as it can; a fault goes through Linux's way in of an era (`timed_swapin`), slots come
+//! from the allocator of `uswap-linux`, transfers take their time on the device and may go wrong (`disk`). Reclaim is what the limits of
+//! a cgroup make of it: whoever needs a page lets others go first, and waits for their writes (`timed_swapout`). Zeros and
 //! compressed pages never reach the device (`pool`); pages lie on nodes (`nodes`); processes are killed (`exit`).
 //!
 //! Every write of a program makes a content of its own, so that a wrong page is seen (`pages`): a page is right, or its
