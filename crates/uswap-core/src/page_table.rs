@@ -185,16 +185,22 @@ impl PageTable {
         let known = self.known(range).next();
         assert!(known.is_none(), "{known:?} is forgotten with content");
         self.adopted.remove(range);
-        // Leaves that nothing can be in any more.
         let leaves = Self::leaves_of(range);
         let mut next = leaves.start.0;
-        while let Some((&leaf_index, leaf)) = self.leaves.range(next..leaves.end().0).next() {
+        while let Some((&leaf_index, _)) = self.leaves.range(next..leaves.end().0).next() {
             next = leaf_index + 1;
-            let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
-            let in_use = leaf.blocks.iter().any(|block| block.queued > 0 || block.isolating);
-            if !in_use && !self.has_adopted(whole) {
-                self.leaves.remove(&leaf_index);
-            }
+            self.prune(PageNumber(leaf_index * LEAF_PAGES as u64));
+        }
+    }
+
+    /// Lets the leaf of `page` go, if nothing can be in it any more, and no queue has a block of it.
+    pub(crate) fn prune(&mut self, page: PageNumber) {
+        let (leaf_index, _) = split(page);
+        let Some(leaf) = self.leaves.get(&leaf_index) else { return };
+        let in_use = leaf.blocks.iter().any(|block| block.queued > 0 || block.isolating);
+        let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
+        if !in_use && !self.has_adopted(whole) {
+            self.leaves.remove(&leaf_index);
         }
     }
 
@@ -297,6 +303,11 @@ impl PageTable {
         let start = range.start.0 / LEAF_PAGES as u64;
         let end = range.end().0.div_ceil(LEAF_PAGES as u64);
         PageRange { start: PageNumber(start), pages: end - start }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn leaves(&self) -> usize {
+        self.leaves.len()
     }
 
     /// What reclaim remembers of the block of `page`.

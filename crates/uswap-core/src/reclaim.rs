@@ -181,6 +181,10 @@ impl Core {
                 let is_lazy = block.discarded;
                 return Some(Isolation { first, mask, gaps, frames, is_lazy });
             }
+            if stay == 0 {
+                // Its memory may have been unmapped since.
+                self.pages.prune(first);
+            }
         }
         self.cache.return_if_empty(frames);
         None
@@ -314,6 +318,14 @@ mod tests {
 
     fn page(index: u64) -> PageNumber {
         BLOCK.start.plus(index)
+    }
+
+    #[test]
+    fn nothing_is_left_of_memory_that_was_unmapped_while_its_block_was_queued() {
+        let mut core = resident_block();
+        core.unmapped(PageRange { start: PageNumber(0), pages: 512 });
+        assert!(core.isolate().is_none());
+        assert_eq!(core.pages.leaves(), 0);
     }
 
     #[test]

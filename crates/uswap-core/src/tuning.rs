@@ -225,8 +225,19 @@ pub const NO_SPACE_PAUSE: Duration = Duration::from_millis(100);
 pub const SHORTAGE_SAID_AGAIN: Duration = Duration::from_secs(60);
 /// Write errors after which an area takes no more pages: that many are no accident. Its pages are still read.
 pub const WRITE_ERRORS_MAX: u64 = 64;
-/// Reads of a page before it is given up: what a cable or a controller does goes away within these, what a disk has lost does not.
+/// Reads of a page before it is given up, if what was read is wrong, or nobody waits for it: what a cable or a controller does goes
+/// away within these, what a disk has lost does not.
 pub const READ_ATTEMPTS: u32 = 4;
+/// How long the read of a page that a thread waits for is tried again where the transfer fails: a path that is changed, a link that
+/// is reset.
+pub const READ_AGAIN_FOR: Duration = Duration::from_secs(2);
+/// After that was in vain, no other page of the area is waited for so for this long: of a broken disk thousands may be lost.
+pub const READ_AT_ONCE_FOR: Duration = Duration::from_secs(60);
+
+/// How long to wait before a failed transfer is tried again, after so many attempts beyond [`READ_ATTEMPTS`].
+pub fn rest_before_read(attempts: u32) -> Duration {
+    Duration::from_millis(1 << attempts.min(7))
+}
 /// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
 /// it within that time.
 pub const TRASH_TRIES: u32 = 500;

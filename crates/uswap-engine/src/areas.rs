@@ -16,7 +16,7 @@ use crate::lock_order::Lock;
 use crate::member::Member;
 use crate::store::faulty::FaultyStore;
 use crate::store::file::FileStore;
-use crate::store::{Store, StoreError};
+use crate::store::{IoOutcome, Store, StoreError};
 
 /// One area.
 pub struct Area {
@@ -30,6 +30,8 @@ pub struct Area {
     pub priority: i32,
     group: &'static Group,
     paused_until: Mutex<Option<Instant>>,
+    /// Until when a failed read is not waited for.
+    read_at_once_until: Mutex<Option<Instant>>,
     write_errors: AtomicU64,
     said_no_space: AtomicBool,
     /// When a write last found no space.
@@ -63,6 +65,7 @@ impl<S: System> Areas<S> {
                 priority: area.priority,
                 group: member.group,
                 paused_until: Mutex::new(None),
+                read_at_once_until: Mutex::new(None),
                 write_errors: AtomicU64::new(0),
                 said_no_space: AtomicBool::new(false),
                 no_space_since: Mutex::new(None),
@@ -187,6 +190,19 @@ impl Area {
             }
             None => true,
         }
+    }
+
+    /// Whether what could not be read may be had later, so that it is worth waiting for.
+    pub fn may_come_back<S: System>(&self, outcome: IoOutcome) -> bool {
+        let is_transfer = matches!(outcome, IoOutcome::Failed(StoreError::Io(_)) | IoOutcome::Pending);
+        let until = || *self.read_at_once_until.lock().expect("no thread panics with this lock");
+        is_transfer && until().is_none_or(|until| S::now() >= until)
+    }
+
+    /// What was waited for did not come.
+    pub fn was_read_in_vain<S: System>(&self) {
+        *self.read_at_once_until.lock().expect("no thread panics with this lock") =
+            Some(S::now() + tuning::READ_AT_ONCE_FOR);
     }
 
     /// A write failed: says so once, and leaves the area alone for a while.

@@ -460,6 +460,7 @@ impl<H: Host> Engine<H> {
         let copies = if pages >= MOVE_PAGES_MIN { 1 } else { pages };
         self.pressure.add(copies as u64);
         let copied = self.memory.uffd.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
+        self.pressure.freed((copies - copied.bytes / uswap_core::PAGE_SIZE) as u64);
         (copied, if copied.bytes > 0 { FrameLeft::Populated } else { FrameLeft::Empty })
     }
 }

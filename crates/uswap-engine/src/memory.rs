@@ -89,10 +89,11 @@ impl<S: System> Mapped<S> {
         }
         // Read once, so that a copy from it takes no fault on the way.
         let zeros = private_memory::map(BLOCK_BYTES, Purpose::Buffers)?;
+        let pagemap = S::Residency::open()?;
+        // Last: the supervisor keeps it for as long as the process lives, also if this comes to nothing.
         if let Some(descriptor) = uffd.descriptor() {
             supervisor.keep(descriptor)?;
         }
-        let pagemap = S::Residency::open()?;
         Ok(Mapped { uffd, trash: Trash { uffd: trash_uffd, memory: trash }, frames, blocks, zeros, pagemap })
     }
 

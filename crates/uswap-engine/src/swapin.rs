@@ -14,6 +14,7 @@ use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location
 use uswap_system::faults::{Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::areas::Area;
 use crate::engine::Engine;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
@@ -98,49 +99,70 @@ impl<H: Host> Engine<H> {
         if decompressed.is_ok() && xxh3_128(&page[..]) == load.hash { Content::Ready } else { Content::Lost }
     }
 
-    /// Reads what is on areas; what comes back wrong is read again a few times before it is given up.
+    /// Reads what is on areas; what comes back wrong is read again a few times before it is given up, and what does not come back at
+    /// all for longer, if a thread waits for it.
     fn load_slots(&self, loads: &mut [Load], worker: &mut Worker) {
-        for attempt in 0..tuning::READ_ATTEMPTS {
-            for area in self.content.areas.iter() {
-                let mut pages = std::mem::take(&mut worker.io.pages);
-                let core = self.core();
-                for (number, load) in loads.iter_mut().enumerate() {
-                    for index in 0..load.plan.count {
-                        let page = &load.plan.pages()[index];
-                        let Location::Slot { area: wanted, slot } = page.location else { continue };
-                        if page.entry.is_some() && wanted == area.id && load.wants(index) {
-                            // It was moved before the last of these was planned, which may have it at its new place.
-                            if !load.is_beside && !core.still_loading(page.page, load.plan.op) {
-                                load.contents[index] = Content::Lost;
-                                continue;
-                            }
-                            let address = load.landing(index, &self.memory, &worker.buffer);
-                            let tag = (number * MAX_WINDOW + index) as u64;
-                            // SAFETY: the landing is one page that is this load's alone until the load ends.
-                            pages.push(unsafe { SlotPage::new(slot, address, tag) });
-                        }
-                    }
-                }
-                drop(core);
-                if !pages.is_empty() {
-                    self.count(Counter::AreaPagesRead, pages.len() as u64);
-                    worker.io.read::<H>(&*area.store, &mut pages);
-                }
-                for read in pages.drain(..) {
-                    let load = &mut loads[read.tag as usize / MAX_WINDOW];
-                    let index = read.tag as usize % MAX_WINDOW;
-                    load.contents[index] = self.judge_read(&read, load, index, worker);
-                }
-                worker.io.pages = pages;
-            }
+        let begun = H::now();
+        for attempt in 0.. {
+            let failing = self.read_wanted(loads, worker);
             if !loads.iter().any(|load| load.contents[..load.plan.count].contains(&Content::Wanted)) {
                 return;
             }
             // In the window of a fork the gate is shut meanwhile.
-            if attempt > 0 && !loads.iter().any(|load| load.is_beside) {
-                pause::<H>();
+            let may_rest = !loads.iter().any(|load| load.is_beside);
+            if attempt + 1 < tuning::READ_ATTEMPTS {
+                if attempt > 0 && may_rest {
+                    pause::<H>();
+                }
+                continue;
             }
+            let Some(area) = failing.filter(|_| may_rest) else { return };
+            if H::since(begun) >= tuning::READ_AGAIN_FOR {
+                return area.was_read_in_vain::<H>();
+            }
+            H::sleep(tuning::rest_before_read(attempt + 1 - tuning::READ_ATTEMPTS));
         }
+    }
+
+    /// Reads, once, what has not come yet. Returns the area from which a transfer has failed that is worth waiting for.
+    fn read_wanted(&self, loads: &mut [Load], worker: &mut Worker) -> Option<&Area> {
+        let mut failing = None;
+        for area in self.content.areas.iter() {
+            let mut pages = std::mem::take(&mut worker.io.pages);
+            let core = self.core();
+            for (number, load) in loads.iter_mut().enumerate() {
+                for index in 0..load.plan.count {
+                    let page = &load.plan.pages()[index];
+                    let Location::Slot { area: wanted, slot } = page.location else { continue };
+                    if page.entry.is_some() && wanted == area.id && load.wants(index) {
+                        // It was moved before the last of these was planned, which may have it at its new place.
+                        if !load.is_beside && !core.still_loading(page.page, load.plan.op) {
+                            load.contents[index] = Content::Lost;
+                            continue;
+                        }
+                        let address = load.landing(index, &self.memory, &worker.buffer);
+                        let tag = (number * MAX_WINDOW + index) as u64;
+                        // SAFETY: the landing is one page that is this load's alone until the load ends.
+                        pages.push(unsafe { SlotPage::new(slot, address, tag) });
+                    }
+                }
+            }
+            drop(core);
+            if !pages.is_empty() {
+                self.count(Counter::AreaPagesRead, pages.len() as u64);
+                worker.io.read::<H>(&*area.store, &mut pages);
+            }
+            for read in pages.drain(..) {
+                let load = &mut loads[read.tag as usize / MAX_WINDOW];
+                let index = read.tag as usize % MAX_WINDOW;
+                load.contents[index] = self.judge_read(&read, load, index, worker);
+                if load.plan.faulting == Some(index) && area.may_come_back::<H>(read.outcome()) {
+                    failing = Some(area);
+                }
+            }
+            worker.io.pages = pages;
+        }
+        failing
     }
 
     fn judge_read(&self, read: &SlotPage, load: &Load, index: usize, worker: &Worker) -> Content {

@@ -104,5 +104,9 @@ impl Tree {
         while let Some(index) = self.group.reapable().next() {
             self.group.reap(index);
         }
+        for area in (0..self.areas.len()).filter(|&area| self.group.is_leaving(area)) {
+            let left_behind: Vec<u32> = self.group.left_behind(area).collect();
+            left_behind.into_iter().for_each(|index| self.group.release_all_on(area, index));
+        }
     }
 }

@@ -357,13 +357,19 @@ impl InheritedDescriptors {
     }
 
     /// Closes them here, once the program has its own: or whoever reads from the other end of a pipe would wait
-    /// for us, too.
+    /// for us, too. Not those by which this process has locked a file (`setlock FILE uswap run ...`): the locks would go.
     pub fn close(self) {
-        for fd in self.0 {
+        for fd in self.0.into_iter().filter(|&fd| !has_record_locks(fd)) {
             // SAFETY: it was open before this program opened anything, so no object of ours owns it.
             unsafe { libc::close(fd) };
         }
     }
+}
+
+/// Whether this process has a lock of fcntl(2) on the file.
+fn has_record_locks(fd: RawFd) -> bool {
+    let is_ours = |line: &str| line.starts_with("lock:") && line.contains("POSIX");
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).is_ok_and(|text| text.lines().any(is_ours))
 }
 
 /// Open descriptors but 0, 1, 2.

@@ -3,6 +3,7 @@
  *
  *     returns MIB alone     one process
  *     returns MIB family    the same with two children that were forked when most of it was swapped out
+ *     returns MIB heir      one process that was forked when most of it was swapped out, by one that has ended since, and does nothing
  *     returns MIB pieces    one process whose memory is of many mappings side by side, of five pages each
  *
  * Pages are written in a random order, and in that of their addresses where they are in pieces. Then, until there is a file `stop`, pages at random are checked and written
@@ -30,12 +31,51 @@ static void work(char *p, size_t pages, unsigned char *seeds, uint64_t chance)
 		check_random((uint64_t *)(p + k * PAGE), seeds[k], k);
 }
 
+/* In a child of its own: fills the memory, forks who has it after that, and ends. */
+static void leave_to_heir(char *p, size_t pages, int done)
+{
+	for (size_t k = 0; k < pages; k++)
+		fill_random((uint64_t *)(p + k * PAGE), 0, k);
+	pid_t heir = fork();
+	MUST(heir >= 0);
+	if (heir)
+		_exit(0);
+	while (access("stop", F_OK))
+		usleep(2000);
+	for (size_t k = 0; k < pages; k++)
+		check_random((uint64_t *)(p + k * PAGE), 0, k);
+	MUST(write(done, "!", 1) == 1);
+	_exit(0);
+}
+
+static int heir(char *p, size_t pages)
+{
+	int done[2];
+	MUST(!pipe(done));
+	pid_t pid = fork();
+	MUST(pid >= 0);
+	if (!pid)
+		leave_to_heir(p, pages, done[1]);
+	close(done[1]);
+	must_succeed(pid, "who fills");
+	puts("ready");
+	fflush(stdout);
+	char byte;
+	MUST(read(done[0], &byte, 1) == 1 && read(done[0], &byte, 1) == 0);
+	/* For what is done when it has ended. */
+	usleep(500000);
+	puts("ok");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 3)
 		return 2;
 	size_t pages = strtoul(argv[1], NULL, 10) * MiB / PAGE;
 	char *p = map(pages * PAGE);
+	if (!strcmp(argv[2], "heir"))
+		return heir(p, pages);
 	unsigned char *seeds = calloc(pages, 1);
 	MUST(seeds);
 	int in_pieces = !strcmp(argv[2], "pieces");

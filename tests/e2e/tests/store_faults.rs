@@ -60,6 +60,28 @@ fn survives_or_says_so(plan: &str, counter: &str) {
     }
 }
 
+/// A link that is reset, a path that is changed: all reads fail for a moment, one after the other.
+#[test]
+fn a_store_that_cannot_be_read_for_a_moment_loses_nothing() {
+    let test = TempDir::new("moment");
+    // Pages in a random order: most are read alone, for a thread that waits.
+    let launch = Launch::new(&test, c_program("returns")).args(["96", "alone"]).time_limit(Duration::from_secs(120));
+    let budget =
+        budget().flag("--compressor").flag("none").flag("--fault-injection").flag("eio-read:after=300,until=320");
+    for _ in 0..repeat() {
+        let mut running = launch.under(&budget);
+        running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
+        std::thread::sleep(Duration::from_secs(1));
+        File::create(launch.work().join("stop")).expect("a file in an own directory");
+        let finished = running.finish();
+        assert_eq!((finished.code(), messages(&finished.stderr)), (0, Vec::new()), "{finished}");
+        if let Some(stats) = &finished.stats {
+            assert!(stats.counter("read_errors") >= 10, "no read has failed\n{:#}", stats.json());
+        }
+        std::fs::remove_file(launch.work().join("stop")).expect("made above");
+    }
+}
+
 /// From some moment on no read succeeds. Without a handler the program dies of it; with one it loses exactly the
 /// pages that uswap names, one line each, and no others.
 fn loses_pages(plan: &str, counter: &str) {

@@ -2,6 +2,7 @@
 //! area stays in use.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -66,12 +67,12 @@ fn what_is_on_an_area_goes_to_another_while_the_program_works() {
     let (first, second) = (test.join("first"), test.join("second"));
     let budget = budget().flag("--swap").flag(area(&first, 5)).flag("--swap").flag(area(&second, 1));
     for _ in 0..repeat() {
-        let running = ready(&launch, &budget);
+        let mut running = ready(&launch, &budget);
         if bare_only() {
             stop(&launch, running);
             continue;
         }
-        assert!(allocated(&first) > 30 << 20, "{} on the first area", allocated(&first));
+        running.wait_until("30 MiB on the first area", |_| allocated(&first) > 30 << 20);
         assert!(allocated(&second) < 4 << 20, "{} on the second area", allocated(&second));
         let pid = running.id().to_string();
         succeeds(&["swapoff", "--pid", &pid, first.to_str().expect("a plain path")]);
@@ -112,6 +113,29 @@ fn an_area_that_is_off_stays_off_when_that_is_asked_for_again() {
     std::thread::sleep(Duration::from_millis(500));
     let finished = stop(&launch, running);
     assert!(allocated(&first) < 1 << 20, "{} on the first area\n{finished}", allocated(&first));
+}
+
+/// What a process owned that has ended is not given back to the disk once its area is off: the user's data may be there by then.
+#[test]
+fn a_file_is_its_users_once_its_area_is_off() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("swapoff-heir");
+    let launch = launch(&test, "heir");
+    let (first, second) = (test.join("first"), test.join("second"));
+    let budget = budget().flag("--swap").flag(area(&first, 5)).flag("--swap").flag(area(&second, 1));
+    let mut running = ready(&launch, &budget);
+    running.wait_until("30 MiB on the first area", |_| allocated(&first) > 30 << 20);
+    succeeds(&["swapoff", "--pid", &running.id().to_string(), "0"]);
+    assert!(allocated(&first) < 1 << 20, "{} are left on the first area", allocated(&first));
+    let data = vec![0x5a; 128 << 20];
+    let mut file = File::options().write(true).open(&first).expect("an own file");
+    file.write_all(&data).and_then(|()| file.sync_all()).expect("room on the disk");
+    let finished = stop(&launch, running);
+    let mut found = vec![0; data.len()];
+    File::open(&first).and_then(|mut file| file.read_exact(&mut found)).expect("an own file");
+    assert!(found == data, "{} bytes differ\n{finished}", found.iter().zip(&data).filter(|(a, b)| a != b).count());
 }
 
 /// All of it fits: the budget is raised first.

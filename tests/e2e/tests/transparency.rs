@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use uswap_e2e::{
-    Budget, Finished, Launch, Running, TempDir, c_library, c_program, kill_process, name_of, need, repeat, tool,
+    Budget, Finished, Launch, Running, TempDir, bare_only, c_library, c_program, kill_process, name_of, need, repeat,
+    tool, uswap_binary,
 };
 
 const BUDGET_MIB: u64 = 64;
@@ -282,6 +283,25 @@ fn a_program_that_strace_follows() {
             .time_limit(Duration::from_secs(60));
         says_with_and_without(&launch, &format!("ok {name}\n")).assert_swapped();
     }
+}
+
+/// `setlock FILE uswap run PROGRAM`: the lock is the process's, which is `uswap run` by then.
+#[test]
+fn a_lock_that_uswap_run_is_started_with_is_kept() {
+    let (Some(python), false) = (need("python3", "python3"), bare_only()) else { return };
+    let test = TempDir::new("locked");
+    let script = "import fcntl, os, sys\nfile = open('lock', 'w')\nfcntl.lockf(file, fcntl.LOCK_EX)\n\
+                  os.set_inheritable(file.fileno(), True)\nos.execv(sys.argv[1], sys.argv[1:])";
+    let inner = "import fcntl\ntry: fcntl.lockf(open('lock', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n\
+                 except OSError: print('locked')";
+    let launch = Launch::new(&test, &python)
+        .args(["-c", script])
+        .arg(uswap_binary())
+        .args(["run", "-q", "-m", "64M", "--"])
+        .arg(&python)
+        .args(["-c", inner]);
+    let finished = launch.bare().finish();
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "locked\n"), "{finished}");
 }
 
 /// The loader as a program: it loads what its first argument names.

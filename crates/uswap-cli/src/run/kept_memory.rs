@@ -10,6 +10,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use uswap_sys::maps::{self, MapsOf};
 use uswap_sys::uffd::{Message, RawMessage, Uffd};
 
 use crate::failure::say;
@@ -24,6 +25,20 @@ struct Memory {
     uffds: Vec<Uffd>,
     /// It was said that somebody waits whom we cannot find.
     told: bool,
+}
+
+/// Of process `pid`, which was killed and runs no more: what is missing of its memory reads as zeros from here on, to whoever waits for it
+/// from outside.
+pub fn let_go_of_memory(pid: u32, uffds: &[OwnedFd]) {
+    let mut text = Vec::new();
+    if maps::read_maps(MapsOf::Pid(pid), &mut text).is_err() {
+        return;
+    }
+    for uffd in uffds.iter().filter_map(|fd| Some(Uffd::received(fd.try_clone().ok()?))) {
+        for vma in maps::vmas(&text) {
+            let _ = uffd.unregister(vma.start, vma.end - vma.start);
+        }
+    }
 }
 
 impl KeptMemory {

@@ -414,6 +414,8 @@ fn socket_name() -> io::Result<String> {
 /// CPU time is meant for programs, each of which has its own. Done after the program was started: it gets the limits that we
 /// were started with.
 fn raise_limits() {
+    // Where that is permitted: else a hard limit on CPU time ends the tree, which has its work added up here.
+    let _ = rustix::process::setrlimit(Resource::Cpu, Rlimit { current: None, maximum: None });
     for resource in [Resource::Nofile, Resource::Cpu] {
         let limit = rustix::process::getrlimit(resource);
         let _ = rustix::process::setrlimit(resource, Rlimit { current: limit.maximum, ..limit });

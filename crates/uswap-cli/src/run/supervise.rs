@@ -33,13 +33,13 @@ use after_the_end::LateForks;
 use door::Door;
 use members::{Member, Stranger};
 
-use super::kept_memory::KeptMemory;
+use super::kept_memory::{KeptMemory, let_go_of_memory};
 use super::nested::Nested;
 use super::outside::Outside;
 use super::processes::{is_stopped, session_of};
 use super::stats::Peaks;
 use super::user_anchors::UserAnchors;
-use super::watchdog::{OnStall, Watchdog, Watched};
+use super::watchdog::{self, OnStall, Watchdog, Watched};
 use crate::failure::{OURS, say};
 use crate::stderr;
 use crate::swap_area::OpenArea;
@@ -335,6 +335,7 @@ impl Supervisor {
         // In every turn: several SIGCHLD may be one, and a thread of a preloaded library may have swallowed one.
         self.reap_children();
         self.look_after_the_ended();
+        self.settle_what_is_left_behind();
         if Instant::now() >= self.next_fork_check {
             self.next_fork_check = Instant::now() + FORK_CHECK_EVERY;
             self.forget_lost_forks();
@@ -352,7 +353,8 @@ impl Supervisor {
 
     fn watch(&mut self) {
         if self.stalled {
-            return self.kill_tree();
+            self.kill_tree();
+            return self.let_go_of_the_killed();
         }
         let group = &self.shared.group;
         let watched = self.members.iter().filter_map(|member| {
@@ -366,6 +368,14 @@ impl Supervisor {
             say("the tree is ended, because its pages do not come (--on-stall kill)");
             self.stalled = true;
             self.kill_tree();
+        }
+    }
+
+    /// Of a stalled tree that has been killed: who waits for a page of a process that is over, its tracer perhaps, without which that
+    /// process cannot be reaped, waits no longer.
+    fn let_go_of_the_killed(&self) {
+        for member in self.members.iter().filter(|member| watchdog::is_over(member.pid)) {
+            let_go_of_memory(member.pid, &member.uffds);
         }
     }
 

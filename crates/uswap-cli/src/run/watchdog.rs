@@ -189,6 +189,8 @@ struct Thread {
     switches: u64,
     /// The process that traces it, or 0.
     tracer: u32,
+    /// SIGKILL was sent to its process.
+    is_killed: bool,
     /// Is not one of the process, but of the one that traces it.
     traces: bool,
 }
@@ -210,6 +212,10 @@ impl Thread {
                 Some(("Name", name)) => name.clone_into(&mut self.name),
                 Some(("State", state)) => self.state = state.chars().next().unwrap_or('?'),
                 Some(("TracerPid", tracer)) => self.tracer = tracer.parse().unwrap_or(0),
+                Some(("ShdPnd", mask)) => {
+                    let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
+                    self.is_killed = mask >> (libc::SIGKILL - 1) & 1 == 1;
+                }
                 Some(("voluntary_ctxt_switches", count)) => self.switches = count.parse().unwrap_or(0),
                 _ => {}
             }
@@ -259,6 +265,11 @@ fn threads_of(pid: u32) -> Vec<Thread> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
     tids.filter_map(|tid| Thread::read(pid, tid)).collect()
+}
+
+/// Whether no thread of a process that was killed will run the program again: their ends have only to be seen, by its tracer first.
+pub fn is_over(pid: u32) -> bool {
+    threads_of(pid).iter().all(|thread| matches!(thread.state, 'Z' | 'X') || (thread.state == 't' && thread.is_killed))
 }
 
 /// The thread that traces some of these, if it waits for a page: it will not let go on whom it has stopped.
@@ -396,9 +407,11 @@ mod tests {
         let me = threads_of(std::process::id());
         assert!(me.iter().any(|thread| thread.state == 'R' && !thread.name.is_empty()));
         let mut thread = Thread::default();
-        thread.take_status("Name:\ta b\nState:\tT (stopped)\nTracerPid:\t8\nvoluntary_ctxt_switches:\t17\n");
+        thread.take_status(
+            "Name:\ta b\nState:\tT (stopped)\nTracerPid:\t8\nShdPnd:\t0000000000000100\nvoluntary_ctxt_switches:\t17\n",
+        );
         assert_eq!((thread.name.as_str(), thread.state, thread.switches), ("a b", 'T', 17));
         assert!(thread.is_stopped());
-        assert_eq!(thread.tracer, 8);
+        assert!(thread.tracer == 8 && thread.is_killed);
     }
 }

@@ -5,7 +5,7 @@ use uswap_system::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use super::{AREAS_MAX, Group};
+use super::{AREAS_MAX, Group, SlotState};
 
 /// Owner of clusters that are nobody's and not free.
 const WITHHELD: u32 = u32::MAX;
@@ -66,12 +66,30 @@ impl Group {
         self.owners(area).iter().filter(|owner| owner.load(Relaxed) != 0).count() as u64
     }
 
+    /// Whether a process, also one that has ended, owns a cluster of an area.
+    pub(super) fn is_owned(&self, area: usize) -> bool {
+        self.owners(area).iter().any(|owner| ![0, WITHHELD].contains(&owner.load(Acquire)))
+    }
+
+    /// Processes that have ended, and own clusters of an area that is to become empty, which nobody reads any more.
+    pub fn left_behind(&self, area: usize) -> impl Iterator<Item = u32> {
+        let has_left = move |&index: &u32| {
+            self.process(index).state() == SlotState::Dead
+                && self.clusters_of(area, index).next().is_some()
+                && self.heirs_have_left(index, area)
+        };
+        self.taken().map(|(index, _)| index).filter(has_left)
+    }
+
+    /// Frees every cluster of an area that a process owns.
+    pub fn release_all_on(&self, area: usize, process: u32) {
+        for owner in self.owners(area) {
+            let _ = owner.compare_exchange(process + 1, 0, AcqRel, Relaxed);
+        }
+    }
+
     /// Frees every cluster that a process owns.
     pub fn release_all_of(&self, process: u32) {
-        for area in 0..AREAS_MAX {
-            for owner in self.owners(area) {
-                let _ = owner.compare_exchange(process + 1, 0, AcqRel, Relaxed);
-            }
-        }
+        (0..AREAS_MAX).for_each(|area| self.release_all_on(area, process));
     }
 }

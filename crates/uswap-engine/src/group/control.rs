@@ -24,7 +24,7 @@ const FLAG_BITS: u32 = 3;
 pub struct SwapoffProgress {
     /// Slots still in use.
     pub used_slots: u64,
-    /// Processes that may still read something on it.
+    /// Processes that may still read something on it, or write to it.
     pub unfinished: u32,
     /// Some process waits for memory, because the budget is used up.
     pub waits_for_memory: bool,
@@ -93,7 +93,7 @@ impl Group {
         self.processes().for_each(|(_, slot)| slot.call::<S>());
     }
 
-    /// How far an area that leaves is.
+    /// How far an area that leaves is. While somebody owns a part of it, it may still be written to, if only to give its blocks back.
     pub fn swapoff_progress(&self, area: usize) -> SwapoffProgress {
         let announced = self.announcements();
         let mut progress = SwapoffProgress { used_slots: 0, unfinished: 0, waits_for_memory: false };
@@ -108,6 +108,7 @@ impl Group {
             progress.unfinished += u32::from(!done);
             progress.waits_for_memory |= slot.wants.waits_for_memory.load(Relaxed) != 0;
         }
+        progress.unfinished += u32::from(self.is_owned(area));
         progress
     }
 }

@@ -288,6 +288,28 @@ fn what_a_dead_parent_had_is_not_off_its_area_while_a_child_is_on_its_way() {
     assert_eq!(group.swapoff_progress(0).unfinished, 0);
 }
 
+/// Whoever is told that an area is empty may put his own data there, and nobody gives its blocks back after that.
+#[test]
+fn what_a_dead_parent_owned_is_given_back_before_its_area_is_empty() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let (parent, child) = (group.allot(1).unwrap(), group.allot(2).unwrap());
+    let cluster = group.claim_cluster(0, parent).unwrap();
+    group.process(parent).fork_begins();
+    group.fork_arrived(parent, child);
+    group.process(child).inherits();
+    group.retire(parent);
+    group.set_leaving(0, true);
+    assert_eq!(group.left_behind(0).count(), 0, "the child may read it");
+    group.process(child).called.carried_out.store(group.announcements(), Release);
+    assert_eq!(group.swapoff_progress(0), SwapoffProgress { used_slots: 0, unfinished: 1, waits_for_memory: false });
+    assert_eq!(group.left_behind(0).collect::<Vec<_>>(), [parent]);
+    group.release_all_on(0, parent);
+    assert_eq!(group.cluster_owner(0, cluster), None);
+    assert_eq!(group.swapoff_progress(0).unfinished, 0);
+    group.withhold_cluster(0, cluster);
+    assert_eq!(group.swapoff_progress(0).unfinished, 0, "nobody's");
+}
+
 /// Its user has been told, and may have put his own data there.
 #[test]
 fn an_area_that_is_off_is_never_used_again() {

@@ -48,6 +48,18 @@ impl Supervisor {
         self.sweep();
     }
 
+    /// What those who have ended own of areas that are to become empty is given back as soon as their children have left it.
+    pub(super) fn settle_what_is_left_behind(&self) {
+        let group = &self.shared.group;
+        for (number, area) in self.shared.areas.iter().enumerate().filter(|&(number, _)| group.is_leaving(number)) {
+            let left_behind: Vec<u32> = group.left_behind(number).collect();
+            for index in left_behind {
+                settle(group, number, area, index);
+                group.release_all_on(number, index);
+            }
+        }
+    }
+
     fn sweep(&self) {
         let group = &self.shared.group;
         loop {
@@ -113,6 +125,10 @@ impl Supervisor {
 /// a late one must not land in the pages of the next owner. The kernel does both in one: fallocate(2) waits for
 /// direct I/O under way. On a block device it does not, and would write the zeros one by one, which takes minutes.
 fn settle(group: &Group, number: usize, area: &OpenArea, process: u32) {
+    if group.is_off(number) {
+        // Somebody was told that nothing of ours is there.
+        return;
+    }
     let is_file = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if !rustix::fs::fstat(&area.fd).is_ok_and(is_file) {
         return;
