@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -16,7 +17,7 @@ use uswap_sys::interrupt;
 
 use crate::failure::{Failure, reason, say};
 use crate::run::options::checked_budget;
-use crate::run::processes::parent_of;
+use crate::run::processes::{is_stopped, parent_of};
 use crate::size;
 
 /// How often the progress is looked at.
@@ -242,7 +243,7 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
             return Err(NotEmpty::Ended);
         }
         if moved.elapsed() > STUCK_AFTER {
-            return Err(NotEmpty::Stays(stuck(progress)));
+            return Err(NotEmpty::Stays(stuck(group, progress)));
         }
         if to_terminal && told.elapsed() > TELL_EVERY {
             told = Instant::now();
@@ -265,9 +266,13 @@ fn ends(pid: u32) -> bool {
     true
 }
 
-fn stuck(progress: SwapoffProgress) -> String {
+fn stuck(group: &Group, progress: SwapoffProgress) -> String {
     if progress.waits_for_memory {
         return "there is nowhere to put it; give the tree more memory (uswap set -m) or another area".to_owned();
+    }
+    let mut pids = group.processes().map(|(_, slot)| slot.life.pid.load(Relaxed));
+    if let Some(pid) = pids.find(|&pid| is_stopped(pid)) {
+        return format!("process {pid} is stopped, and brings nothing in");
     }
     format!("nothing came in for {} s; it may be unreadable", STUCK_AFTER.as_secs())
 }

@@ -40,6 +40,9 @@ fn mem_total(meminfo: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// Of version 1: it has the limit of the whole hierarchy.
+const STAT: &str = "memory.stat";
+
 /// The limit files on the way from our cgroup to the mount points, version 2 and version 1.
 fn limit_files(cgroups: &str, mountinfo: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -75,6 +78,10 @@ fn limit_files(cgroups: &str, mountinfo: &str) -> Vec<PathBuf> {
         };
         let mount = Path::new(mount);
         let mut directory = mount.join(below.trim_start_matches('/'));
+        if *kind == "cgroup" {
+            // It has the least of all limits above, those that are not mounted here too.
+            files.push(directory.join(STAT));
+        }
         loop {
             files.push(directory.join(file));
             if directory == mount || !directory.pop() {
@@ -89,8 +96,13 @@ fn cgroup_limit(read: &dyn Fn(&Path) -> Option<String>) -> Option<MemoryLimit> {
     let cgroups = read(Path::new("/proc/self/cgroup"))?;
     let mountinfo = read(Path::new("/proc/self/mountinfo"))?;
     let limit = |file: PathBuf| {
+        let text = read(&file)?;
+        let number = match file.ends_with(STAT) {
+            true => text.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit "))?,
+            false => &text,
+        };
         // "max" is no number, and version 1 says 2^63 rounded down to a page.
-        let bytes = read(&file)?.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)?;
+        let bytes = number.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)?;
         Some(MemoryLimit { bytes, source: Source::Cgroup(file) })
     };
     limit_files(&cgroups, &mountinfo).into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)

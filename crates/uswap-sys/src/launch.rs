@@ -396,6 +396,16 @@ pub fn null_stdio(error_too: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends a signal by number to the process group that process `leader` leads.
+pub fn send_signal_to_group(leader: u32, signal: i32) -> io::Result<()> {
+    if leader <= 1 {
+        // To kill(2) -1 is everybody.
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    // SAFETY: kill has no preconditions on memory.
+    check(unsafe { libc::kill(-(leader as libc::pid_t), signal) }).map(drop)
+}
+
 /// Sends a signal by number, real-time signals included.
 pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if pid == 0 {

@@ -54,10 +54,15 @@ pub fn watched() -> Vec<i32> {
 /// counts for each process by itself.
 pub fn is_to_be_forwarded(info: &SignalInfo, from_tree: bool, leads_session: bool) -> bool {
     let is_hang_up = leads_session && OF_A_HANG_UP.contains(&info.signal);
-    let from_terminal = info.from_kernel && OF_THE_TERMINAL.contains(&info.signal) && !is_hang_up;
+    let from_terminal = is_from_terminal(info) && !is_hang_up;
     let own_limit = info.from_kernel && info.signal == libc::SIGXCPU;
     let from_ourselves = info.sender_pid == std::process::id() && !info.from_kernel;
     info.signal != libc::SIGCHLD && !from_terminal && !own_limit && !from_ourselves && !from_tree
+}
+
+/// Whether the terminal has sent a signal, to the whole foreground group.
+pub fn is_from_terminal(info: &SignalInfo) -> bool {
+    info.from_kernel && OF_THE_TERMINAL.contains(&info.signal)
 }
 
 /// Whether this signal, when it comes to us, says that the whole job is to stop.

@@ -123,7 +123,7 @@ pub struct Supervisor {
     /// The agent of the main program says that it ends it.
     ended_by_us: bool,
     /// A signal that stops a whole job has come to us.
-    job_is_to_stop: bool,
+    job_is_to_stop: Option<Instant>,
     /// We are the leader of our session.
     leads_session: bool,
     /// The largest usage so far.
@@ -184,7 +184,7 @@ impl Supervisor {
             main_started: None,
             ending: None,
             ended_by_us: false,
-            job_is_to_stop: false,
+            job_is_to_stop: None,
             leads_session: session_of(std::process::id()) == Some(std::process::id()),
             peaks: Peaks::default(),
             outside: Outside::new(),

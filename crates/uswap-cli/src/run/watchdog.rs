@@ -189,7 +189,7 @@ struct Thread {
     switches: u64,
     /// The process that traces it, or 0.
     tracer: u32,
-    /// SIGKILL was sent to its process.
+    /// SIGKILL is pending: its process was killed, or ends, or executes.
     is_killed: bool,
     /// Is not one of the process, but of the one that traces it.
     traces: bool,
@@ -212,9 +212,9 @@ impl Thread {
                 Some(("Name", name)) => name.clone_into(&mut self.name),
                 Some(("State", state)) => self.state = state.chars().next().unwrap_or('?'),
                 Some(("TracerPid", tracer)) => self.tracer = tracer.parse().unwrap_or(0),
-                Some(("ShdPnd", mask)) => {
+                Some(("SigPnd" | "ShdPnd", mask)) => {
                     let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
-                    self.is_killed = mask >> (libc::SIGKILL - 1) & 1 == 1;
+                    self.is_killed |= mask >> (libc::SIGKILL - 1) & 1 == 1;
                 }
                 Some(("voluntary_ctxt_switches", count)) => self.switches = count.parse().unwrap_or(0),
                 _ => {}
@@ -270,6 +270,11 @@ fn threads_of(pid: u32) -> Vec<Thread> {
 /// Whether no thread of a process that was killed will run the program again: their ends have only to be seen, by its tracer first.
 pub fn is_over(pid: u32) -> bool {
     threads_of(pid).iter().all(|thread| matches!(thread.state, 'Z' | 'X') || (thread.state == 't' && thread.is_killed))
+}
+
+/// Whether a process ends or executes, and some of its threads have not ended yet: one may wait for a disk.
+pub fn is_ending(pid: u32) -> bool {
+    threads_of(pid).iter().any(|thread| thread.is_killed)
 }
 
 /// The thread that traces some of these, if it waits for a page: it will not let go on whom it has stopped.

@@ -98,8 +98,13 @@ pub fn open_unnamed(directory: &Path, flags: OFlags) -> io::Result<(OwnedFd, boo
         Err(error) => return Err(error.into()),
     }
     let path = directory.join(format!(".uswap-{}", std::process::id()));
-    let fd = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
+    // Direct I/O comes after: where the file system refuses that, the file has been made all the same.
+    let made = flags.difference(OFlags::DIRECT) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let fd = rustix::fs::open(&path, made, mode)?;
     fs::remove_file(&path)?;
+    if flags.contains(OFlags::DIRECT) {
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? | OFlags::DIRECT)?;
+    }
     Ok((fd, false))
 }
 

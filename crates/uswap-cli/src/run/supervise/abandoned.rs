@@ -11,6 +11,7 @@ use super::Supervisor;
 use super::members::Member;
 use crate::failure::say;
 use crate::run::kept_memory::has_managed_memory;
+use crate::run::watchdog;
 
 /// How long after its agent a process that ends, or executes, has done so.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -20,7 +21,9 @@ impl Supervisor {
     pub(super) fn end_abandoned(&mut self) {
         let (main, stalled) = (self.main, self.watchdog.take_abandoned());
         for member in &mut self.members {
-            let is_without = member.without_agent.is_some_and(|since| since.elapsed() > ENDS_WITHIN);
+            let is_without = member.without_agent.is_some_and(|since| since.elapsed() > ENDS_WITHIN)
+                // Else it is looked at again.
+                && !watchdog::is_ending(member.pid);
             if is_without {
                 // What it executes from now on has memory of its own.
                 member.without_agent = None;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
 
 use rustix::process::WaitOptions;
 use uswap_sys::launch;
@@ -11,19 +12,41 @@ use super::super::processes::{job_of, parents_of_all_processes};
 use super::super::signals;
 use super::{Ending, Supervisor};
 
+/// How long after a key has asked the job to stop a program may take to stop itself.
+const STOPS_WITHIN: Duration = Duration::from_secs(5);
+
+/// A program that has left our process group (`timeout`) does not get what the terminal sends to ours, though to the shell we are one.
+fn pass_to_another_job(main: u32, signal: i32) {
+    match (job_of(main), job_of(std::process::id())) {
+        (Some((of_main, _)), Some((ours, _))) if of_main != ours => {
+            let _ = if of_main == main as i32 {
+                launch::send_signal_to_group(main, signal)
+            } else {
+                launch::send_signal(main, signal)
+            };
+        }
+        _ => {}
+    }
+}
+
 impl Supervisor {
     pub(super) fn handle_signals(&mut self) {
         while let Some(info) = self.signals.read() {
             if info.signal == libc::SIGCHLD {
                 continue;
             }
-            self.job_is_to_stop |= signals::asks_for_job_stop(info.signal);
+            if signals::asks_for_job_stop(info.signal) {
+                self.job_is_to_stop = Some(Instant::now());
+            } else if info.signal == libc::SIGCONT {
+                self.job_is_to_stop = None;
+            }
             let from_tree = info.sender_pid != 0
                 && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
-            if let Some(main) = self.main
-                && signals::is_to_be_forwarded(&info, from_tree, self.leads_session)
-            {
+            let Some(main) = self.main else { continue };
+            if signals::is_to_be_forwarded(&info, from_tree, self.leads_session) {
                 let _ = launch::send_signal(main, info.signal);
+            } else if signals::is_from_terminal(&info) {
+                pass_to_another_job(main, info.signal);
             }
         }
     }
@@ -50,22 +73,29 @@ impl Supervisor {
                     (false, true) => Ending::EndedByUs,
                     (false, false) => Ending::Signaled(signal),
                 });
-            } else if status.stopping_signal().is_some_and(signals::is_job_stop) {
+            } else if status.stopping_signal().is_some_and(|signal| self.is_job_stop(signal)) {
                 self.stop_with_job(pid);
             }
         }
     }
 
+    /// Whether this stop of the program is one that the shell does to a whole job. Programs that put the terminal in order before they stop
+    /// raise SIGSTOP then (`top`).
+    fn is_job_stop(&mut self, signal: i32) -> bool {
+        // Ours may have come after the last look.
+        self.handle_signals();
+        let was_asked = || self.job_is_to_stop.is_some_and(|asked| asked.elapsed() < STOPS_WITHIN);
+        signals::is_job_stop(signal) || (signal == libc::SIGSTOP && was_asked())
+    }
+
     /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. But one that was stopped alone,
     /// with nobody who waits at a terminal, is continued alone as well, and we have to be there when it ends.
     fn stop_with_job(&mut self, main: u32) {
-        // Ours may have come after the last look.
-        self.handle_signals();
         let foreground = || {
             let (group, foreground) = job_of(std::process::id())?;
             Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
         };
-        if std::mem::take(&mut self.job_is_to_stop) || foreground() == Some(true) {
+        if self.job_is_to_stop.take().is_some() || foreground() == Some(true) {
             launch::stop_self();
         }
     }
