@@ -4,7 +4,7 @@
 //! another thread forks by libc that mark is off: a child made in that moment would read zeros where pages are swapped out. So
 //! these forks and those of libc exclude each other. System calls in a program's own machine code are not seen.
 //!
-//! mremap and discards that come by `syscall` give way to faults, as those by libc's functions do.
+//! mremap and discards that come by `syscall` give way to faults, as those by libc's functions do, and shmat goes to its wrapper.
 
 #![allow(unsafe_code)]
 
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use uswap_engine::host::notices;
 
 use crate::advice::{is_of_the_engine, madvise};
+use crate::attach::shmat;
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
 use crate::libc_functions::SYSCALL;
@@ -63,6 +64,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 6f",
         "cmp rdi, 25", // mremap
         "je 12f",
+        "cmp rdi, 30", // shmat
+        "je 13f",
         "2:",
         "mov rax, qword ptr [rip + {libcs}]",
         "test rax, rax",
@@ -153,6 +156,16 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "pop rsi",
         "pop rdi",
         "jmp 2b",
+        "13:",
+        "test ecx, 0x4000", // SHM_REMAP
+        "jz 2b",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov edx, ecx",
+        "sub rsp, 8",
+        "call {shmat}",
+        "add rsp, 8",
+        "ret",
         "7:",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -176,6 +189,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         refused = const forks::RAW_REFUSED,
         madvise = sym madvise,
         gives_way = sym gives_way,
+        shmat = sym shmat,
     )
 }
 

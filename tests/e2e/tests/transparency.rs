@@ -86,6 +86,7 @@ cases! { "remaps":
     one_mremap_over_several_mappings_that_stay = "several-dontunmap",
     mremaps_over_several_mappings_that_are_refused_or_stay_in_place = "several-in-place",
     faults_are_served_while_threads_never_stop_moving_memory = "restless",
+    a_shared_segment_takes_the_place_of_swapped_memory = "attached-over",
 }
 
 cases! { "processes":
