@@ -46,18 +46,7 @@ fn libc_guards_stacks() -> bool {
 /// As for madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE)
-        && notices().giving_way.is_asked_for()
-        && !is_of_the_engine()
-    {
-        notices().giving_way.give_way();
-    }
-    match advice {
-        // Before it is done: the memory may be adopted at this moment.
-        libc::MADV_FREE => lazy_free::note(),
-        GUARD_INSTALL => guard_regions::note(),
-        _ => {}
-    }
+    announce(advice);
     // SAFETY: the caller's promise.
     let result = unsafe { real_madvise(address, len, advice) };
     // SAFETY: errno is this thread's own.
@@ -82,6 +71,27 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         notices().advise_for_forks(posted, address as usize, len);
     }
     result
+}
+
+/// Such advice is about to be given.
+pub(crate) fn announce(advice: c_int) {
+    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE)
+        && notices().giving_way.is_asked_for()
+        && !is_of_the_engine()
+    {
+        notices().giving_way.give_way();
+    }
+    match advice {
+        // Before it is done: the memory may be adopted at this moment.
+        libc::MADV_FREE => lazy_free::note(),
+        GUARD_INSTALL => guard_regions::note(),
+        _ => {}
+    }
+}
+
+/// Whether the wrapper does more than hand it on.
+pub(crate) fn takes_more(advice: c_int) -> bool {
+    matches!(advice, GUARD_INSTALL | libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK)
 }
 
 /// # Safety

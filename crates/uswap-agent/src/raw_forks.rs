@@ -4,7 +4,8 @@
 //! another thread forks by libc that mark is off: a child made in that moment would read zeros where pages are swapped out. So
 //! these forks and those of libc exclude each other. System calls in a program's own machine code are not seen.
 //!
-//! mremap and discards that come by `syscall` give way to faults, as those by libc's functions do, and shmat goes to its wrapper.
+//! mremap and discards that come by `syscall` give way to faults, as those by libc's functions do, and shmat and process_madvise go to
+//! their wrappers.
 
 #![allow(unsafe_code)]
 
@@ -20,6 +21,7 @@ use crate::attach::shmat;
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
 use crate::libc_functions::SYSCALL;
+use crate::process_advice::process_madvise;
 use crate::real::Real;
 
 type Begin = extern "C" fn(*mut c_void) -> c_int;
@@ -66,6 +68,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 12f",
         "cmp rdi, 30", // shmat
         "je 13f",
+        "cmp rdi, 440", // process_madvise
+        "je 14f",
         "2:",
         "mov rax, qword ptr [rip + {libcs}]",
         "test rax, rax",
@@ -166,6 +170,13 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "call {shmat}",
         "add rsp, 8",
         "ret",
+        "14:",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov ecx, r8d",
+        "mov r8d, r9d",
+        "jmp {process_madvise}",
         "7:",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -190,6 +201,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         madvise = sym madvise,
         gives_way = sym gives_way,
         shmat = sym shmat,
+        process_madvise = sym process_madvise,
     )
 }
 

@@ -52,6 +52,7 @@ cases! { "memory":
     mlock_brings_in_and_keeps = "mlock",
     mlockall_locks_the_program_alone = "mlockall",
     guards_stay_and_take_content_away = "guards",
+    advice_for_a_process_by_itself = "process-advice",
     pages_that_were_given_to_pipes = "vmsplice",
     mremap_grows_shrinks_and_moves = "mremap",
     mremap_onto_swapped_memory = "mremap-over",
