@@ -90,6 +90,13 @@ cases! { "remaps":
     a_shared_segment_takes_the_place_of_swapped_memory = "attached-over",
 }
 
+cases! { "sockets":
+    pages_that_were_given_to_sockets_by_send = "send",
+    pages_that_were_given_to_sockets_by_sendto = "sendto",
+    pages_that_were_given_to_sockets_by_sendmsg = "sendmsg",
+    pages_that_were_given_to_sockets_by_sendmmsg = "sendmmsg",
+}
+
 cases! { "processes":
     fork_and_rewrite = "fork",
     orphan_reads_what_its_parent_swapped_out = "fork-orphan",
