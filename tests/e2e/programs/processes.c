@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -743,6 +744,56 @@ static void fork_then_discard(void)
 	}
 }
 
+static void may_have(rlim_t descriptors)
+{
+	struct rlimit limit;
+	MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = descriptors;
+	MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+static void work_on(char *p, const char *what)
+{
+	check(p, SIZE, 41, what);
+	ballast();
+	fill(p, SIZE, 42);
+	ballast();
+	check(p, SIZE, 42, what);
+	fill(p, SIZE, 41);
+}
+
+/* A process that swaps takes away its own right to open files, as sandboxes do, and so do its children. */
+static void no_more_descriptors(void)
+{
+	struct rlimit before;
+	MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
+	char *p = swapped(SIZE, 41, "before");
+	for (rlim_t limit = 0; limit < 4; limit++) {
+		pid_t child = forked();
+		if (!child) {
+			may_have(limit);
+			work_on(p, "child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+	}
+	for (rlim_t limit = 0; limit < 4; limit++) {
+		may_have(limit);
+		work_on(p, "without descriptors");
+	}
+	/* And has them again: what it forks now takes some. */
+	may_have(before.rlim_cur);
+	push_out(p, SIZE, "before the last fork");
+	pid_t child = forked();
+	if (!child) {
+		may_have(0);
+		work_on(p, "last child");
+		_exit(0);
+	}
+	must_succeed(child, "last child");
+	check(p, SIZE, 41, "parent");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -755,7 +806,7 @@ int main(int argc, char **argv)
 		{ "shared-by-all", shared_by_all }, { "little-shared-by-all", little_shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
-		{ "spawn", spawn },		    { "descriptors", descriptors },
+		{ "spawn", spawn },		    { "no-descriptors", no_more_descriptors }, { "descriptors", descriptors },
 		{ "close-everything", close_everything }, { "end-of-file", end_of_file },
 		{ "setuid", change_uid },	    { "undumpable", undumpable },
 		{ "directories", directories },	    { "end-term", end_term },

@@ -113,6 +113,7 @@ cases! { "processes":
     exec_with_an_empty_environment = "exec-empty-environment",
     spawn_vfork_system_and_popen = "spawn",
     descriptor_numbers = "descriptors",
+    a_process_that_may_open_nothing_any_more = "no-descriptors",
     closing_all_descriptors = "close-everything",
     end_of_file_on_pipes = "end-of-file",
     setuid_in_a_multi_threaded_program = "setuid",
