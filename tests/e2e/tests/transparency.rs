@@ -143,6 +143,7 @@ cases! { "threads":
     fork_while_other_threads_allocate = "fork-threads",
     fork_from_a_thread = "fork-from-thread",
     atfork_handlers_of_the_program = "fork-handlers",
+    threads_of_atfork_handlers_get_signals = "fork-handler-threads",
     sigsegv_handler_as_write_barrier = "write-barrier",
     swapped_alternate_signal_stack = "alternate-stack",
     timer_signals = "timers",
