@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::agent_path::AgentPath;
+use crate::kernel;
 
 /// Numbers that the descriptor may get, the least that suits is taken: out of the way of those who count on the lowest
 /// free one, and below the usual limit.
@@ -74,6 +75,7 @@ fn is_static(target: Target) -> bool {
     let mut head = [0; HEAD_BYTES];
     let read = match target {
         Target::Spawned => return false,
+        Target::File(name) | Target::InPath(name) if !kernel::can_be_read(name.addr()) => return false,
         Target::Open(fd) => {
             // SAFETY: reads into an array of this length, from whatever the number stands for.
             let got = unsafe { libc::pread(fd, head.as_mut_ptr().cast(), HEAD_BYTES, 0) };

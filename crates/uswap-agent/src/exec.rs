@@ -9,10 +9,11 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use uswap_engine::protocol::AgentFile;
-use uswap_sys::{placement, report};
+use uswap_sys::{PAGE_SIZE, placement, report};
 
 use crate::agent_path::{self, AgentPath, Start};
 use crate::by_descriptor::{self, Lent, Target};
+use crate::kernel;
 use crate::real::Real;
 
 const PRELOAD_NAME: &CStr = c"LD_PRELOAD";
@@ -150,6 +151,30 @@ unsafe fn strings<'a>(variables: Variables) -> impl Iterator<Item = &'a CStr> {
     })
 }
 
+/// Whether it can be read. Of what cannot, the kernel is to say so.
+fn is_environment(variables: Variables) -> bool {
+    let (mut slots, mut texts) = (None, None);
+    let looks = |address: usize, known: &mut Option<usize>| {
+        let page = Some(address / PAGE_SIZE);
+        let can_be_read = *known == page || kernel::can_be_read(address);
+        *known = page;
+        can_be_read
+    };
+    let mut next = variables;
+    while looks(next.addr(), &mut slots) {
+        // SAFETY: it can be read, as far as its page goes.
+        let variable = unsafe { *next };
+        if variable.is_null() {
+            return true;
+        }
+        if !looks(variable.addr(), &mut texts) {
+            return false;
+        }
+        next = next.wrapping_add(1);
+    }
+    false
+}
+
 /// Before libc starts a shell with the program's own environment: the agent in it gets the path that the shell can open.
 /// Where the environment has no agent, it stays so.
 pub(crate) fn refresh_environment() {
@@ -211,6 +236,9 @@ unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl F
     static EMPTY: [usize; 1] = [0];
     let Some(own) = OWN.get() else { return exec(variables) };
     let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
+    if !is_environment(given) {
+        return exec(variables);
+    }
     let agent = own.agent_for_next();
     let lent = agent.as_ref().and_then(|agent| Lent::to(target, agent));
     let agent = lent.as_ref().map(Lent::path).or(agent);

@@ -22,6 +22,7 @@ mod libc_functions;
 mod locks;
 mod page_references;
 mod process_advice;
+mod raw_calls;
 mod raw_forks;
 mod real;
 mod remap;

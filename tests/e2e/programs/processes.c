@@ -341,6 +341,38 @@ static void exec_failed(void)
 	check(p, SIZE, 30, "failed exec");
 }
 
+static void says(const char *what, long result)
+{
+	printf("%s: %ld %s\n", what, result, result == -1 ? strerror(errno) : "");
+}
+
+/* Of what the kernel cannot read it says so. */
+static void unreadable_exec(void)
+{
+	/* Compilers see through what is plain. */
+	static char *volatile low = (char *)8, *volatile null;
+	char *argv[] = { "true", NULL }, *bad_text[] = { "A=b", low, NULL }, **nowhere = (char **)low;
+	char *page = map(2 * PAGE), *p = swapped(SIZE, 43, "unreadable");
+	MUST(munmap(page + PAGE, PAGE) == 0);
+	/* An environment without an end, and one whose text ends with its page. */
+	char **endless = (char **)(page + PAGE) - 1, *at_the_end[] = { strcpy(page + PAGE - 16, "A=b"), NULL };
+	*endless = strcpy(page + PAGE - 12, "C=d");
+	says("execve", execve("/bin/true", argv, nowhere));
+	says("execve", execve("/bin/true", argv, bad_text));
+	says("execve", execve("/bin/true", argv, endless));
+	says("execve", execve(low, argv, bad_text + 2));
+	says("execve", execve(null, argv, environ));
+	says("execvpe", execvpe("true", argv, nowhere));
+	says("fexecve", fexecve(open("/bin/true", O_RDONLY | O_CLOEXEC), argv, bad_text));
+	pid_t child;
+	says("posix_spawn", posix_spawn(&child, "/bin/true", NULL, NULL, argv, nowhere) == EFAULT);
+	says("clone3", syscall(435, low, 64));
+	says("clone3", syscall(435, null, 64));
+	MUST(posix_spawn(&child, "/bin/true", NULL, NULL, argv, at_the_end) == 0);
+	must_succeed(child, "with a text at the end of its page");
+	check(p, SIZE, 43, "unreadable");
+}
+
 static void no_env_exec(void)
 {
 	char *p = swapped(32 * MiB, 31, "empty environment");
@@ -805,6 +837,7 @@ int main(int argc, char **argv)
 			    { "daemon", daemonize },
 		{ "shared-by-all", shared_by_all }, { "little-shared-by-all", little_shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
+		{ "exec-unreadable", unreadable_exec },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
 		{ "spawn", spawn },		    { "no-descriptors", no_more_descriptors }, { "descriptors", descriptors },
 		{ "close-everything", close_everything }, { "end-of-file", end_of_file },
