@@ -373,6 +373,49 @@ static void unreadable_exec(void)
 	check(p, SIZE, 43, "unreadable");
 }
 
+static int small_stack_way;
+
+/* As a handler that starts who is to tell of the crash. */
+static void on_crash(int signal)
+{
+	(void)signal;
+	char *argv[] = { "echo", "told", NULL }, *few[] = { "A=b", NULL };
+	if (execve("/nonexistent/program", argv, few) == 0)
+		_exit(1);
+	pid_t child = small_stack_way & 1 ? vfork() : fork();
+	if (!child) {
+		if (small_stack_way < 2)
+			execve("/bin/echo", argv, few);
+		else if (small_stack_way < 4)
+			execve("/bin/echo", argv, environ);
+		else
+			execvp("echo", argv);
+		_exit(127);
+	}
+	int status;
+	_exit(waitpid(child, &status, 0) != child || status);
+}
+
+/* The stack of such a handler holds two frames of the kernel's, of which the loader takes one when it binds a function. */
+static void exec_on_a_small_stack(void)
+{
+	size_t size = (2 * (size_t)sysconf(_SC_MINSIGSTKSZ) + 2048) & ~(size_t)15;
+	char *p = swapped(SIZE, 44, "small stack"), *guarded = map(PAGE + size);
+	MUST(mprotect(guarded, PAGE, PROT_NONE) == 0);
+	stack_t stack = { .ss_sp = guarded + PAGE, .ss_size = size };
+	struct sigaction action = { .sa_handler = on_crash, .sa_flags = SA_ONSTACK };
+	for (small_stack_way = 0; small_stack_way < 6; small_stack_way++) {
+		pid_t child = forked();
+		if (!child) {
+			MUST(sigaltstack(&stack, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0);
+			*(volatile char *)guarded = 1;
+			_exit(1);
+		}
+		must_succeed(child, "crashed");
+	}
+	check(p, SIZE, 44, "small stack");
+}
+
 static void no_env_exec(void)
 {
 	char *p = swapped(32 * MiB, 31, "empty environment");
@@ -837,7 +880,7 @@ int main(int argc, char **argv)
 			    { "daemon", daemonize },
 		{ "shared-by-all", shared_by_all }, { "little-shared-by-all", little_shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
-		{ "exec-unreadable", unreadable_exec },
+		{ "exec-unreadable", unreadable_exec }, { "exec-small-stack", exec_on_a_small_stack },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
 		{ "spawn", spawn },		    { "no-descriptors", no_more_descriptors }, { "descriptors", descriptors },
 		{ "close-everything", close_everything }, { "end-of-file", end_of_file },

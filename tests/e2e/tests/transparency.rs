@@ -111,6 +111,7 @@ cases! { "processes":
     exec_from_a_thread = "exec-from-thread",
     failed_exec = "exec-failed",
     exec_and_clone_of_what_cannot_be_read = "exec-unreadable",
+    exec_in_a_crash_handler_on_a_small_stack = "exec-small-stack",
     exec_with_an_empty_environment = "exec-empty-environment",
     spawn_vfork_system_and_popen = "spawn",
     descriptor_numbers = "descriptors",
