@@ -6,13 +6,14 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// By these a thread waits. A new way to wait belongs here.
-    const WAYS: [&str; 15] = [
+    const WAYS: [&str; 16] = [
         ".wait(",
         ".wait_while(",
         "usleep(",
         "nanosleep(",
         "::sleep(",
         "event::poll(",
+        "event::select(",
         "H::wait(",
         "waitpid(",
         "process::wait(",

@@ -13,6 +13,7 @@ use uswap_engine::host::notices;
 use uswap_engine::{guard_regions, lazy_free};
 use uswap_sys::private_memory;
 
+use crate::kernel;
 use crate::real::Real;
 
 /// `MADV_GUARD_INSTALL`, Linux 6.13.
@@ -45,18 +46,7 @@ fn libc_guards_stacks() -> bool {
 /// As for madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE)
-        && notices().giving_way.is_asked_for()
-        && !is_of_the_engine()
-    {
-        notices().giving_way.give_way();
-    }
-    match advice {
-        // Before it is done: the memory may be adopted at this moment.
-        libc::MADV_FREE => lazy_free::note(),
-        GUARD_INSTALL => guard_regions::note(),
-        _ => {}
-    }
+    announce(advice);
     // SAFETY: the caller's promise.
     let result = unsafe { real_madvise(address, len, advice) };
     // SAFETY: errno is this thread's own.
@@ -83,6 +73,27 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     result
 }
 
+/// Such advice is about to be given.
+pub(crate) fn announce(advice: c_int) {
+    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE)
+        && notices().giving_way.is_asked_for()
+        && !is_of_the_engine()
+    {
+        notices().giving_way.give_way();
+    }
+    match advice {
+        // Before it is done: the memory may be adopted at this moment.
+        libc::MADV_FREE => lazy_free::note(),
+        GUARD_INSTALL => guard_regions::note(),
+        _ => {}
+    }
+}
+
+/// Whether the wrapper does more than hand it on.
+pub(crate) fn takes_more(advice: c_int) -> bool {
+    matches!(advice, GUARD_INSTALL | libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK)
+}
+
 /// # Safety
 /// As for madvise(2).
 unsafe fn real_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
@@ -90,33 +101,12 @@ unsafe fn real_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int
     if real.is_null() {
         // Before the agent has started.
         // SAFETY: the caller's promise.
-        return unsafe { madvise_by_kernel(address, len, advice) };
+        return unsafe { kernel::ask(libc::SYS_madvise, [address as usize, len, advice as usize, 0, 0]) as c_int };
     }
     // SAFETY: the symbol is libc's function of this signature.
     let real = unsafe { std::mem::transmute::<*mut c_void, Madvise>(real) };
     // SAFETY: the caller's promise.
     unsafe { real(address, len, advice) }
-}
-
-/// As libc's function does it. (`syscall` comes back here.)
-///
-/// # Safety
-/// As for madvise(2).
-unsafe fn madvise_by_kernel(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let answer: isize;
-    // SAFETY: the caller's promise; the kernel leaves all but these registers as they were.
-    unsafe {
-        std::arch::asm!(
-            "syscall", inlateout("rax") libc::SYS_madvise as isize => answer, in("rdi") address, in("rsi") len,
-            in("rdx") advice, lateout("rcx") _, lateout("r11") _, options(nostack)
-        );
-    }
-    if answer < 0 {
-        // SAFETY: errno is this thread's own.
-        unsafe { *libc::__errno_location() = -answer as c_int };
-        return -1;
-    }
-    answer as c_int
 }
 
 /// Whether a thread of the engine is calling: its stack is private memory. Libraries that the engine uses advise their own

@@ -12,12 +12,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::agent_path::AgentPath;
+use crate::kernel;
 
 /// Numbers that the descriptor may get, the least that suits is taken: out of the way of those who count on the lowest
 /// free one, and below the usual limit.
 const LEAST: [c_int; 3] = [1000, 200, 10];
 /// Longest path of a program that is looked at.
-const PATH_MAX: usize = 4096;
+const PATH_MAX: usize = 2048;
 /// Head of a file with all of its program headers, if there are few.
 const HEAD_BYTES: usize = 1024;
 
@@ -41,6 +42,7 @@ impl Lent {
     /// For `target`, if it needs one.
     ///
     /// The pointers in `target` are what the caller of exec promises: strings.
+    #[inline(never)]
     pub fn to(target: Target, agent: &AgentPath) -> Option<Lent> {
         if !rustix::process::geteuid().is_root() || !is_static(target) {
             return None;
@@ -71,32 +73,38 @@ pub(crate) fn give_back(fd: c_int) {
 }
 
 fn is_static(target: Target) -> bool {
-    let mut head = [0; HEAD_BYTES];
-    let read = match target {
-        Target::Spawned => return false,
-        Target::Open(fd) => {
-            // SAFETY: reads into an array of this length, from whatever the number stands for.
-            let got = unsafe { libc::pread(fd, head.as_mut_ptr().cast(), HEAD_BYTES, 0) };
-            usize::try_from(got).ok()
-        }
-        // SAFETY: a string, as the caller of exec promises.
-        Target::File(path) => read_head(unsafe { CStr::from_ptr(path) }, &mut head),
-        // SAFETY: as above.
-        Target::InPath(file) => find_head(unsafe { CStr::from_ptr(file) }, &mut head),
+    let name = |name: *const c_char| {
+        // SAFETY: a string, as the caller of exec promises, or nothing that can be read.
+        kernel::can_be_read(name.addr()).then(|| unsafe { CStr::from_ptr(name) })
     };
-    read.is_some_and(|length| has_no_loader(&head[..length]))
+    let file = match target {
+        Target::Spawned => return false,
+        Target::Open(fd) => return begins_without_loader(fd),
+        Target::File(path) => name(path).and_then(open),
+        Target::InPath(file) => name(file).and_then(find),
+    };
+    file.is_some_and(|file| begins_without_loader(file.as_raw_fd()))
 }
 
-fn read_head(path: &CStr, head: &mut [u8]) -> Option<usize> {
+/// By what the file begins with. On small stacks: the buffer is there when [`find`]'s is gone.
+#[inline(never)]
+fn begins_without_loader(file: c_int) -> bool {
+    let mut head = [0; HEAD_BYTES];
+    // SAFETY: reads into an array of this length, from whatever the number stands for.
+    let got = unsafe { libc::pread(file, head.as_mut_ptr().cast(), HEAD_BYTES, 0) };
+    usize::try_from(got).is_ok_and(|length| has_no_loader(&head[..length]))
+}
+
+fn open(path: &CStr) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    rustix::io::pread(&file, head, 0).ok()
+    rustix::fs::open(path, flags, Mode::empty()).ok()
 }
 
 /// The first file of this name in PATH that can be read.
-fn find_head(name: &CStr, head: &mut [u8]) -> Option<usize> {
+#[inline(never)]
+fn find(name: &CStr) -> Option<OwnedFd> {
     if name.to_bytes().contains(&b'/') {
-        return read_head(name, head);
+        return open(name);
     }
     // SAFETY: libc's own rule: nobody changes the environment while a thread uses it.
     let places = unsafe { libc::getenv(c"PATH".as_ptr()) };
@@ -105,14 +113,15 @@ fn find_head(name: &CStr, head: &mut [u8]) -> Option<usize> {
     }
     // SAFETY: a string of the environment.
     let places = unsafe { CStr::from_ptr(places) }.to_bytes();
+    let mut path = [0; PATH_MAX];
     places.split(|&byte| byte == b':').find_map(|place| {
-        let mut path = [0; PATH_MAX];
         let length = place.len() + 1 + name.to_bytes_with_nul().len();
         let joined = path.get_mut(..length)?;
         joined[..place.len()].copy_from_slice(place);
         joined[place.len()] = b'/';
         joined[place.len() + 1..].copy_from_slice(name.to_bytes_with_nul());
-        read_head(CStr::from_bytes_with_nul(joined).ok()?, head)
+        let file = open(CStr::from_bytes_with_nul(joined).ok()?)?;
+        rustix::io::pread(&file, &mut [0; 1], 0).is_ok().then_some(file)
     })
 }
 

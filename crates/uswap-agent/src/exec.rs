@@ -9,10 +9,11 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use uswap_engine::protocol::AgentFile;
-use uswap_sys::{placement, report};
+use uswap_sys::{PAGE_SIZE, placement, report};
 
 use crate::agent_path::{self, AgentPath, Start};
 use crate::by_descriptor::{self, Lent, Target};
+use crate::kernel;
 use crate::real::Real;
 
 const PRELOAD_NAME: &CStr = c"LD_PRELOAD";
@@ -21,6 +22,10 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const PRELOAD_MAX: usize = 2048;
 /// Variables of an environment that is made anew on the stack; a larger one is made in a mapping.
 const STACK_VARIABLES: usize = 400;
+/// The same, and bytes of its LD_PRELOAD, where little of the stack may be left: a handler of SIGSEGV on a stack of 8 KiB
+/// executes who is to tell of it. Most of that is the kernel's.
+const FEW_VARIABLES: usize = 64;
+const SHORT_PRELOAD: usize = 256;
 const VARIABLE_MAX: usize = 192;
 
 pub(crate) type Variables = *const *const c_char;
@@ -71,6 +76,7 @@ pub(crate) fn prepare() {
     let _ = OWN.set(own);
 }
 
+#[inline(never)]
 fn tell(why: impl std::fmt::Display) {
     let pid = std::process::id();
     report::stderr_line(format_args!("uswap: what process {pid} executes runs unmanaged: {why}"));
@@ -105,6 +111,7 @@ impl Own {
     }
 
     /// The agent's path for the next program; without, that one runs unmanaged, and the user is told.
+    #[inline(never)]
     fn agent_for_next(&self) -> Option<AgentPath> {
         self.start.for_next().map_err(tell).ok()
     }
@@ -150,6 +157,30 @@ unsafe fn strings<'a>(variables: Variables) -> impl Iterator<Item = &'a CStr> {
     })
 }
 
+/// Whether it can be read. Of what cannot, the kernel is to say so.
+fn is_environment(variables: Variables) -> bool {
+    let (mut slots, mut texts) = (None, None);
+    let looks = |address: usize, known: &mut Option<usize>| {
+        let page = Some(address / PAGE_SIZE);
+        let can_be_read = *known == page || kernel::can_be_read(address);
+        *known = page;
+        can_be_read
+    };
+    let mut next = variables;
+    while looks(next.addr(), &mut slots) {
+        // SAFETY: it can be read, as far as its page goes.
+        let variable = unsafe { *next };
+        if variable.is_null() {
+            return true;
+        }
+        if !looks(variable.addr(), &mut texts) {
+            return false;
+        }
+        next = next.wrapping_add(1);
+    }
+    false
+}
+
 /// Before libc starts a shell with the program's own environment: the agent in it gets the path that the shell can open.
 /// Where the environment has no agent, it stays so.
 pub(crate) fn refresh_environment() {
@@ -165,7 +196,7 @@ pub(crate) fn refresh_environment() {
 /// Puts another path of the agent, or none, into the program's own LD_PRELOAD; one that is too long stays as it is.
 fn exchange(before: &[u8], agent: Option<&AgentPath>) {
     let Some(value) = own_preload() else { return };
-    let mut preload = Preload::new(agent.map(AgentPath::as_bytes));
+    let mut preload = Preload::<PRELOAD_MAX>::new(agent.map(AgentPath::as_bytes));
     match preload.add(value, before) {
         true => set_preload(preload.value()),
         false => tell_too_long(),
@@ -211,6 +242,9 @@ unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl F
     static EMPTY: [usize; 1] = [0];
     let Some(own) = OWN.get() else { return exec(variables) };
     let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
+    if !is_environment(given) {
+        return exec(variables);
+    }
     let agent = own.agent_for_next();
     let lent = agent.as_ref().and_then(|agent| Lent::to(target, agent));
     let agent = lent.as_ref().map(Lent::path).or(agent);
@@ -220,11 +254,14 @@ unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl F
         return exec(variables);
     }
     // SAFETY: as above.
-    let count = unsafe { strings(given) }.count() + 4;
-    if count <= STACK_VARIABLES {
-        let mut made = [std::ptr::null(); STACK_VARIABLES];
+    let (count, preload) = unsafe { sizes(agent, given) };
+    if count <= FEW_VARIABLES && preload <= SHORT_PRELOAD {
         // SAFETY: as above.
-        return unsafe { complete(own, agent, given, &mut made, exec) };
+        return unsafe { complete_on_stack::<FEW_VARIABLES, SHORT_PRELOAD, R>(own, agent, given, exec) };
+    }
+    if count <= STACK_VARIABLES {
+        // SAFETY: as above.
+        return unsafe { complete_on_stack::<STACK_VARIABLES, PRELOAD_MAX, R>(own, agent, given, exec) };
     }
     // Unmapped below if exec fails.
     let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
@@ -233,22 +270,49 @@ unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl F
     // SAFETY: fresh zeroed memory for `count` pointers.
     let made = unsafe { std::slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count) };
     // SAFETY: as above.
-    let result = unsafe { complete(own, agent, given, made, exec) };
+    let result = unsafe { complete::<PRELOAD_MAX, R>(own, agent, given, made, exec) };
     // SAFETY: mapped above, and nobody keeps a pointer into it.
     let _ = unsafe { rustix::mm::munmap(memory.cast(), count * 8) };
     result
 }
 
+/// Room for the pointers, and for the bytes of LD_PRELOAD, that an environment with the agent takes at most.
+///
+/// # Safety
+/// `given` is an environment.
+unsafe fn sizes(agent: Option<&[u8]>, given: Variables) -> (usize, usize) {
+    let first = (4, PRELOAD.len() + agent.map_or(0, <[u8]>::len) + 1);
+    // SAFETY: the caller's promise.
+    unsafe { strings(given) }.fold(first, |(count, bytes), variable| {
+        let value = variable.to_bytes().strip_prefix(PRELOAD);
+        (count + 1, bytes + value.map_or(0, |value| value.len() + 1))
+    })
+}
+
+/// # Safety
+/// `given` is an environment, of four variables less than there is room for.
+#[inline(never)]
+unsafe fn complete_on_stack<const VARIABLES: usize, const BYTES: usize, R>(
+    own: &Own,
+    agent: Option<&[u8]>,
+    given: Variables,
+    exec: impl FnOnce(Variables) -> R,
+) -> R {
+    let mut made = [std::ptr::null(); VARIABLES];
+    // SAFETY: the caller's promise.
+    unsafe { complete::<BYTES, R>(own, agent, given, &mut made, exec) }
+}
+
 /// # Safety
 /// `given` is an environment, and `made` has room for four pointers more than it.
-unsafe fn complete<R>(
+unsafe fn complete<const BYTES: usize, R>(
     own: &Own,
     agent: Option<&[u8]>,
     given: Variables,
     made: &mut [*const c_char],
     exec: impl FnOnce(Variables) -> R,
 ) -> R {
-    let (mut preload, mut is_too_long) = (Preload::new(agent), false);
+    let (mut preload, mut is_too_long) = (Preload::<BYTES>::new(agent), false);
     let mut count = 0;
     // SAFETY: the caller's promise.
     for variable in unsafe { strings(given) } {
@@ -284,14 +348,14 @@ unsafe fn complete<R>(
 }
 
 /// LD_PRELOAD in the making: the agent, then what a program wants besides.
-struct Preload {
-    bytes: [u8; PRELOAD_MAX],
+struct Preload<const BYTES: usize> {
+    bytes: [u8; BYTES],
     len: usize,
 }
 
-impl Preload {
-    fn new(agent: Option<&[u8]>) -> Preload {
-        let mut preload = Preload { bytes: [0; PRELOAD_MAX], len: PRELOAD.len() };
+impl<const BYTES: usize> Preload<BYTES> {
+    fn new(agent: Option<&[u8]>) -> Self {
+        let mut preload = Preload { bytes: [0; BYTES], len: PRELOAD.len() };
         preload.bytes[..PRELOAD.len()].copy_from_slice(PRELOAD);
         agent.into_iter().for_each(|agent| preload.push(agent));
         preload
@@ -301,7 +365,7 @@ impl Preload {
     /// another list.
     fn add(&mut self, value: &[u8], agent_too: &[u8]) -> bool {
         let others = || entries(value).filter(|entry| !AgentFile::is_path(entry) && *entry != agent_too);
-        let fits = self.len + others().map(|entry| entry.len() + 1).sum::<usize>() < PRELOAD_MAX;
+        let fits = self.len + others().map(|entry| entry.len() + 1).sum::<usize>() < BYTES;
         if fits {
             others().for_each(|entry| self.push(entry));
         }
@@ -439,7 +503,7 @@ mod tests {
             unsafe { strings(made) }.map(|variable| variable.to_str().unwrap().to_owned()).collect()
         };
         // SAFETY: an environment, and room for four more.
-        unsafe { complete(&own(), agent, pointers.as_ptr(), &mut made, copy) }
+        unsafe { complete::<PRELOAD_MAX, _>(&own(), agent, pointers.as_ptr(), &mut made, copy) }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -30,6 +31,11 @@ static RAW: AtomicBool = AtomicBool::new(false);
 pub(crate) static MASK: AtomicU64 = AtomicU64::new(NO_MASK);
 /// No mask of a thread: nobody holds SIGKILL back.
 pub(crate) const NO_MASK: u64 = u64::MAX;
+
+thread_local! {
+    /// The mask of a thread that is in our `fork`, as it was before, or `NO_MASK`; in the child, too. Without a destructor.
+    static MASK_BEFORE: Cell<u64> = const { Cell::new(NO_MASK) };
+}
 
 /// Shared memory, in which a child says by the number of the turn that it has been made; null before it is needed.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
@@ -82,6 +88,23 @@ fn begins(raw: bool, wrapped: bool, mask: Option<u64>, mark: *mut AtomicU32) {
     MARK.store(mark, Relaxed);
     let number = (TURN.load(Relaxed) >> ID_BITS).wrapping_add(1);
     TURN.store(number << ID_BITS | u64::from(thread_id()), Release);
+}
+
+/// Runs `fork`, whose handlers may make threads: they are to begin with this [mask as it was](mask_before).
+pub(crate) fn with_mask_before<R>(mask: Option<u64>, fork: impl FnOnce() -> R) -> R {
+    let outer = MASK_BEFORE.get();
+    // A handler in the child may fork in turn, with signals held back.
+    if outer == NO_MASK {
+        MASK_BEFORE.set(mask.unwrap_or(NO_MASK));
+    }
+    let result = fork();
+    MASK_BEFORE.set(outer);
+    result
+}
+
+/// The signal mask that the calling thread had before it began to fork, or `NO_MASK`.
+pub(crate) fn mask_before() -> u64 {
+    MASK_BEFORE.get()
 }
 
 /// Ends [`take`], in the parent or in the child.

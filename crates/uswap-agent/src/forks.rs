@@ -217,7 +217,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     let mask = take();
     holds(true, None);
     // SAFETY: the caller's promise.
-    let pid = unsafe { followed(real) };
+    let pid = fork_turns::with_mask_before(mask, || unsafe { followed(real) });
     keep_errno(|| thread::let_signals_come(mask));
     pid
 }

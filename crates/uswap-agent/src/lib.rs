@@ -2,24 +2,27 @@
 //!
 //! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
-//! constructor, the fork handlers, and the wrappers of `exec`, `system`, `popen`, `fork`, `_Fork`, `madvise`, `mlockall`,
-//! `mremap`, `pthread_create`, `thrd_create`, `vmsplice`, `setsockopt`, `syscall`, `clone` and `stat`); there they take no lock of the
-//! engine, allocate nothing, and keep
-//! errno as libc left it.
+//! constructor, the fork handlers, and the wrappers of `exec`, `system`, `popen`, `fork`, `_Fork`, `madvise`, `process_madvise`,
+//! `mlockall`, `mremap`, `shmat`, `pthread_create`, `thrd_create`, `vmsplice`, `setsockopt`, `send`, `sendto`, `sendmsg`, `sendmmsg`,
+//! `syscall`, `clone` and `stat`); there they take no lock of the engine, allocate nothing, and keep errno as libc left it.
 
 #![deny(unsafe_code)]
 
 mod advice;
 mod agent_path;
+mod attach;
 mod by_descriptor;
 mod exec;
 mod exec_lists;
 mod fork_turns;
 mod forks;
+mod kernel;
 mod libc_fork;
 mod libc_functions;
 mod locks;
 mod page_references;
+mod process_advice;
+mod raw_calls;
 mod raw_forks;
 mod real;
 mod remap;

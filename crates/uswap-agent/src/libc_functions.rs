@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// libc's `syscall`: see [`raw_forks`](crate::raw_forks).
+/// libc's `syscall`: see [`raw_calls`](crate::raw_calls).
 pub(crate) static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 macro_rules! bound_to_libc {

@@ -1,8 +1,12 @@
-//! Wrappers of vmsplice and setsockopt: the program gives pages of its memory to a pipe, or is about to give some to a
-//! socket. The engine is told before it happens.
+//! Wrappers of vmsplice, setsockopt and what sends: the program gives pages of its memory to a pipe or a socket, or is about to.
+//! The engine is told before it happens.
+//!
+//! A send with MSG_ZEROCOPY counts by itself: its socket may have the option from a process that did not run under uswap's
+//! eyes, or from before an exec.
 
 #![allow(unsafe_code)]
 
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_uint, c_void};
 
 use uswap_engine::page_references;
@@ -36,10 +40,81 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    // Without this option, sends with MSG_ZEROCOPY are plain ones.
+    // For sends that go round libc. Without this option, those with MSG_ZEROCOPY are plain ones.
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
         page_references::note();
     }
     // SAFETY: the caller's promise; libc's function is this system call, and sets errno as it does.
     unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, value, len) as c_int }
+}
+
+/// Defines wrappers that look at one register, the flags of the send, and go on to libc's function with all that they were given.
+/// They leave no frame behind: these functions are points of cancellation.
+macro_rules! sends {
+    ($($(#[doc = $doc:literal])+ $name:ident = $real:literal, $place:ident, flags in $flags:literal)*) => {
+        $(static $place: Real = Real::new($real);
+
+        $(#[doc = $doc])+
+        ///
+        /// # Safety
+        /// As for the function of libc.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> isize {
+            naked_asm!(
+                concat!("test ", $flags, ", 0x4000000"), // MSG_ZEROCOPY
+                "jnz 3f",
+                "mov rax, qword ptr [rip + {real} + {address}]",
+                "test rax, rax",
+                "jz 3f",
+                "jmp rax",
+                "3:",
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "sub rsp, 8",
+                "lea rdi, [rip + {real}]",
+                concat!("mov esi, ", $flags),
+                "call {begins}",
+                "add rsp, 8",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                real = sym $place,
+                address = const Real::ADDRESS,
+                begins = sym send_begins,
+            )
+        })*
+
+        /// Looks libc's functions up: handlers of signals send, too.
+        pub(crate) fn prepare() {
+            $(let _ = $place.get();)*
+        }
+    };
+}
+
+sends! {
+    /// As libc's.
+    send = c"send", SEND, flags in "ecx"
+    /// As libc's.
+    sendto = c"sendto", SENDTO, flags in "ecx"
+    /// As libc's.
+    sendmsg = c"sendmsg", SENDMSG, flags in "edx"
+    /// As libc's.
+    sendmmsg = c"sendmmsg", SENDMMSG, flags in "ecx"
+}
+
+/// Gives libc's function.
+extern "C" fn send_begins(real: &'static Real, flags: c_int) -> *mut c_void {
+    if flags & libc::MSG_ZEROCOPY != 0 {
+        page_references::note();
+    }
+    real.get()
 }

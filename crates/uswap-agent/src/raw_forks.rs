@@ -1,10 +1,8 @@
-//! Forks that go round libc's `fork`, as far as they come by libc's `syscall` and `clone`, and advice that does.
+//! Forks that go round libc's `fork`, as far as they come by libc's `syscall` and `clone`.
 //!
 //! Nobody follows such a fork, and adopted memory carries MADV_DONTFORK so that its child does not have it at all. But while
 //! another thread forks by libc that mark is off: a child made in that moment would read zeros where pages are swapped out. So
 //! these forks and those of libc exclude each other. System calls in a program's own machine code are not seen.
-//!
-//! mremap and discards that come by `syscall` give way to faults, as those by libc's functions do.
 
 #![allow(unsafe_code)]
 
@@ -13,12 +11,10 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use uswap_engine::host::notices;
-
-use crate::advice::{is_of_the_engine, madvise};
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
-use crate::libc_functions::SYSCALL;
+use crate::kernel;
+use crate::raw_calls::{self, as_libc_answers, hand_on};
 use crate::real::Real;
 
 type Begin = extern "C" fn(*mut c_void) -> c_int;
@@ -54,31 +50,33 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     naked_asm!(
         ".protected syscall",
         "cmp rdi, 56", // clone
-        "je 3f",
+        "je {fork}",
         "cmp rdi, 57", // fork
-        "je 4f",
+        "je {fork}",
         "cmp rdi, 435", // clone3
-        "je 5f",
+        "je {fork}",
         "cmp rdi, 28", // madvise
-        "je 6f",
+        "je {advise}",
         "cmp rdi, 25", // mremap
-        "je 12f",
-        "2:",
-        "mov rax, qword ptr [rip + {libcs}]",
-        "test rax, rax",
-        "jz 7f",
-        "jmp rax",
-        "3:",
-        "test esi, 0x100", // CLONE_VM
-        "jnz 2b",
-        "jmp 4f",
-        "5:",
-        "test rsi, rsi",
-        "jz 2b",
-        "test dword ptr [rsi], 0x100",
-        "jnz 2b",
-        "4:",
-        // A fork: all that it is given is kept, and nothing of the caller's is touched, for the child may go on elsewhere.
+        "je {remap}",
+        "cmp rdi, 30", // shmat
+        "je {attach}",
+        "cmp rdi, 440", // process_madvise
+        "je {advise_process}",
+        "jmp {hand_on}",
+        fork = sym make_child,
+        advise = sym raw_calls::advise,
+        remap = sym raw_calls::remap,
+        attach = sym raw_calls::attach,
+        advise_process = sym raw_calls::advise_process,
+        hand_on = sym hand_on,
+    )
+}
+
+/// What may be a fork: all that it is given is kept, and nothing of the caller's is touched, for the child may go on elsewhere.
+#[unsafe(naked)]
+unsafe extern "C" fn make_child() -> c_long {
+    naked_asm!(
         "push rdi",
         "push rsi",
         "push rdx",
@@ -97,7 +95,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "pop rsi",
         "pop rdi",
         "cmp al, {goes_on}",
-        "je 2b",
+        "je {hand_on}",
         "cmp al, {refused}",
         "je {fails}",
         "mov rax, rdi",
@@ -113,87 +111,29 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "mov rdi, rax",
         "mov rsi, qword ptr [rsp - 56]",
         "jmp {is_over}",
-        "6:",
-        // Only advice that the wrapper looks at: 4, 8, 10, 11, 18, 102.
-        "cmp ecx, 4",
-        "je 9f",
-        "cmp ecx, 8",
-        "je 9f",
-        "cmp ecx, 10",
-        "je 9f",
-        "cmp ecx, 11",
-        "je 9f",
-        "cmp ecx, 18",
-        "je 9f",
-        "cmp ecx, 102",
-        "jne 2b",
-        "9:",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov edx, ecx",
-        "sub rsp, 8",
-        "call {madvise}",
-        "add rsp, 8",
-        "movsxd rax, eax",
-        "ret",
-        "12:",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {gives_way}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp 2b",
-        "7:",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov r10, r8",
-        "mov r8, r9",
-        "mov r9, qword ptr [rsp + 8]",
-        "syscall",
-        "mov rdi, rax",
-        "cmp rax, -4095",
-        "jae {answers}",
-        "ret",
-        libcs = sym SYSCALL,
         begins = sym raw_fork_begins,
         in_child = sym raw_child,
         is_over = sym raw_fork_is_over,
-        answers = sym as_libc_answers,
+        hand_on = sym hand_on,
         fails = sym raw_fork_fails,
         goes_on = const forks::RAW_GOES_ON,
         refused = const forks::RAW_REFUSED,
-        madvise = sym madvise,
-        gives_way = sym gives_way,
     )
 }
 
-/// Before an mremap.
-extern "C" fn gives_way() {
-    if notices().giving_way.is_asked_for() && !is_of_the_engine() {
-        notices().giving_way.give_way();
-    }
-}
-
-/// A fork by this system call, whose first argument is `first`.
+/// By this system call, whose first argument is `first`. What shares the memory of its maker is no fork, nor is what the kernel
+/// cannot read.
 extern "C" fn raw_fork_begins(number: c_long, first: usize) -> RawFork {
     let flags = match number {
         libc::SYS_clone => first as u64,
-        // SAFETY: the flags come first in what clone3(2) is given, and have been looked at.
-        libc::SYS_clone3 => unsafe { (first as *const u64).read_unaligned() },
+        // SAFETY: it can be read, and the flags come first.
+        libc::SYS_clone3 if kernel::can_be_read(first) => unsafe { (first as *const u64).read_unaligned() },
+        libc::SYS_clone3 => libc::CLONE_VM as u64,
         _ => 0,
     };
+    if flags & libc::CLONE_VM as u64 != 0 {
+        return RawFork { answer: forks::RAW_GOES_ON, mask: fork_turns::NO_MASK };
+    }
     forks::raw_fork_begins(flags & libc::CLONE_VFORK as u64 != 0)
 }
 
@@ -229,16 +169,6 @@ unsafe extern "C" fn raw_child() -> c_long {
         mask = sym fork_turns::MASK,
         none = const fork_turns::NO_MASK as i64,
     )
-}
-
-/// What syscall(2) comes to where the kernel says `answer`.
-extern "C" fn as_libc_answers(answer: c_long) -> c_long {
-    if !(-4095..0).contains(&answer) {
-        return answer;
-    }
-    // SAFETY: errno is this thread's own.
-    unsafe { *libc::__errno_location() = -answer as c_int };
-    -1
 }
 
 /// As fork(2) says: try again.

@@ -14,6 +14,9 @@ pub(crate) struct Real {
 }
 
 impl Real {
+    /// Where the address stands, for wrappers that go there by a jump.
+    pub const ADDRESS: usize = std::mem::offset_of!(Real, address);
+
     pub const fn new(name: &'static CStr) -> Real {
         Real { name, address: AtomicPtr::new(null_mut()) }
     }

@@ -41,6 +41,7 @@ extern "C" fn constructor() {
     crate::advice::prepare();
     crate::remap::prepare();
     crate::raw_forks::prepare();
+    crate::page_references::prepare();
     crate::thread_count::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();

@@ -2,16 +2,20 @@
 //!
 //! The new thread tells it by itself, before it begins what it was made for: who makes it may find it ended, and the place of its
 //! identity freed, as soon as libc's function returns.
+//!
+//! One that is made by a handler for forks gets the signals that its maker holds back while it forks.
 
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use uswap_engine::host::notices;
+use uswap_sys::thread;
 
+use crate::fork_turns::{self, NO_MASK};
 use crate::real::Real;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -33,17 +37,23 @@ struct Beginning {
     /// The function; 0: the place is free, 1: it is being filled.
     start: AtomicUsize,
     argument: AtomicPtr<c_void>,
+    /// See [`fork_turns::mask_before`].
+    mask: AtomicU64,
 }
 
 /// Threads that may be made at a time and not have run.
 const BEGINNINGS: usize = 1024;
-static BEGINNING: [Beginning; BEGINNINGS] =
-    [const { Beginning { start: AtomicUsize::new(0), argument: AtomicPtr::new(null_mut()) } }; BEGINNINGS];
+static BEGINNING: [Beginning; BEGINNINGS] = [const { Beginning::none() }; BEGINNINGS];
 
 impl Beginning {
+    const fn none() -> Beginning {
+        Beginning { start: AtomicUsize::new(0), argument: AtomicPtr::new(null_mut()), mask: AtomicU64::new(NO_MASK) }
+    }
+
     fn of(start: Start, argument: *mut c_void) -> Option<&'static Beginning> {
         let place = BEGINNING.iter().find(|place| place.start.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())?;
         place.argument.store(argument, Relaxed);
+        place.mask.store(fork_turns::mask_before(), Relaxed);
         place.start.store(start as usize, Release);
         Some(place)
     }
@@ -63,7 +73,11 @@ struct Call {
 /// In the new thread.
 extern "C" fn begins(place: &'static Beginning) -> Call {
     let call = Call { start: place.start.load(Acquire), argument: place.argument.load(Relaxed) };
+    let mask = place.mask.load(Relaxed);
     place.free();
+    if mask != NO_MASK {
+        thread::begin_with_signals(mask);
+    }
     // SAFETY: pthread_self only looks at its own thread.
     notices().control_blocks.keep(unsafe { libc::pthread_self() } as usize);
     call

@@ -14,7 +14,8 @@
 //!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
-//! - [`linux`]: all of it as the engine asks for it ([`uswap_system`]); [`call`]: what handlers hear beside messages;
+//! - [`linux`]: all of it as the engine asks for it ([`uswap_system`]); [`call`]: what handlers hear beside messages; [`select`]: how,
+//!   where there may be fewer descriptors than they listen to;
 //! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open; [`test_hook`]: failures on purpose;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
@@ -49,6 +50,7 @@ pub mod reserve;
 pub mod ring;
 pub mod rss;
 pub mod rusage;
+pub mod select;
 pub mod swapped_moves;
 pub mod test_hook;
 pub mod thread;

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::mm::{Advice as MemoryAdvice, MprotectFlags};
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
@@ -22,7 +23,7 @@ use crate::own_memory::OwnMemory;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
-use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, uffd};
+use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, select, uffd};
 
 /// Looks before sleep: some 20 us.
 const LOOKS: u32 = 600;
@@ -299,7 +300,18 @@ impl Faults for Uffd {
             },
         ];
         let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref()))?;
+        match rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref())) {
+            Ok(_) => {}
+            // The program has lowered its limit on descriptors below their number.
+            Err(Errno::INVAL) => {
+                let (uffd, socket) = (self.as_fd(), supervisor.socket.as_fd());
+                let fds = [uffd, socket, call.as_fd().unwrap_or(socket)];
+                let [messages, is_over, called] = select::readable(fds, patience.as_ref())?;
+                let no_supervisor = is_over && select::is_at_end(socket);
+                return Ok(Heard { messages, call: called && call.as_fd().is_some(), no_supervisor });
+            }
+            Err(errno) => return Err(errno.into()),
+        }
         Ok(Heard {
             messages: fds[0].revents().contains(PollFlags::IN),
             call: fds[2].revents().contains(PollFlags::IN),
@@ -388,7 +400,11 @@ impl uswap_system::Supervisor for Supervisor {
     fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        matches!(ready, Ok(1..)) && is_end(fds[0].revents())
+        match ready {
+            // As in `wait`.
+            Err(Errno::INVAL) => select::is_at_end(self.socket.as_fd()),
+            ready => matches!(ready, Ok(1..)) && is_end(fds[0].revents()),
+        }
     }
 
     fn say(&self, line: fmt::Arguments<'_>) {

@@ -41,7 +41,7 @@ use signals::{AGENT_SIGNAL_MASK, set_signal_mask};
 
 pub use file_table::{KEEP_MAX, unshare_files_and_close};
 pub use local_storage::prepare;
-pub use signals::{hold_signals_back, let_signals_come};
+pub use signals::{begin_with_signals, hold_signals_back, let_signals_come};
 pub use tracer::look_for_tracer;
 
 mod file_table;

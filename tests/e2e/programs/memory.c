@@ -209,6 +209,76 @@ static void guards(void)
 			bad("the guard at page %zu is gone", k);
 }
 
+#define PIDFD_SELF_GROUP (-10001)
+
+extern ssize_t process_madvise(int, const struct iovec *, size_t, int, unsigned) __attribute__((weak));
+
+static ssize_t advise_process(int way, int pidfd, const struct iovec *pieces, size_t count, int advice)
+{
+	if (way && process_madvise)
+		return process_madvise(pidfd, pieces, count, advice, 0);
+	return syscall(440, pidfd, pieces, count, advice, 0);
+}
+
+/* A process may advise its own memory by process_madvise, too: guards, and what concerns forks. */
+static void advise_own_process(void)
+{
+	size_t size = 4 * MiB;
+	char *p = swapped(SIZE, 16, "advised");
+	int pidfd = (int)syscall(434, getpid(), 0);
+	struct iovec none = { p, 0 };
+	if (advise_process(0, pidfd, &none, 1, MADV_GUARD_INSTALL)) {
+		puts("this kernel takes no such advice");
+		return;
+	}
+	int by_number = advise_process(0, PIDFD_SELF_GROUP, &none, 1, MADV_NORMAL) == 0;
+	for (int way = 0; way < 4; way++) {
+		if (way >= 2 && !by_number)
+			break;
+		int self = way < 2 ? pidfd : PIDFD_SELF_GROUP;
+		char *at = p + (size_t)(way + 1) * 16 * MiB;
+		struct iovec pieces[] = { { at, size }, { at + size, PAGE } };
+		push_out(at, size, "to be guarded");
+		MUST(advise_process(way & 1, self, pieces, 2, MADV_GUARD_INSTALL) == (ssize_t)(size + PAGE));
+		ballast();
+		MUST(trap_of((uint64_t *)(at + size), 1) == SIGSEGV);
+		MUST(advise_process(way & 1, self, pieces, 2, MADV_GUARD_REMOVE) == (ssize_t)(size + PAGE));
+		check_zero(at, size + PAGE, "after the guard");
+		check_pages(p, (size_t)(at - p) / PAGE - 16, (size_t)(at - p) / PAGE, 16, "below the guard");
+	}
+	/* What has a hole in it, and what cannot be had. */
+	char *holes = swapped(size, 17, "with a hole");
+	MUST(munmap(holes + 4 * PAGE, PAGE) == 0);
+	struct iovec pieces[] = { { holes, PAGE }, { holes + 2 * PAGE, 5 * PAGE }, { holes + 20 * PAGE, PAGE } };
+	MUST(advise_process(1, pidfd, pieces, 3, MADV_GUARD_INSTALL) == (ssize_t)PAGE);
+	MUST(advise_process(1, pidfd, pieces + 1, 2, MADV_GUARD_INSTALL) == -1 && errno == ENOMEM);
+	MUST(madvise(holes, size, MADV_GUARD_REMOVE) == -1 && errno == ENOMEM);
+	check_zero(holes, PAGE, "a whole piece");
+	check_zero(holes + 2 * PAGE, 2 * PAGE, "before the hole");
+	check_zero(holes + 5 * PAGE, 2 * PAGE, "after the hole");
+	check_pages(holes, 7, size / PAGE, 17, "beside what was guarded");
+	MUST(advise_process(1, -1, pieces, 1, MADV_GUARD_INSTALL) == -1 && errno == EBADF);
+	MUST(advise_process(1, pidfd, pieces, 1, 12345) == -1 && errno == EINVAL);
+	MUST(advise_process(1, pidfd, (void *)8, 1, MADV_GUARD_INSTALL) == -1 && errno == EFAULT);
+	MUST(advise_process(1, pidfd, NULL, 0, MADV_GUARD_INSTALL) == 0);
+	/* What is kept from children, and is theirs again. */
+	struct iovec piece = { p, size };
+	for (int kept = 1; kept >= 0; kept--) {
+		MUST(advise_process(kept, pidfd, &piece, 1, kept ? MADV_DONTFORK : MADV_DOFORK) == (ssize_t)size);
+		push_out(p, size, "advised for forks");
+		pid_t child = forked();
+		if (!child) {
+			if (!kept)
+				check(p, size, 16, "given to the child");
+			else if (trap_of((uint64_t *)p, 0) != SIGSEGV)
+				bad("what is kept from children is in one");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+	}
+	check(p, size, 16, "parent");
+}
+
 /* Pages that were given to a pipe are read from there later, whatever became of them in the program. */
 static void pages_in_pipes(void)
 {
@@ -1170,7 +1240,7 @@ int main(int argc, char **argv)
 		{ "executable", executable },	  { "valgrind", valgrind },
 		{ "mlock", lock },		  { "mlockall", lock_all },
 		{ "guards", guards },		  { "vmsplice", pages_in_pipes },
-			  { "mremap", remap },
+		{ "process-advice", advise_own_process }, { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-holes", remap_into_holes }, { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
 		{ "mremap-own", remap_own },	  { "mremap-pieces", remap_pieces }, { "many-mappings", many_mappings },

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -338,6 +339,81 @@ static void exec_failed(void)
 	}
 	push_out(p, SIZE, "failed exec");
 	check(p, SIZE, 30, "failed exec");
+}
+
+static void says(const char *what, long result)
+{
+	printf("%s: %ld %s\n", what, result, result == -1 ? strerror(errno) : "");
+}
+
+/* Of what the kernel cannot read it says so. */
+static void unreadable_exec(void)
+{
+	/* Compilers see through what is plain. */
+	static char *volatile low = (char *)8, *volatile null;
+	char *argv[] = { "true", NULL }, *bad_text[] = { "A=b", low, NULL }, **nowhere = (char **)low;
+	char *page = map(2 * PAGE), *p = swapped(SIZE, 43, "unreadable");
+	MUST(munmap(page + PAGE, PAGE) == 0);
+	/* An environment without an end, and one whose text ends with its page. */
+	char **endless = (char **)(page + PAGE) - 1, *at_the_end[] = { strcpy(page + PAGE - 16, "A=b"), NULL };
+	*endless = strcpy(page + PAGE - 12, "C=d");
+	says("execve", execve("/bin/true", argv, nowhere));
+	says("execve", execve("/bin/true", argv, bad_text));
+	says("execve", execve("/bin/true", argv, endless));
+	says("execve", execve(low, argv, bad_text + 2));
+	says("execve", execve(null, argv, environ));
+	says("execvpe", execvpe("true", argv, nowhere));
+	says("fexecve", fexecve(open("/bin/true", O_RDONLY | O_CLOEXEC), argv, bad_text));
+	pid_t child;
+	says("posix_spawn", posix_spawn(&child, "/bin/true", NULL, NULL, argv, nowhere) == EFAULT);
+	says("clone3", syscall(435, low, 64));
+	says("clone3", syscall(435, null, 64));
+	MUST(posix_spawn(&child, "/bin/true", NULL, NULL, argv, at_the_end) == 0);
+	must_succeed(child, "with a text at the end of its page");
+	check(p, SIZE, 43, "unreadable");
+}
+
+static int small_stack_way;
+
+/* As a handler that starts who is to tell of the crash. */
+static void on_crash(int signal)
+{
+	(void)signal;
+	char *argv[] = { "echo", "told", NULL }, *few[] = { "A=b", NULL };
+	if (execve("/nonexistent/program", argv, few) == 0)
+		_exit(1);
+	pid_t child = small_stack_way & 1 ? vfork() : fork();
+	if (!child) {
+		if (small_stack_way < 2)
+			execve("/bin/echo", argv, few);
+		else if (small_stack_way < 4)
+			execve("/bin/echo", argv, environ);
+		else
+			execvp("echo", argv);
+		_exit(127);
+	}
+	int status;
+	_exit(waitpid(child, &status, 0) != child || status);
+}
+
+/* The stack of such a handler holds two frames of the kernel's, of which the loader takes one when it binds a function. */
+static void exec_on_a_small_stack(void)
+{
+	size_t size = (2 * (size_t)sysconf(_SC_MINSIGSTKSZ) + 2048) & ~(size_t)15;
+	char *p = swapped(SIZE, 44, "small stack"), *guarded = map(PAGE + size);
+	MUST(mprotect(guarded, PAGE, PROT_NONE) == 0);
+	stack_t stack = { .ss_sp = guarded + PAGE, .ss_size = size };
+	struct sigaction action = { .sa_handler = on_crash, .sa_flags = SA_ONSTACK };
+	for (small_stack_way = 0; small_stack_way < 6; small_stack_way++) {
+		pid_t child = forked();
+		if (!child) {
+			MUST(sigaltstack(&stack, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0);
+			*(volatile char *)guarded = 1;
+			_exit(1);
+		}
+		must_succeed(child, "crashed");
+	}
+	check(p, SIZE, 44, "small stack");
 }
 
 static void no_env_exec(void)
@@ -743,6 +819,56 @@ static void fork_then_discard(void)
 	}
 }
 
+static void may_have(rlim_t descriptors)
+{
+	struct rlimit limit;
+	MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = descriptors;
+	MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+static void work_on(char *p, const char *what)
+{
+	check(p, SIZE, 41, what);
+	ballast();
+	fill(p, SIZE, 42);
+	ballast();
+	check(p, SIZE, 42, what);
+	fill(p, SIZE, 41);
+}
+
+/* A process that swaps takes away its own right to open files, as sandboxes do, and so do its children. */
+static void no_more_descriptors(void)
+{
+	struct rlimit before;
+	MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
+	char *p = swapped(SIZE, 41, "before");
+	for (rlim_t limit = 0; limit < 4; limit++) {
+		pid_t child = forked();
+		if (!child) {
+			may_have(limit);
+			work_on(p, "child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+	}
+	for (rlim_t limit = 0; limit < 4; limit++) {
+		may_have(limit);
+		work_on(p, "without descriptors");
+	}
+	/* And has them again: what it forks now takes some. */
+	may_have(before.rlim_cur);
+	push_out(p, SIZE, "before the last fork");
+	pid_t child = forked();
+	if (!child) {
+		may_have(0);
+		work_on(p, "last child");
+		_exit(0);
+	}
+	must_succeed(child, "last child");
+	check(p, SIZE, 41, "parent");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -754,8 +880,9 @@ int main(int argc, char **argv)
 			    { "daemon", daemonize },
 		{ "shared-by-all", shared_by_all }, { "little-shared-by-all", little_shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },
+		{ "exec-unreadable", unreadable_exec }, { "exec-small-stack", exec_on_a_small_stack },
 		{ "exec-failed", exec_failed },	    { "exec-empty-environment", no_env_exec },
-		{ "spawn", spawn },		    { "descriptors", descriptors },
+		{ "spawn", spawn },		    { "no-descriptors", no_more_descriptors }, { "descriptors", descriptors },
 		{ "close-everything", close_everything }, { "end-of-file", end_of_file },
 		{ "setuid", change_uid },	    { "undumpable", undumpable },
 		{ "directories", directories },	    { "end-term", end_term },

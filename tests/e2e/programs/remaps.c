@@ -1,12 +1,14 @@
 /*
  * One mremap over several mappings, which Linux allows since 6.17: their pages, their holes and their protections arrive
  * as they were, whether they are swapped out or not. Where the kernel refuses it, the program says so and has nothing to
- * check.
+ * check. And shared segments that take the place of other memory, which the agent moves there.
  */
 #include "cases.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
 
 #define SEED 31
 #define PIECE (4 * MiB)
@@ -203,6 +205,80 @@ static void restless(void)
 		MUST(pthread_join(threads[k], NULL) == 0);
 }
 
+static char *attach(int way, int id, char *at)
+{
+	switch (way) {
+	case 0: return shmat(id, at, SHM_REMAP);
+	case 1: return (char *)syscall(SYS_shmat, id, at, SHM_REMAP);
+	default: return shmat(id, at + 123, SHM_REMAP | SHM_RND);
+	}
+}
+
+static void attach_fails(int id, char *at, int flags)
+{
+	char *attached = shmat(id, at, flags);
+	printf("attached: %s\n", attached == (char *)-1 ? strerror(errno) : "yes");
+}
+
+/*
+ * A segment of System V takes the place of swapped memory, and goes. What comes to be there is zeros, whether the mapping before it
+ * grows into the place or something is mapped there; what lies beside it is as it was.
+ */
+static void attached_over(void)
+{
+	for (int round = 0; round < 6; round++) {
+		int way = round % 3, grows = round < 3;
+		char *start = map(16 * PIECE);
+		MUST(munmap(start + 3 * PIECE, 13 * PIECE) == 0);
+		fill(start, 3 * PIECE, SEED);
+		push_out_percent(start, 3 * PIECE, 60, "what is replaced");
+		int id = shmget(IPC_PRIVATE, 2 * PIECE - 5, IPC_CREAT | 0600);
+		MUST(id >= 0);
+		attach_fails(id, start + PIECE + 123, SHM_REMAP);
+		attach_fails(id, NULL, SHM_REMAP);
+		attach_fails(id, (char *)123, SHM_REMAP | SHM_RND);
+		attach_fails(id, start + PIECE, 0);
+		attach_fails(id + 1000, start + PIECE, SHM_REMAP);
+		check(start, PIECE, SEED, "after what was refused");
+		MUST(attach(way, id, start + PIECE) == start + PIECE);
+		MUST(shmctl(id, IPC_RMID, NULL) == 0);
+		check_zero(start + PIECE, 2 * PIECE, "a fresh segment");
+		fill(start + PIECE, 2 * PIECE, SEED + 1);
+		pid_t child = forked();
+		if (child == 0) {
+			check(start + PIECE, 2 * PIECE, SEED + 1, "shared with the child");
+			fill(start + PIECE, 2 * PIECE, SEED + 2);
+			_exit(0);
+		}
+		must_succeed(child, "child");
+		check(start + PIECE, 2 * PIECE, SEED + 2, "written by the child");
+		check(start, PIECE, SEED, "before it");
+		MUST(shmdt(start + PIECE) == 0);
+		if (is_mapped(start + PIECE))
+			bad("the segment is still there");
+		if (grows)
+			MUST(mremap(start, PIECE, 3 * PIECE, 0) == start);
+		else {
+			MUST(mmap(start + PIECE, 4 * PIECE, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == start + PIECE);
+			start[4 * PIECE] = 1;
+		}
+		ballast();
+		check_zero(start + PIECE, 2 * PIECE, "after the segment");
+		check(start, PIECE, SEED, "before it");
+		MUST(munmap(start, 5 * PIECE) == 0);
+	}
+	/* A hole at the very place, where the kernel would put the next thing. */
+	int id = shmget(IPC_PRIVATE, 2 * PIECE, IPC_CREAT | 0600);
+	char *hole = map(4 * PIECE);
+	MUST(munmap(hole, 4 * PIECE) == 0);
+	MUST(shmat(id, hole + PIECE, SHM_REMAP | SHM_RDONLY) == hole + PIECE);
+	MUST(shmctl(id, IPC_RMID, NULL) == 0);
+	check_zero(hole + PIECE, 2 * PIECE, "read only");
+	if (is_mapped(hole) || is_mapped(hole + 3 * PIECE) || shmdt(hole + PIECE))
+		bad("the hole is not as it was");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -211,6 +287,7 @@ int main(int argc, char **argv)
 		{ "several-in-place", several_in_place },
 		{ "grown-and-moved", grown_and_moved },
 		{ "restless", restless },
+		{ "attached-over", attached_over },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

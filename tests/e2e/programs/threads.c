@@ -342,6 +342,62 @@ static void fork_handlers(void)
 	MUST(handlers_run == 10);
 }
 
+/* Blocks SIGUSR2 alone, or all that can be. */
+static void *sees_signals(void *all)
+{
+	sigset_t mask;
+	MUST(pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0);
+	for (int k = 1; k <= SIGRTMAX; k++) {
+		if (k == SIGKILL || k == SIGSTOP || (k >= 32 && k < SIGRTMIN))
+			continue;
+		if (sigismember(&mask, k) != (all || k == SIGUSR2))
+			bad("signal %d is%s blocked in a thread of a handler", k, sigismember(&mask, k) ? "" : " not");
+	}
+	return NULL;
+}
+
+static int threads_seen;
+
+static void make_threads(void)
+{
+	pthread_t thread;
+	MUST(pthread_create(&thread, NULL, sees_signals, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	/* As libraries make a thread that is to get no signals. */
+	sigset_t all, before;
+	sigfillset(&all);
+	MUST(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+	MUST(pthread_create(&thread, NULL, sees_signals, &all) == 0);
+	MUST(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	/* And by C11's function. */
+	thrd_t another;
+	MUST(thrd_create(&another, (thrd_start_t)(void *)sees_signals, NULL) == thrd_success);
+	MUST(thrd_join(another, NULL) == thrd_success);
+	threads_seen++;
+}
+
+/* Threads that handlers for forks make have the signals that their maker has outside of the fork. */
+static void fork_handlers_make_threads(void)
+{
+	sigset_t one;
+	sigemptyset(&one);
+	sigaddset(&one, SIGUSR2);
+	MUST(pthread_sigmask(SIG_SETMASK, &one, NULL) == 0);
+	MUST(pthread_atfork(make_threads, make_threads, make_threads) == 0);
+	char *p = swapped(SIZE, 14, "before the fork");
+	for (int round = 0; round < 3; round++) {
+		pid_t child = forked();
+		if (!child) {
+			MUST(threads_seen == 2 * round + 2);
+			sees_signals(NULL);
+			check(p, SIZE, 14, "child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+		sees_signals(NULL);
+	}
+	make_threads();
+}
+
 /* --- signals --- */
 
 static char *barrier_memory;
@@ -542,6 +598,7 @@ int main(int argc, char **argv)
 		{ "synchronisation", synchronisation }, { "cancel", cancel },
 		{ "end-while-cold", end_while_cold },
 		{ "fork-threads", fork_threads },     { "fork-from-thread", fork_from_thread },
+		{ "fork-handler-threads", fork_handlers_make_threads },
 		{ "fork-handlers", fork_handlers },   { "write-barrier", write_barrier },
 		{ "alternate-stack", alternate_stack }, { "timers", timers },
 		{ "blocked-signals", blocked_signals }, { "jumping", jumping },

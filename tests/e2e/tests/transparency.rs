@@ -53,6 +53,7 @@ cases! { "memory":
     mlock_brings_in_and_keeps = "mlock",
     mlockall_locks_the_program_alone = "mlockall",
     guards_stay_and_take_content_away = "guards",
+    advice_for_a_process_by_itself = "process-advice",
     pages_that_were_given_to_pipes = "vmsplice",
     mremap_grows_shrinks_and_moves = "mremap",
     mremap_onto_swapped_memory = "mremap-over",
@@ -87,6 +88,14 @@ cases! { "remaps":
     one_mremap_over_several_mappings_that_stay = "several-dontunmap",
     mremaps_over_several_mappings_that_are_refused_or_stay_in_place = "several-in-place",
     faults_are_served_while_threads_never_stop_moving_memory = "restless",
+    a_shared_segment_takes_the_place_of_swapped_memory = "attached-over",
+}
+
+cases! { "sockets":
+    pages_that_were_given_to_sockets_by_send = "send",
+    pages_that_were_given_to_sockets_by_sendto = "sendto",
+    pages_that_were_given_to_sockets_by_sendmsg = "sendmsg",
+    pages_that_were_given_to_sockets_by_sendmmsg = "sendmmsg",
 }
 
 cases! { "processes":
@@ -102,9 +111,12 @@ cases! { "processes":
     exec_of_itself = "exec",
     exec_from_a_thread = "exec-from-thread",
     failed_exec = "exec-failed",
+    exec_and_clone_of_what_cannot_be_read = "exec-unreadable",
+    exec_in_a_crash_handler_on_a_small_stack = "exec-small-stack",
     exec_with_an_empty_environment = "exec-empty-environment",
     spawn_vfork_system_and_popen = "spawn",
     descriptor_numbers = "descriptors",
+    a_process_that_may_open_nothing_any_more = "no-descriptors",
     closing_all_descriptors = "close-everything",
     end_of_file_on_pipes = "end-of-file",
     setuid_in_a_multi_threaded_program = "setuid",
@@ -134,6 +146,7 @@ cases! { "threads":
     fork_while_other_threads_allocate = "fork-threads",
     fork_from_a_thread = "fork-from-thread",
     atfork_handlers_of_the_program = "fork-handlers",
+    threads_of_atfork_handlers_get_signals = "fork-handler-threads",
     sigsegv_handler_as_write_barrier = "write-barrier",
     swapped_alternate_signal_stack = "alternate-stack",
     timer_signals = "timers",

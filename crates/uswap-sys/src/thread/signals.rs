@@ -64,3 +64,12 @@ pub fn let_signals_come(mask: Option<u64>) {
         let _ = change_signal_mask(libc::SIG_SETMASK, mask);
     }
 }
+
+/// In a thread whose maker [holds signals back](hold_signals_back), and had `mask` before: it begins with that. Not if its maker has
+/// given it another mask meanwhile: that is what it is to have.
+pub fn begin_with_signals(mask: u64) {
+    const NEVER_HELD: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+    if change_signal_mask(libc::SIG_BLOCK, 0) == Some((mask | HELD_BACK) & !NEVER_HELD) {
+        let_signals_come(Some(mask));
+    }
+}

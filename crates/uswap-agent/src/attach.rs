@@ -1,0 +1,126 @@
+//! A wrapper of shmat: a shared segment that takes the place of other memory (SHM_REMAP).
+//!
+//! The kernel reports nothing of what it unmaps then: the books would still have what was swapped out there, and hand it to what
+//! is mapped in its place later. So the segment is attached elsewhere, and moved to its place by mremap, which is reported.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use rustix::mm::{MapFlags, ProtFlags};
+use uswap_sys::{PAGE_SIZE, placement};
+
+use crate::kernel;
+use crate::remap::mremap;
+
+/// What segments of huge pages are to be aligned to. There are none of a gibibyte in place of other memory.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// As libc's.
+///
+/// # Safety
+/// As for shmat(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    match place(address as usize, flags) {
+        // SAFETY: the caller's promise.
+        Some(place) if crate::forks::is_member() => unsafe { attach_over(id, place, flags) },
+        // SAFETY: as above.
+        _ => unsafe { attach(id, address as usize, flags) },
+    }
+}
+
+/// Where a segment takes the place of others, rounded as the kernel does; `None` if it takes none, or the kernel refuses.
+fn place(address: usize, flags: c_int) -> Option<usize> {
+    let place = address & !(PAGE_SIZE - 1);
+    let is_taken = flags & libc::SHM_REMAP != 0 && (place == address || flags & libc::SHM_RND != 0);
+    (is_taken && place != 0).then_some(place)
+}
+
+/// # Safety
+/// As for shmat(2).
+unsafe fn attach(id: c_int, address: usize, flags: c_int) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { kernel::ask(libc::SYS_shmat, [id as usize, address, flags as usize, 0, 0]) as *mut c_void }
+}
+
+/// # Safety
+/// As for shmat(2): what lies at `place` is the caller's to replace.
+unsafe fn attach_over(id: c_int, place: usize, flags: c_int) -> *mut c_void {
+    let Some(len) = len_of(id) else { return libc::MAP_FAILED };
+    // Not where the kernel would: that may be a hole at the very place.
+    let Some((room, room_len)) = room_for(len) else {
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return libc::MAP_FAILED;
+    };
+    let begin = room.next_multiple_of(HUGE_PAGE);
+    let end = begin + len.next_multiple_of(HUGE_PAGE);
+    // SAFETY: addresses of `room_for`, which nobody else knows.
+    let attached = unsafe { attach(id, begin, flags & !libc::SHM_RND) };
+    if attached == libc::MAP_FAILED {
+        unmap(room, room + room_len);
+        return attached;
+    }
+    unmap(room, begin);
+    unmap(end, room + room_len);
+    // SAFETY: what has just been attached, to where the caller wants it.
+    let moved = unsafe { mremap(attached, len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place as *mut c_void) };
+    if moved == libc::MAP_FAILED {
+        // SAFETY: errno is this thread's own, here and below.
+        let errno = unsafe { *libc::__errno_location() };
+        // SAFETY: attached above, and nobody knows of it.
+        unsafe { kernel::ask(libc::SYS_shmdt, [begin, 0, 0, 0, 0]) };
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+    }
+    moved
+}
+
+/// Bytes of a segment, in whole pages. Who may attach it may ask.
+fn len_of(id: c_int) -> Option<usize> {
+    let mut segment = MaybeUninit::<libc::shmid_ds>::zeroed();
+    let arguments = [id as usize, libc::IPC_STAT as usize, segment.as_mut_ptr() as usize, 0, 0];
+    // SAFETY: the kernel fills the record in. Zeros are one.
+    let segment = unsafe {
+        if kernel::ask(libc::SYS_shmctl, arguments) != 0 {
+            return None;
+        }
+        segment.assume_init()
+    };
+    segment.shm_segsz.checked_next_multiple_of(PAGE_SIZE)
+}
+
+/// Addresses that a segment fits in wherever huge pages begin.
+fn room_for(len: usize) -> Option<(usize, usize)> {
+    let len = len.checked_next_multiple_of(HUGE_PAGE)?.checked_add(HUGE_PAGE)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let room = placement::map(len, ProtFlags::empty(), flags, None).ok()?;
+    Some((room.as_ptr() as usize, len))
+}
+
+/// Of `room_for`.
+fn unmap(start: usize, end: usize) {
+    if start < end {
+        // SAFETY: addresses that nobody else knows.
+        let _ = unsafe { rustix::mm::munmap(start as *mut c_void, end - start) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_is_rounded_as_the_kernel_does() {
+        let over = libc::SHM_REMAP;
+        assert_eq!(place(0x12000, over), Some(0x12000));
+        assert_eq!(place(0x12fff, over | libc::SHM_RND), Some(0x12000));
+        for (address, flags) in
+            [(0x12000, 0), (0x12000, libc::SHM_RND), (0x12fff, over), (0, over), (0xfff, over | libc::SHM_RND)]
+        {
+            assert_eq!(place(address, flags), None, "{address:#x} {flags:#o}");
+        }
+    }
+}
