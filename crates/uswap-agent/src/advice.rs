@@ -67,8 +67,12 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         libc::MADV_WIPEONFORK => Advice::WipeOnFork,
         _ => return result,
     };
-    if (result == 0 || errno() == libc::ENOMEM) && !is_of_the_engine() && crate::forks::is_member() {
-        notices().advise_for_forks(posted, address as usize, len);
+    if (result == 0 || errno() == libc::ENOMEM) && !is_of_the_engine() {
+        match crate::forks::is_member() {
+            true => notices().advise_for_forks(posted, address as usize, len),
+            // A library's constructor may run before the agent's.
+            false => notices().fork_advice.note(posted),
+        }
     }
     result
 }

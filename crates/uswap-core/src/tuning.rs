@@ -138,6 +138,8 @@ pub fn rest_for_writer(took: Option<Duration>) -> Duration {
 
 /// Rounds of reclaim of a handler after each fault that it has served: others that it has read wait meanwhile.
 pub const ROUNDS_AFTER_FAULT: u32 = 4;
+/// How long a handler looks for a moment in which a long list of events can be settled, while others make room for it.
+pub const SETTLED_IN_TIME: Duration = Duration::from_millis(10);
 /// How often a faulting thread waits for the monitor, 20 us and more each, when it finds nothing to reclaim by itself.
 pub const STALL_WAITS: u32 = 100;
 /// And for how long at most: where the kernel has swapped much out, to find nothing takes long.

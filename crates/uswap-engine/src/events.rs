@@ -101,6 +101,9 @@ impl<H: Host> Engine<H> {
             self.books.begins_anew(from.moved_to(to));
             H::notices().fork_advice.moved(from.start, to, from.pages);
         }
+        if let Event::Unmapped(range) = event {
+            H::notices().fork_advice.gone(range);
+        }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
         let range = event.range();
         self.memory.wake(range.start, range.pages);

@@ -34,6 +34,8 @@ const DONT_FORK: u8 = 0;
 const DO_FORK: u8 = 1;
 /// mremap: advice goes with the memory.
 const MOVED: u8 = 2;
+/// Unmapped.
+const GONE: u8 = 3;
 
 /// What the program has said.
 pub struct ForkAdvice {
@@ -74,6 +76,23 @@ impl ForkAdvice {
         }
         if let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) {
             self.hand_over(&Posting { kind, start, len, to: 0 });
+        }
+    }
+
+    /// Advice was given at a time when nothing is adopted, or by a process in which nothing ever is.
+    pub fn note(&self, advice: Advice) {
+        match advice {
+            Advice::WipeOnFork => self.wipes.store(true, Release),
+            Advice::DontFork => self.keeps.store(true, Release),
+            Advice::DoFork => {}
+        }
+    }
+
+    /// A handler: memory was unmapped. What comes to be there is another's.
+    pub(crate) fn gone(&self, range: PageRange) {
+        if self.is_used() {
+            let (start, len) = (range.start.address(), range.pages as usize * PAGE_SIZE);
+            self.hand_over(&Posting { kind: GONE, start, len, to: 0 });
         }
     }
 
@@ -131,6 +150,7 @@ impl Kept {
                     self.pages.remove(range);
                     self.lifted.push(range);
                 }
+                GONE => self.pages.remove(range),
                 _ => self.moved(range, PageNumber::containing(to)),
             }
         }
@@ -252,6 +272,16 @@ mod tests {
         kept.learn(range(35, 5), &mappings);
         kept.learn(range(50, 5), &mappings);
         assert_eq!(all(&kept), [range(10, 15)]);
+    }
+
+    #[test]
+    fn advice_ends_with_its_memory() {
+        let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        let len = 10 * PAGE_SIZE;
+        said.post(Advice::DontFork, range(10, 10).start.address(), len, || true);
+        said.gone(range(12, 3));
+        kept.catch_up(&said);
+        assert_eq!(all(&kept), [range(10, 2), range(15, 5)]);
     }
 
     #[test]

@@ -44,6 +44,9 @@ impl<H: Staffed> Monitor<H> {
         if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
+        // It was copied without the mark that keeps it from forks round libc.
+        self.post.fork.lift(true);
+        self.keep_from_forks(engine);
         // Readers ahead have waited until here: a page on its way would pass for one that is not swapped out.
         engine.forking.phase.goes_on();
         engine.take_and_release(self.worker());

@@ -4,7 +4,8 @@
 //! that do nothing but discard, keep that count above zero nearly all the time, and a fault would wait for the rare moment in
 //! which it is not: seconds. So while a fault has waited for longer than [`PATIENCE`], whoever is about to change memory, by libc's
 //! function, waits a little: those changes end that are under way, and the fault is served. Nobody waits for longer than
-//! [`GIVES_WAY`]; changes that go round libc (realloc's) do not wait.
+//! [`GIVES_WAY`]; changes that go round libc (realloc's) do not wait. The same is asked for where threads that move memory
+//! without a pause would make what was read and cannot be settled longer and longer, though no fault waits.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
@@ -86,6 +87,13 @@ impl<S: System> Asking<S> {
         let is_eager = || self.way.eager.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         if is_late || is_eager() {
             self.asks = true;
+            self.way.waiting.atomic().fetch_add(1, AcqRel);
+        }
+    }
+
+    /// What was read has become so much that it must be settled before there is more.
+    pub fn at_once(&mut self) {
+        if !std::mem::replace(&mut self.asks, true) {
             self.way.waiting.atomic().fetch_add(1, AcqRel);
         }
     }

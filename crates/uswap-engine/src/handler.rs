@@ -71,8 +71,26 @@ impl<H: Host> Engine<H> {
     /// Reads what is there and serves it.
     fn serve_waiting(&self, worker: &mut Worker) {
         self.receive(worker);
+        self.settle_in_time();
         self.serve_all(worker);
         self.member.slot().serves(worker.serving.number, 0);
+    }
+
+    /// Threads that move memory without a pause leave hardly a moment in which what was read can be settled. They make room for one
+    /// before it becomes so much that to put it in order takes seconds, with all that wait for the gate.
+    fn settle_in_time(&self) {
+        if !self.memory.order().is_long() {
+            return;
+        }
+        let (mut asking, begun) = (Asking::new(&H::notices().giving_way), H::now());
+        while let Entry::Running(_guard) = self.enter() {
+            if !self.memory.order().is_long() || H::since(begun) >= tuning::SETTLED_IN_TIME {
+                return;
+            }
+            asking.at_once();
+            self.settle_what_is_held();
+            pause::<H>();
+        }
     }
 
     fn serve_all(&self, worker: &mut Worker) {

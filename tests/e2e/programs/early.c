@@ -10,6 +10,8 @@
 
 #define SIZE (16 * MiB)
 static char *memory;
+/* For whoever looks for it. */
+char *wiped;
 
 static void in_child(void) { check(memory, SIZE, 77, "handler of a library in the child"); }
 
@@ -23,6 +25,8 @@ __attribute__((constructor)) static void construct(void)
 {
 	errno = 0;
 	MUST(syscall(SYS_close, -1) == -1 && errno == EBADF);
+	wiped = map(16 * PAGE);
+	MUST(madvise(wiped, 16 * PAGE, MADV_WIPEONFORK) == 0);
 	memory = map(SIZE);
 	fill(memory, SIZE, 77);
 	MUST(pthread_atfork(NULL, NULL, in_child) == 0);

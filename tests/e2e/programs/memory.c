@@ -1,6 +1,7 @@
 /* Calls that change, lock, move or drop memory, made on memory that is swapped out at that moment. */
 #include "cases.h"
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -880,6 +881,49 @@ static void advise_grown(void)
 	check(kept, 2 * half, 26, "grown and kept");
 }
 
+/* Memory that was kept from children is gone, and a mapping that was swapped already grows into its place. */
+static void advise_gone(void)
+{
+	size_t half = 48 * MiB;
+	char *p = map(2 * half);
+	MUST(madvise(p + half, half, MADV_DONTFORK) == 0);
+	fill(p, 2 * half, 25);
+	push_out(p, 2 * half, "with what is kept");
+	MUST(munmap(p + half, half) == 0);
+	usleep(100000);
+	MUST(mremap(p, half, 2 * half, 0) == p);
+	fill(p + half, half, 26);
+	pid_t child = forked();
+	if (!child) {
+		check(p + half, half, 26, "grown, in the child");
+		_exit(0);
+	}
+	must_succeed(child, "child");
+	check(p + half, half, 26, "grown");
+}
+
+/* A library has asked for memory that is wiped in children, before the agent was there. */
+static void wiped_early(void)
+{
+	char **memory = dlsym(RTLD_DEFAULT, "wiped");
+	MUST(memory);
+	size_t size = 16 * PAGE;
+	fill(*memory, size, 3);
+	char *p = map(SIZE);
+	fill(p, SIZE, 4);
+	push_out(p, SIZE, "what was filled later");
+	pid_t child = forked();
+	if (!child) {
+		for (size_t at = 0; at < size; at++)
+			if ((*memory)[at])
+				bad("memory that is to be wiped has content in the child");
+		_exit(0);
+	}
+	must_succeed(child, "child");
+	check(*memory, size, 3, "what is wiped in children");
+	check(p, SIZE, 4, "other memory");
+}
+
 /* The same before it is touched: a child writes there first. */
 static void fork_grown(void)
 {
@@ -1246,6 +1290,7 @@ int main(int argc, char **argv)
 		{ "mremap-own", remap_own },	  { "mremap-pieces", remap_pieces }, { "many-mappings", many_mappings },
 		{ "free-early", free_early },	  { "free-dropped", free_dropped },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
+		{ "madvise-fork-gone", advise_gone }, { "wiped-early", wiped_early },
 		{ "fork-grown", fork_grown },
 		{ "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },

@@ -212,9 +212,8 @@ static void fork_generations(void)
 }
 
 /* fork(2) by the system call, round libc. The child may see everything, or be stopped; it must not see zeros. */
-static void raw_fork(void)
+static void fork_round_libc(char *p)
 {
-	char *p = swapped(SIZE, 8, "before clone(2)");
 	for (int how = 0; how < 2; how++) {
 		fflush(stdout);
 		long child = how ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
@@ -230,6 +229,26 @@ static void raw_fork(void)
 		if (status && status != 128 + SIGSEGV && status != 128 + SIGBUS && status != 128 + SIGKILL)
 			bad("the child of a raw clone ended with %d%s", status, status == 66 ? ": it read wrong data" : "");
 		check(p, SIZE, 8, "parent");
+	}
+}
+
+static void raw_fork(void)
+{
+	fork_round_libc(swapped(SIZE, 8, "before clone(2)"));
+}
+
+/* By a child that libc has made, at once and later. */
+static void raw_fork_of_child(void)
+{
+	char *p = swapped(SIZE, 8, "before fork");
+	for (int late = 0; late < 2; late++) {
+		pid_t child = forked();
+		if (!child) {
+			usleep(late ? 300000 : 0);
+			fork_round_libc(p);
+			_exit(0);
+		}
+		must_succeed(child, "child");
 	}
 }
 
@@ -876,7 +895,7 @@ int main(int argc, char **argv)
 		{ "fork-then-discard", fork_then_discard },
 		{ "fork-many", fork_many },	    { "fork-growing", fork_growing },
 			    { "fork-generations", fork_generations },
-		{ "raw-fork", raw_fork },	    { "raw-fork-forks", raw_fork_forks },
+		{ "raw-fork", raw_fork },	    { "raw-fork-forks", raw_fork_forks }, { "raw-fork-of-child", raw_fork_of_child },
 			    { "daemon", daemonize },
 		{ "shared-by-all", shared_by_all }, { "little-shared-by-all", little_shared_by_all },
 		{ "exec", exec_again },		    { "exec-from-thread", exec_from_thread },

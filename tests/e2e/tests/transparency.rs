@@ -71,6 +71,7 @@ cases! { "memory":
     madvise_dontneed_and_free = "madvise",
     madvise_dontfork_and_wipeonfork = "madvise-fork",
     madvise_dontfork_and_a_mapping_that_grows = "madvise-fork-grown",
+    madvise_dontfork_of_memory_that_is_gone = "madvise-fork-gone",
     a_child_has_what_a_mapping_grew_by = "fork-grown",
     large_bss_and_data = "bss",
     thread_stacks = "stacks",
@@ -88,6 +89,7 @@ cases! { "remaps":
     one_mremap_over_several_mappings_that_stay = "several-dontunmap",
     mremaps_over_several_mappings_that_are_refused_or_stay_in_place = "several-in-place",
     faults_are_served_while_threads_never_stop_moving_memory = "restless",
+    faults_are_served_while_one_thread_never_stops_moving_memory = "restless-alone",
     a_shared_segment_takes_the_place_of_swapped_memory = "attached-over",
 }
 
@@ -107,6 +109,7 @@ cases! { "processes":
     three_generations = "fork-generations",
     fork_round_libc_fails_loudly = "raw-fork",
     a_child_that_went_round_libc_forks = "raw-fork-forks",
+    a_fork_round_libc_by_a_forked_child_fails_loudly = "raw-fork-of-child",
     daemon = "daemon",
     exec_of_itself = "exec",
     exec_from_a_thread = "exec-from-thread",
@@ -196,6 +199,17 @@ fn fork_handlers_of_a_library_that_was_first() {
         .env("LD_PRELOAD", c_library("early"))
         .time_limit(Duration::from_secs(60));
     says_with_and_without(&launch, "ok fork\n").assert_swapped();
+}
+
+/// Its constructor gives advice before the agent's has run.
+#[test]
+fn advice_of_a_library_that_was_first() {
+    let test = TempDir::new("early-advice");
+    let launch = Launch::new(&test, c_program("memory"))
+        .arg("wiped-early")
+        .env("LD_PRELOAD", c_library("early"))
+        .time_limit(Duration::from_secs(60));
+    says_with_and_without(&launch, "ok wiped-early\n").assert_swapped();
 }
 
 /// For a thread that is ending the kernel takes no userfault: what it writes then must be in memory.

@@ -198,6 +198,8 @@ impl Rule {
     ];
 }
 
+/// Events that are a [long list](EventOrder::is_long).
+const LONG: usize = 64;
 /// Ranges of memory that came that are kept apart.
 const CAME_MAX: usize = 64;
 
@@ -265,9 +267,14 @@ impl EventOrder {
         !self.log.is_empty()
     }
 
+    /// Whether so much was read that it must not become much more: to put it in order takes longer than in proportion.
+    pub fn is_long(&self) -> bool {
+        self.log.len() >= LONG
+    }
+
     /// Whether a mremap is among what was read: the longer that waits, the more there is to search.
     pub fn is_pressing(&self) -> bool {
-        self.log.len() >= 64 || self.log.iter().any(|event| matches!(event, Event::Remapped { .. }))
+        self.is_long() || self.log.iter().any(|event| matches!(event, Event::Remapped { .. }))
     }
 
     /// What was read has been applied.

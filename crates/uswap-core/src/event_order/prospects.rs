@@ -103,7 +103,9 @@ impl<W: Witness> Search<'_, W> {
             let takers = part.takers.iter().filter(is_left);
             let others = || takers.clone().filter(|&&taker| taker != index && !self.known.is_before(index, taker));
             let is_there = node.at(part.range).is_some_and(|piece| piece.what != What::Nothing);
-            let mut coming = part.bringers.iter().filter(is_left).filter(|&&other| self.known.is_before(other, index));
+            // The last of them first: where one thread has moved it all, that is the one.
+            let mut coming =
+                part.bringers.iter().rev().filter(is_left).filter(|&&other| self.known.is_before(other, index));
             is_there && others().next().is_none()
                 || coming.any(|&bringer| others().all(|&taker| self.known.is_before(taker, bringer)))
         };
