@@ -63,10 +63,11 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 }
 
 /// 10657335: where the kernel has swapped nearly everything out, handlers looked for something to reclaim for two seconds before they served
-/// a fault. 11645534: a forked child had a part of what had been moved, and its books had unmapped all of it.
+/// a fault. 11645534: a forked child had a part of what had been moved, and its books had unmapped all of it. 12117459: a process ended itself
+/// because a page of zeros that was just being brought in had been unmapped.
 #[test]
 fn seeds_of_a_slow_search_and_of_a_part_of_a_move() {
-    for seed in [10_657_335, 11_645_534] {
+    for seed in [10_657_335, 11_645_534, 12_117_459] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
     }

@@ -103,15 +103,18 @@ impl<H: Host> Engine<H> {
         let mut core = self.core();
         let is_swapped =
             |&(_, state): &(_, PageState)| !matches!(state, PageState::Untouched | PageState::Resident { .. });
-        let swapped: Vec<PageNumber> = core.pages().known(range).filter(is_swapped).map(|(page, _)| page).collect();
+        let swapped: Vec<(PageNumber, PageState)> = core.pages().known(range).filter(is_swapped).collect();
         if swapped.is_empty() {
             return core.manages_no_more(range);
         }
         // Something may have been mapped over another part of it.
         core.let_go_untouched(range);
         drop(core);
-        let is_registered = |page: &PageNumber| self.memory.uffd.is_registered(page.address(), PAGE_SIZE);
-        if let Some(page) = swapped.iter().find(|page| is_registered(page) == Some(false))
+        let is_registered = |page: PageNumber| self.memory.uffd.is_registered(page.address(), PAGE_SIZE);
+        // What is zeros is so without us; it may be brought in just now by who was asked for it before it was unmapped.
+        let has_content = |state| !matches!(state, PageState::SwappedZero | PageState::ReadingIn { entry: None, .. });
+        if let Some((page, _)) =
+            swapped.iter().find(|&&(page, state)| has_content(state) && is_registered(page) == Some(false))
             // Asked last: what has changed before is still counted.
             && !self.memory.uffd.is_changing()
         {
