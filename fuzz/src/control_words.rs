@@ -89,6 +89,8 @@ impl Model {
             progress.used_slots += process.used[area];
             progress.waits_for_memory |= process.waits;
         }
+        // Who owns a part of it may write there.
+        progress.unfinished += u32::from(self.owners.keys().any(|&(of, _)| of == area));
         progress
     }
 

@@ -71,14 +71,14 @@ impl<H: Host> Engine<H> {
     /// Reads what is there and serves it.
     fn serve_waiting(&self, worker: &mut Worker) {
         self.receive(worker);
-        self.settle_in_time();
+        self.settle_in_time(worker);
         self.serve_all(worker);
         self.member.slot().serves(worker.serving.number, 0);
     }
 
     /// Threads that move memory without a pause leave hardly a moment in which what was read can be settled. They make room for one
     /// before it becomes so much that to put it in order takes seconds, with all that wait for the gate.
-    fn settle_in_time(&self) {
+    fn settle_in_time(&self, worker: &mut Worker) {
         if !self.memory.order().is_long() {
             return;
         }
@@ -88,8 +88,9 @@ impl<H: Host> Engine<H> {
                 return;
             }
             asking.at_once();
-            self.settle_what_is_held();
             pause::<H>();
+            // Whose report is unread is not done yet.
+            self.read_messages(worker);
         }
     }
 

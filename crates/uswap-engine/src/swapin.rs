@@ -116,7 +116,9 @@ impl<H: Host> Engine<H> {
                 }
                 continue;
             }
-            let Some(area) = failing.filter(|_| may_rest) else { return };
+            // A fork waits for this thread, or is what it is about.
+            let is_hurried = self.forking.post.fork.is_requested();
+            let Some(area) = failing.filter(|_| may_rest && !is_hurried) else { return };
             if H::since(begun) >= tuning::READ_AGAIN_FOR {
                 return area.was_read_in_vain::<H>();
             }

@@ -104,15 +104,15 @@ impl<H: Host> Engine<H> {
         let is_swapped =
             |&(_, state): &(_, PageState)| !matches!(state, PageState::Untouched | PageState::Resident { .. });
         let swapped: Vec<(PageNumber, PageState)> = core.pages().known(range).filter(is_swapped).collect();
-        if swapped.is_empty() {
+        // What is zeros is so without us; it may be brought in just now by who was asked for it before it was unmapped.
+        let has_content = |state| !matches!(state, PageState::SwappedZero | PageState::ReadingIn { entry: None, .. });
+        if !swapped.iter().any(|&(_, state)| has_content(state)) {
             return core.manages_no_more(range);
         }
         // Something may have been mapped over another part of it.
         core.let_go_untouched(range);
         drop(core);
         let is_registered = |page: PageNumber| self.memory.uffd.is_registered(page.address(), PAGE_SIZE);
-        // What is zeros is so without us; it may be brought in just now by who was asked for it before it was unmapped.
-        let has_content = |state| !matches!(state, PageState::SwappedZero | PageState::ReadingIn { entry: None, .. });
         if let Some((page, _)) =
             swapped.iter().find(|&&(page, state)| has_content(state) && is_registered(page) == Some(false))
             // Asked last: what has changed before is still counted.

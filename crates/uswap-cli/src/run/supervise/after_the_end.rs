@@ -51,7 +51,13 @@ impl Supervisor {
     /// What those who have ended own of areas that are to become empty is given back as soon as their children have left it.
     pub(super) fn settle_what_is_left_behind(&self) {
         let group = &self.shared.group;
-        for (number, area) in self.shared.areas.iter().enumerate().filter(|&(number, _)| group.is_leaving(number)) {
+        for (number, area) in self
+            .shared
+            .areas
+            .iter()
+            .enumerate()
+            .filter(|&(number, _)| group.is_leaving(number) && !group.is_off(number))
+        {
             let left_behind: Vec<u32> = group.left_behind(number).collect();
             for index in left_behind {
                 settle(group, number, area, index);

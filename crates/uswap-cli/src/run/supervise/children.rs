@@ -16,17 +16,17 @@ use super::{Ending, Supervisor};
 const STOPS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A program that has left our process group (`timeout`) does not get what the terminal sends to ours, though to the shell we are one.
-fn pass_to_another_job(main: u32, signal: i32) {
-    match (job_of(main), job_of(std::process::id())) {
-        (Some((of_main, _)), Some((ours, _))) if of_main != ours => {
-            let _ = if of_main == main as i32 {
-                launch::send_signal_to_group(main, signal)
-            } else {
-                launch::send_signal(main, signal)
-            };
-        }
-        _ => {}
+/// Whether it has.
+fn pass_to_another_job(main: u32, signal: i32) -> bool {
+    let (Some((of_main, _)), Some((ours, _))) = (job_of(main), job_of(std::process::id())) else { return false };
+    if of_main == ours {
+        return false;
     }
+    let _ = match of_main == main as i32 {
+        true => launch::send_signal_to_group(main, signal),
+        false => launch::send_signal(main, signal),
+    };
+    true
 }
 
 impl Supervisor {
@@ -43,10 +43,11 @@ impl Supervisor {
             let from_tree = info.sender_pid != 0
                 && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
             let Some(main) = self.main else { continue };
-            if signals::is_to_be_forwarded(&info, from_tree, self.leads_session) {
+            // The shell continues a job as a whole.
+            let is_for_all = signals::is_from_terminal(&info) || info.signal == libc::SIGCONT;
+            let is_forwarded = signals::is_to_be_forwarded(&info, from_tree, self.leads_session);
+            if !(is_for_all && pass_to_another_job(main, info.signal)) && is_forwarded {
                 let _ = launch::send_signal(main, info.signal);
-            } else if signals::is_from_terminal(&info) {
-                pass_to_another_job(main, info.signal);
             }
         }
     }
