@@ -341,11 +341,11 @@ fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<(File, Option<NewFile>),
 }
 
 /// Four times the memory, and for small budgets at least 4 GiB: children of a fork need room of their own. The file is
-/// sparse, and never promises more than half of what the file system has left: others write there, too.
+/// sparse; that least never promises more than half of what the file system has left.
 fn default_swap_bytes(budget_bytes: u64, directory: &Path) -> u64 {
     let four_times = budget_bytes.saturating_mul(SWAP_TO_MEMORY);
     let left = rustix::fs::statvfs(directory).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
-    four_times.max(SWAP_BYTES_MIN).min(left / 2).clamp(swap_area::AREA_BYTES_MIN, swap_area::AREA_BYTES_MAX)
+    four_times.max(SWAP_BYTES_MIN.min(left / 2)).min(swap_area::AREA_BYTES_MAX)
 }
 
 fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, Failure> {
