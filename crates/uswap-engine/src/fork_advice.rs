@@ -61,12 +61,10 @@ impl ForkAdvice {
     /// Any thread, after the kernel has taken the advice. Takes no lock and waits for nobody. Where there is no engine, nobody
     /// reads what is posted.
     pub fn post(&self, advice: Advice, start: usize, len: usize, has_engine: impl FnOnce() -> bool) {
+        self.note(advice);
         let kind = match advice {
-            Advice::WipeOnFork => return self.wipes.store(true, Release),
-            Advice::DontFork => {
-                self.keeps.store(true, Release);
-                DONT_FORK
-            }
+            Advice::WipeOnFork => return,
+            Advice::DontFork => DONT_FORK,
             Advice::DoFork => DO_FORK,
         };
         // Either this thread sees the engine, or the engine, which adopts only later, sees what has been said before this.

@@ -1,6 +1,7 @@
 //! Which signals `uswap run` passes on to the program, and when.
 //!
-//! A key on the terminal signals the whole foreground group: the program has got it already. What somebody sent
+//! A key on the terminal signals the whole foreground group: the program has got it already, unless it has left our group
+//! (`timeout`), which gets it from us then. What somebody sent
 //! to us alone is passed on. What the program or its children sent (kill 0 in a script) is not: they meant their
 //! group, and reached it. When a terminal is closed, the kernel tells the leader of its session alone, who is to tell the
 //! others: that may be us (`xterm -e uswap run ...`, `ssh -t host uswap run ...`).

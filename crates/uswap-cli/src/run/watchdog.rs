@@ -109,9 +109,7 @@ impl Watchdog {
         }
         (!text.is_empty()).then_some(text)
     }
-}
 
-impl Watchdog {
     /// Who was found so since this was last asked.
     pub fn take_abandoned(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.abandoned)
