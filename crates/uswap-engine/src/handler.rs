@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::event_order::Mappings;
 use uswap_core::fault::{MAX_WINDOW, MOVE_PAGES_MIN, Vanished};
 use uswap_core::{FaultPlan, FrameId, FrameLeft, LoadPlan, PageNumber, PageRange, tuning};
 use uswap_sys::report::Reason;
@@ -333,8 +334,9 @@ impl<H: Host> Engine<H> {
     /// Of a page that the books do not know. `None`: they do now.
     ///
     /// Where no event is unread and the kernel has it registered, an mremap has grown an adopted range, or the range is being adopted
-    /// right now; or it has gone since, and the kernel says so when it is to be filled. The books first: of several handlers that
-    /// serve it one fills it, and no late one puts zeros where it has been moved out meanwhile.
+    /// right now. The books first: of several handlers that serve it one fills it, and no late one puts zeros where it has been moved
+    /// out meanwhile. An old fault may be of memory that has gone since, and another mapping be there that is not registered: a scan
+    /// of what the books have must not find that, for what is moved out of it reads as zeros.
     fn answer_unknown(&self, fault: &PendingFault) -> Option<Served> {
         let PendingFault { page, thread, nothing_unread, .. } = *fault;
         // Memory that was moved there has an event, which may not have been sent yet.
@@ -344,7 +346,15 @@ impl<H: Host> Engine<H> {
         if private_memory::overlaps(page.address(), page.address() + 1) {
             return Some(self.serve_onlooker(page, thread));
         }
-        self.core().adopt(PageRange { start: page, pages: 1 });
+        let range = PageRange { start: page, pages: 1 };
+        match Mappings::is_registered(self, range) {
+            None => return Some(Served::AfterEvents),
+            Some(false) => {
+                self.memory.wake(page, 1);
+                return Some(Served::Done);
+            }
+            Some(true) => self.core().adopt(range),
+        }
         self.memory.note_grown(true);
         None
     }

@@ -92,9 +92,7 @@ impl<H: Host> Adopter<H> {
         self.adopted = 0;
         let found = self.adopt_listed(engine, look, chase);
         // Also what was adopted before a look failed.
-        let verified = self.verify_fresh(engine);
-        self.query = None;
-        verified.and(found)
+        self.verify_fresh(engine).and(found)
     }
 
     /// Adopts what it may of the mappings that were read; as [`adopt_more`](Self::adopt_more).
@@ -154,8 +152,8 @@ impl<H: Host> Adopter<H> {
     /// Looks up the populated pages of some memory that was adopted; `None` when there is no such memory. Registered
     /// first, looked at second: while this takes its time, what the program fills next is held back already.
     pub fn look_up(&mut self, engine: &Engine<H>) -> io::Result<Option<u64>> {
-        // Before any of it can leave; mostly nothing is left to be noted.
-        self.note_lazily_freed(engine);
+        // Before any of it can leave; mostly nothing is left to be verified.
+        self.verify_fresh(engine)?;
         let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
         let step = end.min(start + STEP);
         let found = self.note_present(engine, start, step);
@@ -173,7 +171,9 @@ impl<H: Host> Adopter<H> {
         let new = range.pages - engine.core().pages().adopted_in(range);
         if new == 0 {
             self.adopted += 1;
-            return if look == Look::All { self.note_present(engine, start, end) } else { Ok(0) };
+            // What is in a hole of what this walk has adopted may not be registered yet.
+            let is_verified = !self.fresh.iter().any(|&fresh| PageRange::of_bytes(fresh.0, fresh.1).overlaps(range));
+            return if look == Look::All && is_verified { self.note_present(engine, start, end) } else { Ok(0) };
         }
         let is_known = new < range.pages;
         let may_be_cut = look == Look::Beside && is_beside_adopted(engine, range);
@@ -266,23 +266,6 @@ impl<H: Host> Adopter<H> {
         Ok(())
     }
 
-    /// Asked after the registration: what is given up from there on is reported. Where the kernel does not tell, any page
-    /// may have been given up before.
-    fn note_lazily_freed(&mut self, engine: &Engine<H>) {
-        if self.fresh.is_empty() || !H::notices().lazy_free.is_noted() {
-            return;
-        }
-        let freed: Vec<PageRange> = match smaps::mappings::<H>() {
-            Ok(mappings) => mappings.iter().filter(|mapping| mapping.lazily_freed).map(|one| one.range).collect(),
-            Err(_) => vec![PageRange { start: PageNumber(0), pages: u64::MAX / PAGE_SIZE as u64 }],
-        };
-        for range in freed {
-            for &(start, end) in &self.fresh {
-                engine.core().given_up_lazily(PageRange::of_bytes(start, end).intersection(range));
-            }
-        }
-    }
-
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know.
     fn note_present(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<u64> {
         let mut at = start;
@@ -361,6 +344,23 @@ impl<H: Host> Adopter<H> {
             }
         }
         Ok(())
+    }
+}
+
+/// Asked after the registration: what is given up from there on is reported. Where the kernel does not tell, any page
+/// may have been given up before.
+fn note_lazily_freed<H: Host>(engine: &Engine<H>, fresh: &[(usize, usize)]) {
+    if fresh.is_empty() || !H::notices().lazy_free.is_noted() {
+        return;
+    }
+    let freed: Vec<PageRange> = match smaps::mappings::<H>() {
+        Ok(mappings) => mappings.iter().filter(|mapping| mapping.lazily_freed).map(|one| one.range).collect(),
+        Err(_) => vec![PageRange { start: PageNumber(0), pages: u64::MAX / PAGE_SIZE as u64 }],
+    };
+    for range in freed {
+        for &(start, end) in fresh {
+            engine.core().given_up_lazily(PageRange::of_bytes(start, end).intersection(range));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use uswap_sys::maps;
 use uswap_system::faults::Faults;
 use uswap_system::looks::{Mappings, Vma};
 
-use super::{Adopter, adoptable_part};
+use super::{Adopter, adoptable_part, note_lazily_freed};
 use crate::engine::Engine;
 use crate::host::Host;
 
@@ -17,10 +17,16 @@ impl<H: Host> Adopter<H> {
     /// Between the reading of the maps and the registration a mapping may have been replaced by one that is none of our
     /// business. It is let go again.
     pub(super) fn verify_fresh(&mut self, engine: &Engine<H>) -> io::Result<()> {
+        let verified = self.verify_with_what_it_extends(engine);
+        self.query = None;
+        verified
+    }
+
+    fn verify_with_what_it_extends(&mut self, engine: &Engine<H>) -> io::Result<()> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..tuning::VERIFY_ROUNDS {
-            self.note_lazily_freed(engine);
             if is_on(Sabotage::NotVerified) {
+                note_lazily_freed(engine, &self.fresh);
                 self.fresh.clear();
             }
             if !self.fresh.is_empty() {
@@ -47,9 +53,12 @@ impl<H: Host> Adopter<H> {
             if let Err(error) = self.verify_range(engine, at, end, &listed, may_extend) {
                 // To be verified yet.
                 self.fresh.extend_from_slice(&fresh[index..]);
+                note_lazily_freed(engine, &fresh[..index]);
                 return Err(error);
             }
         }
+        // What was mapped meanwhile is registered only now.
+        note_lazily_freed(engine, &fresh);
         if self.fresh.is_empty() {
             fresh.clear();
             self.fresh = fresh;
