@@ -140,8 +140,10 @@ impl<H: Staffed> Monitor<H> {
 
     /// Looking at everything takes long and keeps handlers waiting: not each time.
     pub(super) fn look_at_all_in_time(&mut self) -> Look {
+        // At once where what was left alone as just discarded may be found now.
+        let every = if self.looks.discards_aged > self.looks.all { Duration::ZERO } else { tuning::LOOK_AT_ALL_EVERY };
         // Under a floor, one part in eight of the time at most.
-        if H::since(self.looks.all) <= tuning::LOOK_AT_ALL_EVERY.max(8 * self.looks.all_took) {
+        if H::since(self.looks.all) <= every.max(8 * self.looks.all_took) {
             return Look::New;
         }
         self.looks.all = H::now();
