@@ -79,6 +79,8 @@ sabotages! {
     RemoveLost in "engine/events.rs",
     /// The report of a munmap is lost.
     UnmapLost in "engine/events.rs",
+    /// An unmapping that was refused after it had been reported passes for done.
+    RefusedCallsBelieved in "core/event_order/mod.rs",
     /// Events are settled while the kernel still counts changes.
     SettledTooEarly in "engine/events.rs",
     /// Holes in what is moved are filled while events are held back.
@@ -117,6 +119,8 @@ sabotages! {
     ScanWhileChanging in "engine/adopt/mod.rs",
     /// What lies under another mapping by now is not let go.
     NotVerified in "engine/adopt/verify.rs",
+    /// What lies under another mapping is let go though ours may have been moved there after the look.
+    OthersLetGoUnasked in "engine/adopt/verify.rs",
     /// A store that failed keeps its frame for ever.
     FailedStoreForgotten in "core/swapout.rs",
     /// Who waits for a page that is being stored is forgotten.

@@ -231,6 +231,10 @@ impl<M: Mappings> Witness for Noted<'_, M> {
         pages.map(|page| (page, PageState::Resident { clean: None })).chain(known).collect()
     }
 
+    fn find(&self, range: PageRange, is_so: &dyn Fn(PageNumber, PageState) -> bool) -> Option<PageNumber> {
+        self.known(range).into_iter().find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
+    }
+
     fn may_have_gone(&self, page: PageNumber) -> bool {
         let is_discarding = |done: &Done| matches!(done, Done::Event(Event::Removed(_)));
         let was_discarded = |page| self.books.was_discarded(page);

@@ -349,14 +349,23 @@ impl<H: Host> Engine<H> {
         let range = PageRange { start: page, pages: 1 };
         match Mappings::is_registered(self, range) {
             None => return Some(Served::AfterEvents),
-            Some(false) => {
-                self.memory.wake(page, 1);
-                return Some(Served::Done);
-            }
+            Some(false) => return Some(self.answer_registered_of_others(page)),
             Some(true) => self.core().adopt(range),
         }
         self.memory.note_grown(true);
         None
+    }
+
+    /// Of memory that is gone, or is registered though it is none of our business, for a moment: there, a page that is missing has
+    /// never been.
+    fn answer_registered_of_others(&self, page: PageNumber) -> Served {
+        match self.memory.uffd.zeropage(page.address(), uswap_core::PAGE_SIZE, Wake::DontWake).stop {
+            Some(Stop::TryLater) => Served::AfterEvents,
+            _ => {
+                self.memory.wake(page, 1);
+                Served::Done
+            }
+        }
     }
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {

@@ -28,6 +28,7 @@ happenings! {
     Poisoned = "pages given up for lost",
     Discard = "discards",
     Unmap = "unmappings",
+    UnmapRefused = "unmappings that were reported and refused",
     Remap = "movings of memory",
     Grow = "growings of memory",
     EventRead = "events read",

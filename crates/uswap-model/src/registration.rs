@@ -46,6 +46,7 @@ impl World {
     }
 
     pub(crate) fn unregister(&self, id: UserfaultId, start: usize, len: usize) -> io::Result<()> {
+        self.stand_still(self.config.late_looks);
         self.lock_mappings();
         let pages = pages_of(start, len).ok_or_else(invalid)?;
         let mut kernel = self.kernel_mut();

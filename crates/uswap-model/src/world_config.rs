@@ -25,6 +25,8 @@ pub struct WorldConfig {
     pub late_reports: u64,
     /// Parts of 256 of the discards that take effect a while after their report was read, when nothing is counted any more.
     pub late_drops: u64,
+    /// Parts of 256 of the unmappings that are refused after they have been reported (Linux 6.12 and later).
+    pub refused_unmaps: u64,
     /// Parts of 256 of the looks at mappings, and of registrations, after and before which a thread stands still.
     pub late_looks: u64,
     /// Parts of 10,000 of the looks at pages and mappings that fail.
@@ -80,6 +82,7 @@ impl WorldConfig {
             late_tasks: 0,
             late_reports: 0,
             late_drops: 0,
+            refused_unmaps: 0,
             late_reads: 0,
             late_looks: 0,
             failed_looks: 0,
@@ -133,7 +136,8 @@ impl WorldConfig {
             miscounts,
             kernel_swap,
             lazy_drops,
-            // No chance of its own: the worlds of all seeds that are on record would be others.
+            // These two have no chance of their own: the worlds of all seeds that are on record would be others.
+            refused_unmaps: if spurious % 4 == 3 { spurious } else { 0 },
             huge_pages: if stops % 3 == 2 { 20 * stops } else { 0 },
             spoils_dropped: chance.happens(1, 2),
             has_map_query: chance.happens(3, 4),

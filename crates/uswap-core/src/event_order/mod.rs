@@ -17,7 +17,8 @@
 //! anyway, most of that time); when the kernel counts no change, everything that has happened is known, and is applied:
 //!
 //! - Lemma 1: *without a mremap any order is right.* Unmapping and discarding only take content away, and nothing comes to
-//!   be while changes are counted: what the books have was there before all of them.
+//!   be while changes are counted: what the books have was there before all of them. An unmapping may have been reported and then
+//!   refused, so it is asked whether the memory has stayed ([`refused`]).
 //! - Lemma 2: *what touches nothing that others touch has one place in every order.* A mremap is applied with its own
 //!   unmapping behind it.
 //! - The others are searched: all orders in which they may have happened ([`search`]), by Lemmas 3 to 6 there. If they all
@@ -32,6 +33,7 @@ mod precedence;
 mod prospects;
 #[cfg(test)]
 mod recorded;
+mod refused;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ mod verdict;
 
 use alloc::vec::Vec;
 
+use self::calls::Call;
 use crate::defects::{Sabotage, is_on};
 use crate::page_table::{PageState, PageTable};
 use crate::units::{PageNumber, PageRange};
@@ -91,6 +94,8 @@ pub(crate) trait Witness: Mappings {
     fn knows_any(&self, range: PageRange) -> bool;
     /// The pages of `range` of which the books know something, and what.
     fn known(&self, range: PageRange) -> Vec<(PageNumber, PageState)>;
+    /// The first page of `range` of which the books know something that is so.
+    fn find(&self, range: PageRange, is_so: &dyn Fn(PageNumber, PageState) -> bool) -> Option<PageNumber>;
     /// Whether the kernel may have dropped a page that the books call resident.
     fn may_have_gone(&self, page: PageNumber) -> bool;
 }
@@ -124,25 +129,12 @@ impl<M: Mappings> Witness for Beside<'_, M> {
         self.pages.known(range).collect()
     }
 
+    fn find(&self, range: PageRange, is_so: &dyn Fn(PageNumber, PageState) -> bool) -> Option<PageNumber> {
+        self.pages.known(range).find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
+    }
+
     fn may_have_gone(&self, page: PageNumber) -> bool {
         self.pages.was_discarded(page)
-    }
-}
-
-/// Answers to everything that can be asked when nobody can be asked.
-struct Nobody;
-
-impl Mappings for Nobody {
-    fn is_registered(&self, _: PageRange) -> Option<bool> {
-        Some(true)
-    }
-
-    fn is_present(&self, _: PageNumber) -> Option<bool> {
-        Some(true)
-    }
-
-    fn sees_absence(&self) -> bool {
-        true
     }
 }
 
@@ -289,13 +281,19 @@ impl EventOrder {
     }
 
     pub(crate) fn settle_with(&self, witness: &impl Witness) -> Settlement {
-        let has_moved = self.log.iter().any(|event| matches!(event, Event::Remapped { .. }));
-        if !has_moved || !self.obeys(Rule::Settled) {
-            // Lemma 1.
+        if !self.obeys(Rule::Settled) {
             return Settlement::Decided(self.log.clone());
         }
+        let Some(calls) = self.done(calls::of(&self.log, self.obeys(Rule::OwnEnd)), witness) else {
+            return Settlement::Changing;
+        };
         let mut events = Vec::with_capacity(self.log.len());
-        for calls in calls::components(calls::of(&self.log, self.obeys(Rule::OwnEnd))) {
+        if !calls.iter().any(|call| matches!(call.event, Event::Remapped { .. })) {
+            // Lemma 1.
+            calls.iter().for_each(|call| call.append_to(&mut events));
+            return Settlement::Decided(events);
+        }
+        for calls in calls::components(calls) {
             if let [call] = calls.as_slice()
                 && !call.has_doubtful_end()
             {
@@ -312,12 +310,35 @@ impl EventOrder {
         Settlement::Decided(events)
     }
 
-    /// As [`settle`](Self::settle), where nobody can be asked: an order that is possible, or as it was read. For a forked
-    /// child, whose one thread cannot know of what other threads were doing to the mappings when it was made.
-    pub fn settle_unasked(&self, books: &PageTable) -> Vec<Event> {
-        match self.settle(books, &Nobody) {
-            Settlement::Decided(events) => events,
-            Settlement::Changing | Settlement::Unclear(_) => self.log.clone(),
+    /// Those of the calls that the kernel has not refused after they had been reported. `None` when it cannot be told now.
+    fn done(&self, mut calls: Vec<Call>, witness: &impl Witness) -> Option<Vec<Call>> {
+        if is_on(Sabotage::RefusedCallsBelieved) {
+            return Some(calls);
         }
+        let mut index = 0;
+        while index < calls.len() {
+            match self.is_refused(&calls, index, witness)? {
+                true => drop(calls.remove(index)),
+                false => index += 1,
+            }
+        }
+        Some(calls)
     }
+
+    fn is_refused(&self, calls: &[Call], index: usize, witness: &impl Witness) -> Option<bool> {
+        let Event::Unmapped(range) = calls[index].event else { return Some(false) };
+        if !witness.knows_any(range) {
+            return Some(false);
+        }
+        let others = calls.iter().enumerate().filter(|&(other, _)| other != index);
+        let touched = others.flat_map(|(_, other)| [Some(other.from()), other.to()]).flatten();
+        let is_near = |other: &PageRange| other.overlaps(with_page_before(range));
+        let others: Vec<PageRange> = touched.chain(self.came.iter().copied()).filter(is_near).collect();
+        refused::is_there_still(range, &others, witness)
+    }
+}
+
+fn with_page_before(range: PageRange) -> PageRange {
+    let start = range.start.0.saturating_sub(1);
+    PageRange { start: PageNumber(start), pages: range.end().0 - start }
 }

@@ -53,6 +53,10 @@ impl Witness for Recorded {
         self.known.range(range.start.0..range.end().0).map(|(&page, &state)| (PageNumber(page), state)).collect()
     }
 
+    fn find(&self, range: PageRange, is_so: &dyn Fn(PageNumber, PageState) -> bool) -> Option<PageNumber> {
+        self.known(range).into_iter().find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
+    }
+
     fn may_have_gone(&self, page: PageNumber) -> bool {
         self.may_have_gone.contains(&page.0)
     }

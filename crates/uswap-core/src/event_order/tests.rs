@@ -406,3 +406,36 @@ fn a_page_that_was_lost_tells_nothing() {
     let kernel = Kernel { present: vec![PageNumber(110), PageNumber(111)], ..registered(&[range(109, 6)]) };
     assert_eq!(settled(&events, &books, &kernel), Settlement::Decided(vec![end(place), moved(B, 110), end(B)]));
 }
+
+/// Linux 6.12 and later report an unmapping while they gather what is to go, and may refuse it after that.
+#[test]
+fn an_unmapping_that_was_refused_takes_nothing() {
+    let is_done = |events: &[Event], books: &PageTable, kernel: &Kernel| {
+        let Settlement::Decided(decided) = settled(events, books, kernel) else { panic!("it is clear") };
+        decided.contains(&end(A))
+    };
+    let before = range(99, 1);
+    let all = range(99, 11);
+    let books = swapped(&[A]);
+    assert!(is_done(&[end(A)], &books, &registered(&[])), "nothing is registered there");
+    assert!(!is_done(&[end(A)], &books, &registered(&[A])), "nothing can have grown there");
+    assert!(!is_done(&[end(A)], &books, &registered(&[before, A])), "what lies before is another mapping");
+    assert!(is_done(&[end(A)], &books, &registered(&[all])), "what lies before may have grown");
+    let mut books = swapped(&[A]);
+    books.set(PageNumber(105), PageState::Resident { clean: None });
+    let present = |page| Kernel { present: vec![PageNumber(page)], ..registered(&[all]) };
+    assert!(!is_done(&[end(A)], &books, &present(105)), "what has grown is empty");
+    assert!(is_done(&[end(A)], &books, &present(104)));
+    // Beside a mremap that meets it, too.
+    let moved = moved(range(102, 1), 300);
+    let events = [end(A), moved, end(range(102, 1))];
+    let kernel = Kernel { present: vec![PageNumber(105)], ..registered(&[range(99, 3), range(103, 7), range(300, 1)]) };
+    assert!(!is_done(&events, &books, &kernel));
+    // What came while the program was changing its memory may be there in its place.
+    let mut order = EventOrder::default();
+    order.came(A);
+    order.read(end(A));
+    assert_eq!(order.settle(&books, &present(105)), Settlement::Decided(vec![end(A)]));
+    let changing = Kernel { is_changing: true, ..present(105) };
+    assert_eq!(settled(&[end(A)], &books, &changing), Settlement::Changing);
+}

@@ -20,9 +20,17 @@ impl<H: Host> Engine<H> {
             }
             None => return false,
         }
-        // Memory of the engine may have been mapped where the maps still showed the program's.
+        // Memory of the engine may have been mapped where the maps still showed the program's. Beside it there may be memory by now
+        // that has been moved there, with what it has swapped out.
         if private_memory::overlaps(start, end) {
-            let _ = self.memory.uffd.unregister(start, end - start);
+            let mut at = start;
+            while at < end {
+                let (gap, next) = private_memory::next_gap(at, end).unwrap_or((end, end));
+                if at < gap {
+                    let _ = self.memory.uffd.unregister(at, gap - at);
+                }
+                at = next;
+            }
             self.forget_unless_swapped(range);
             return false;
         }

@@ -38,11 +38,7 @@ impl<H: Host> Adopter<H> {
 
     /// `may_extend`: mappings of which only a part was adopted are adopted as a whole, and are to be verified after this.
     pub(super) fn verify(&mut self, engine: &Engine<H>, may_extend: bool) -> io::Result<()> {
-        let mut listed = Vec::new();
-        if self.query().is_none() {
-            H::Mappings::read_maps(&mut self.maps)?;
-            listed.extend(maps::vmas(&self.maps).map(|vma| Piece::of(&vma)));
-        }
+        let mut listed = self.list()?;
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.sort_unstable();
         let mut verified = 0;
@@ -50,7 +46,7 @@ impl<H: Host> Adopter<H> {
             let (start, end) = fresh[index];
             let at = start.max(verified);
             verified = end.max(verified);
-            if let Err(error) = self.verify_range(engine, at, end, &listed, may_extend) {
+            if let Err(error) = self.verify_range(engine, at, end, &mut listed, may_extend) {
                 // To be verified yet.
                 self.fresh.extend_from_slice(&fresh[index..]);
                 note_lazily_freed(engine, &fresh[..index]);
@@ -71,7 +67,7 @@ impl<H: Host> Adopter<H> {
         engine: &Engine<H>,
         mut at: usize,
         end: usize,
-        listed: &[Piece],
+        listed: &mut Vec<Piece>,
         may_extend: bool,
     ) -> io::Result<()> {
         let mut tries = 0;
@@ -89,7 +85,14 @@ impl<H: Host> Adopter<H> {
             }
             let range = PageRange::of_bytes(from, to);
             if !piece.is_anonymous_private {
-                let _ = engine.memory.uffd.unregister(from, to - from);
+                if !self.let_go_of_others(engine, from, to)? {
+                    tries += 1;
+                    if tries < tuning::VERIFY_TRIES {
+                        engine.pause_and_settle();
+                        *listed = self.list()?;
+                        continue;
+                    }
+                }
                 engine.core().let_go_untouched(range);
             } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
                 at = adopted.min(to);
@@ -100,6 +103,7 @@ impl<H: Host> Adopter<H> {
                 tries += 1;
                 if tries < tuning::VERIFY_TRIES {
                     engine.pause_and_settle();
+                    *listed = self.list()?;
                     continue;
                 }
                 // Not now. Where the kernel has it registered, faults bring it back to the books.
@@ -113,6 +117,57 @@ impl<H: Host> Adopter<H> {
             engine.core().let_go_untouched(PageRange::of_bytes(at, end));
         }
         Ok(())
+    }
+
+    /// All mappings, where single ones cannot be asked for.
+    fn list(&mut self) -> io::Result<Vec<Piece>> {
+        if self.query().is_some() {
+            return Ok(Vec::new());
+        }
+        H::Mappings::read_maps(&mut self.maps)?;
+        Ok(maps::vmas(&self.maps).map(|vma| Piece::of(&vma)).collect())
+    }
+
+    /// What is none of our business is not registered, and its children have it. `false`: ours may be there by now, moved there with
+    /// what it has swapped out, and is registered; it is to be looked at again.
+    fn let_go_of_others(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<bool> {
+        let advice = &H::notices().fork_advice;
+        self.kept.catch_up(advice);
+        // Nothing is read meanwhile: what is moved there after the look stays counted.
+        let _gate = engine.memory.gate.pass();
+        if self.has_anonymous(start, end)? {
+            return Ok(false);
+        }
+        let _ = engine.memory.uffd.unregister(start, end - start);
+        // It was marked as ours before it was verified.
+        let others = PageRange::of_bytes(start, end);
+        self.kept.outside(others).for_each(|part| engine.let_fork(part));
+        if is_on(Sabotage::OthersLetGoUnasked) || !engine.memory.uffd.kernel_is_changing() {
+            return Ok(true);
+        }
+        let _ = engine.memory.uffd.register(start, end - start);
+        engine.note_if_changing(others);
+        Ok(false)
+    }
+
+    /// Whether any of `start..end` is private and anonymous.
+    fn has_anonymous(&mut self, start: usize, end: usize) -> io::Result<bool> {
+        if self.query().is_none() {
+            return Ok(self
+                .list()?
+                .iter()
+                .any(|piece| piece.is_anonymous_private && piece.start < end && start < piece.end));
+        }
+        let mut at = start;
+        while let Some(piece) = self.query().and_then(|query| query.at_or_after(at).map(|vma| Piece::of(&vma)))
+            && piece.start < end
+        {
+            if piece.is_anonymous_private {
+                return Ok(true);
+            }
+            at = piece.end;
+        }
+        Ok(false)
     }
 
     /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
