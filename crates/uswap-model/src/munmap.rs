@@ -23,10 +23,13 @@ pub(crate) fn unmap(kernel: &mut Kernel, process: ProcessId, range: Range<usize>
     Some(Report { userfault, message: unmapped(&range) })
 }
 
-/// Whether no mapping has both the page and the one before it: nothing can have grown there. Where one has, and all is swapped out,
-/// nobody can tell a refused call from one after which the memory has grown again (docs/known-issues.md).
+/// Pages below a place from which a mapping might grow into it before the next report is settled.
+const WITHIN_REACH: usize = 32;
+
+/// Whether nothing can grow to `page`. Where something can, and all is swapped out, nobody can tell a refused call from one after
+/// which the memory has grown again (docs/known-issues.md).
 fn is_apart(mm: &Mm, page: usize) -> bool {
-    page.checked_sub(1).and_then(|before| mm.vma_at(before)).is_none_or(|vma| vma.end <= page)
+    mm.vmas.is_free(page.saturating_sub(WITHIN_REACH)..page)
 }
 
 /// What is reported of an unmapping of `range` that is refused when all of it has been gathered.
