@@ -31,10 +31,13 @@ pub(super) fn is_there_still(range: PageRange, others: &[PageRange], witness: &i
             return Some(false);
         }
     }
-    let Some(before) = range.start.0.checked_sub(1) else { return Some(true) };
-    let with_before = PageRange { start: PageNumber(before), pages: known.0 - before + 1 };
-    if others.iter().any(|other| other.overlaps(with_before)) {
+    // What has grown may have been split since, but goes on from there.
+    let Some(before) = range.start.0.checked_sub(1).map(|before| PageRange { start: PageNumber(before), pages: 1 })
+    else {
+        return Some(true);
+    };
+    if others.iter().any(|other| other.overlaps(before)) {
         return Some(false);
     }
-    Some(!witness.is_registered(with_before)?)
+    Some(!witness.is_registered(before)?)
 }
