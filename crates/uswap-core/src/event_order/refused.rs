@@ -31,13 +31,11 @@ pub(super) fn is_there_still(range: PageRange, others: &[PageRange], witness: &i
             return Some(false);
         }
     }
-    // What has grown may have been split since, but goes on from there.
-    let Some(before) = range.start.0.checked_sub(1).map(|before| PageRange { start: PageNumber(before), pages: 1 })
-    else {
-        return Some(true);
-    };
-    if others.iter().any(|other| other.overlaps(before)) {
+    // What has grown may have been split since, but goes on from there; or from where another call has brought memory.
+    let Some(before) = range.start.0.checked_sub(1).map(PageNumber) else { return Some(true) };
+    let up_to_known = PageRange { start: before, pages: known.0 - before.0 + 1 };
+    if others.iter().any(|other| other.overlaps(up_to_known)) {
         return Some(false);
     }
-    Some(!witness.is_registered(before)?)
+    Some(!witness.is_registered(PageRange { start: before, pages: 1 })?)
 }

@@ -431,6 +431,9 @@ fn an_unmapping_that_was_refused_takes_nothing() {
     let events = [end(A), moved, end(range(102, 1))];
     let kernel = Kernel { present: vec![PageNumber(105)], ..registered(&[range(99, 3), range(103, 7), range(300, 1)]) };
     assert!(!is_done(&events, &books, &kernel));
+    // A mremap that makes longer what it brings there is reported with the length that it had.
+    let longer = [end(A), Event::Remapped { from: range(50, 1), to: A.start, may_stay: false }, end(range(50, 1))];
+    assert!(is_done(&longer, &swapped(&[A, range(50, 1)]), &registered(&[A])));
     // What came while the program was changing its memory may be there in its place.
     let mut order = EventOrder::default();
     order.came(A);
