@@ -3,7 +3,7 @@
 //! A thread that forks round libc may not come back for long, or never: one with CLONE_VFORK sleeps until its child executes or
 //! ends, and a seccomp filter may end any in the call. So who waits looks after it, and ends its turn when the child has been made,
 //! which the child itself says in shared memory, or when the thread is there no more. A handler of a signal cannot leave the
-//! call, for signals are held back meanwhile, and come again in parent and child.
+//! call, for signals that have one are held back meanwhile.
 
 #![allow(unsafe_code)]
 

@@ -132,6 +132,8 @@ unsafe extern "C" fn prepare() {
         holds(false, take());
     }
     POST.fork.prepare(&POST, thread_id());
+    // That takes a while, in which another thread may have made handlers.
+    let _ = thread::hold_signals_back();
     if notices().has_engine() {
         libc_fork::touch_streams();
         libc_fork::touch_threads();

@@ -4,11 +4,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 
 use uswap_engine::host::notices;
 
 use crate::real::Real;
-use crate::remap_several::Move;
+use crate::remap_several::{self, Move};
 
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
 
@@ -59,6 +60,14 @@ pub unsafe extern "C" fn mremap(
             tries += 1;
         }
     };
+    let mut old_len = old_len;
+    if let Some(len) = remap_several::made_shorter(address as usize, old_len, new_len, flags, place as usize) {
+        // SAFETY: the caller's promise; this is the first half of what is asked for.
+        if unsafe { real(address, old_len, len, 0, null_mut()) } == libc::MAP_FAILED {
+            return libc::MAP_FAILED;
+        }
+        old_len = len;
+    }
     // SAFETY: errno is this thread's own.
     let errno = unsafe { *libc::__errno_location() };
     let several = Move::new(address as usize, old_len, new_len, flags, place as usize);

@@ -390,6 +390,46 @@ static void child_of_another_namespace_keeps_what_it_has(void)
 	child_of(init);
 }
 
+/*
+ * A key is for all of a group: for a process as it is before its fork, or for it and its child. The group of a process that forks gets
+ * one at some moment of the fork; nobody of it lives on.
+ */
+static void key_while_forking(void)
+{
+	for (int round = 0; round < 12; round++) {
+		int said[2];
+		MUST(pipe(said) == 0);
+		pid_t leader = forked();
+		if (leader == 0) {
+			MUST(setpgid(0, 0) == 0 && signal(SIGINT, SIG_DFL) != SIG_ERR);
+			char *held = map(HELD);
+			fill(held, HELD, 70);
+			push_out(held, HELD, "before the key");
+			MUST(write(said[1], "F", 1) == 1);
+			pid_t child = fork();
+			if (child == 0) {
+				sleep_ms(1500);
+				MUST(write(said[1], "L", 1) == 1);
+				_exit(0);
+			}
+			child_of(child);
+			_exit(0);
+		}
+		close(said[1]);
+		char word = 0;
+		MUST(read(said[0], &word, 1) == 1 && word == 'F');
+		struct timespec moment = { .tv_nsec = round * 900000 };
+		nanosleep(&moment, NULL);
+		MUST(kill(-leader, SIGINT) == 0);
+		if (read(said[0], &word, 1) == 1)
+			bad("a child lives on after a key, %.1f ms after the fork began", round * 0.9);
+		int status;
+		MUST(waitpid(leader, &status, 0) == leader);
+		MUST(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+		close(said[0]);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -402,6 +442,7 @@ int main(int argc, char **argv)
 		{ "low-mapping", low_mapping_keeps_its_size },
 		{ "streams", streams_in_swapped_memory },
 		{ "environment", environment_in_the_heap },
+		{ "key-while-forking", key_while_forking },
 		{ "slow-fork", slow_fork_in_a_pid_namespace },
 		{ "namespace-child", child_of_another_namespace_keeps_what_it_has },
 	};

@@ -1277,6 +1277,30 @@ static void heap(void)
 	printf("%016lx\n", (unsigned long)sum);
 }
 
+/* A call that the kernel refuses takes nothing: Linux 6.12 and later report what is to go before they find that out. */
+static void refused_over_swapped(void)
+{
+	size_t size = 32 * MiB, more = 64 * MiB;
+	char *place = mmap(NULL, size + more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	MUST(place != MAP_FAILED);
+	/* Nothing lies right before it. */
+	char *p = place + MiB;
+	MUST(mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	struct rlimit all, none = { MiB, MiB };
+	MUST(getrlimit(RLIMIT_DATA, &all) == 0);
+	none.rlim_max = all.rlim_max;
+	for (int round = 0; round < 6; round++) {
+		fill(p, size, 140 + (uint64_t)round);
+		push_out(p, size, "before the refused call");
+		MUST(setrlimit(RLIMIT_DATA, &none) == 0);
+		void *mapped = mmap(p, size + more / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		int error = errno;
+		MUST(setrlimit(RLIMIT_DATA, &all) == 0);
+		MUST(mapped == MAP_FAILED && error == ENOMEM);
+		check(p, size, 140 + (uint64_t)round, "under a refused mapping");
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -1297,6 +1321,7 @@ int main(int argc, char **argv)
 		{ "shared", shared },		  { "io", io },
 		{ "direct", direct },		  { "limits", limits },
 		{ "limit-fsize", limit_fsize },	  { "heap", heap },
+		{ "refused-mapping", refused_over_swapped },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

@@ -45,6 +45,11 @@ fn handlers_for_forks_that_set_the_signal_mask_again() {
 }
 
 #[test]
+fn a_key_for_a_process_that_forks() {
+    interrupted("key-while-forking");
+}
+
+#[test]
 fn threads_that_are_gone_before_their_maker_goes_on() {
     interrupted("thread-gone");
 }

@@ -56,6 +56,7 @@ cases! { "memory":
     advice_for_a_process_by_itself = "process-advice",
     pages_that_were_given_to_pipes = "vmsplice",
     mremap_grows_shrinks_and_moves = "mremap",
+    a_mapping_that_is_refused_over_swapped_memory = "refused-mapping",
     mremap_onto_swapped_memory = "mremap-over",
     mremap_into_the_hole_that_another_thread_leaves = "mremap-holes",
     mremap_of_a_mapping_that_is_mostly_untouched = "mremap-large",

@@ -11,7 +11,8 @@ use uswap_sys::launch::SignalInfo;
 /// Those that are known by name. The stop signals are not among them but for two: TSTP, and TTOU, which also has to be
 /// blocked, or a line of ours would stop us on a terminal with `stty tostop`. TTIN stops us with the whole job, as it
 /// should. SIGABRT is what systemd ends a service by whose watchdog has run out; abort(3) unblocks it first.
-const NAMED: [i32; 22] = [
+/// What our own instructions raise ends us though it is blocked; what somebody sends is for the program's handler.
+const NAMED: [i32; 27] = [
     libc::SIGCHLD,
     libc::SIGTERM,
     libc::SIGINT,
@@ -34,6 +35,11 @@ const NAMED: [i32; 22] = [
     libc::SIGXCPU,
     libc::SIGSTKFLT,
     libc::SIGSYS,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
 ];
 
 /// What the terminal sends to the whole foreground group.
@@ -69,11 +75,6 @@ pub fn is_from_terminal(info: &SignalInfo) -> bool {
 /// Whether this signal, when it comes to us, says that the whole job is to stop.
 pub fn asks_for_job_stop(signal: i32) -> bool {
     [libc::SIGTSTP, libc::SIGTTOU].contains(&signal)
-}
-
-/// Whether this stop of the program is one that the shell does to a whole job.
-pub fn is_job_stop(signal: i32) -> bool {
-    [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal)
 }
 
 #[cfg(test)]

@@ -53,9 +53,27 @@ const HELD_BACK: u64 = {
 };
 
 /// Holds signals back in the calling thread, and gives the mask as it was; `None` if that may not be done. No handler of the
-/// program's may run in a child whose memory is not served yet, nor in a thread that has a fork half done.
+/// program's may run in a child whose memory is not served yet, nor in a thread that has a fork half done. What has no handler
+/// comes at once: a key that ends or stops the program does so before there is a child, or is for both.
 pub fn hold_signals_back() -> Option<u64> {
-    change_signal_mask(libc::SIG_BLOCK, HELD_BACK)
+    change_signal_mask(libc::SIG_BLOCK, with_handler(HELD_BACK))
+}
+
+/// Those of `signals` for which there is a handler.
+fn with_handler(signals: u64) -> u64 {
+    (0..u64::BITS)
+        .filter(|index| signals >> index & 1 == 1 && has_handler(index + 1))
+        .fold(0, |mask, index| mask | 1 << index)
+}
+
+fn has_handler(signal: u32) -> bool {
+    const IGNORED: usize = libc::SIG_IGN;
+    // The kernel's own struct: the handler comes first.
+    let mut action = [0usize; 4];
+    // SAFETY: rt_sigaction only writes, and no more than four words.
+    let asked =
+        unsafe { syscall4(libc::SYS_rt_sigaction, signal as usize, 0, (&raw mut action).addr(), size_of::<u64>()) };
+    asked.is_err() || action[0] > IGNORED
 }
 
 /// Ends [`hold_signals_back`].
@@ -69,7 +87,10 @@ pub fn let_signals_come(mask: Option<u64>) {
 /// given it another mask meanwhile: that is what it is to have.
 pub fn begin_with_signals(mask: u64) {
     const NEVER_HELD: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
-    if change_signal_mask(libc::SIG_BLOCK, 0) == Some((mask | HELD_BACK) & !NEVER_HELD) {
+    let before = mask & !NEVER_HELD;
+    // Which had handlers when they were held back is not known here.
+    let is_makers = |now: u64| now & before == before && now & !HELD_BACK == before & !HELD_BACK;
+    if change_signal_mask(libc::SIG_BLOCK, 0).is_some_and(is_makers) {
         let_signals_come(Some(mask));
     }
 }

@@ -19,7 +19,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Those whose agent is gone; and those who wait for their pages, and whose monitor is: what it had locked stays locked.
     pub(super) fn end_abandoned(&mut self) {
-        let (main, stalled) = (self.main, self.watchdog.take_abandoned());
+        let (main, stalled) = (self.main.pid, self.stalls.watchdog.take_abandoned());
         for member in &mut self.members {
             let is_without = member.without_agent.is_some_and(|since| since.elapsed() > ENDS_WITHIN)
                 // Else it is looked at again.
@@ -34,7 +34,7 @@ impl Supervisor {
                      partly swapped out",
                     member.pid
                 ));
-                self.ended_by_us |= main == Some(member.pid);
+                self.main.ended_by_us |= main == Some(member.pid);
                 let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
             }
         }

@@ -1,31 +1,11 @@
-//! What those who have ended leave behind: slots, clusters, swapped pages that others still read, and forks that
-//! never arrived.
-
-use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
+//! What those who have ended leave behind: slots, clusters, and swapped pages that others still read.
 
 use rustix::fs::{FallocateFlags, FileType, Stat};
-use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES, ProcessSlot, SlotState};
+use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Group, PAGE_BYTES};
 
 use super::super::processes::parents_of_all_processes;
 use super::Supervisor;
 use crate::swap_area::OpenArea;
-
-/// Forks of a process whose children have not said hello.
-#[derive(Clone, Copy)]
-pub(super) struct LateForks {
-    in_flight: u32,
-    /// Those that had ever begun.
-    begun: u32,
-}
-
-impl LateForks {
-    fn of(slot: &ProcessSlot) -> LateForks {
-        // In this order: none is in flight that is not among those that began.
-        let in_flight = slot.forks_in_flight();
-        LateForks { in_flight, begun: slot.forks_begun() }
-    }
-}
 
 impl Supervisor {
     /// Nobody reads zeros where those who have ended had swapped out.
@@ -44,7 +24,7 @@ impl Supervisor {
     pub(super) fn retire(&mut self, index: u32) {
         self.peaks.sample(&self.shared.group);
         self.shared.group.retire(index);
-        self.late_forks.remove(&index);
+        self.lost_forks.begins_anew(index);
         self.sweep();
     }
 
@@ -66,7 +46,7 @@ impl Supervisor {
         }
     }
 
-    fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         let group = &self.shared.group;
         loop {
             let reapable: Vec<u32> = group.reapable().collect();
@@ -80,50 +60,6 @@ impl Supervisor {
                 group.reap(index);
             }
         }
-    }
-
-    /// A child that was killed between fork and hello will never say it. What its parent counts of forks in flight that had
-    /// begun when it was last looked is compared with the children that could be meant. The children of a dead
-    /// parent are ours, because we are a subreaper; but not those of the process that stays behind for daemons,
-    /// which refuses a child that was so slow.
-    pub(super) fn forget_lost_forks(&mut self) {
-        let group = &self.shared.group;
-        let late: HashMap<u32, LateForks> = group
-            .taken()
-            .map(|(index, slot)| (index, LateForks::of(slot)))
-            .filter(|(_, forks)| forks.in_flight > 0)
-            .collect();
-        let before = std::mem::replace(&mut self.late_forks, late);
-        let suspects: Vec<(u32, LateForks, u32)> = before
-            .into_iter()
-            .filter_map(|(index, before)| {
-                let forks = *self.late_forks.get(&index)?;
-                let young = forks.begun.wrapping_sub(before.begun);
-                (young < forks.in_flight).then_some((index, forks, young))
-            })
-            .collect();
-        if suspects.is_empty() {
-            return;
-        }
-        let processes = parents_of_all_processes();
-        if !processes.iter().any(|(pid, _)| *pid == std::process::id()) {
-            // It cannot be told who lives.
-            return;
-        }
-        for (index, forks, young) in suspects {
-            let slot = group.process(index);
-            let parent = match slot.state() {
-                SlotState::Dead => std::process::id(),
-                _ => slot.life.pid.load(Relaxed),
-            };
-            let unknown = |pid: u32| {
-                !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
-            };
-            let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
-            // Those that have begun since may have no child yet.
-            slot.forks_in_flight_are(forks.in_flight, young.saturating_add(possible as u32));
-        }
-        self.sweep();
     }
 }
 

@@ -3,17 +3,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::{Duration, Instant};
 
 use rustix::process::WaitOptions;
 use uswap_sys::launch;
 
-use super::super::processes::{job_of, parents_of_all_processes};
+use super::super::processes::{is_stopped, job_of, parents_of_all_processes};
 use super::super::signals;
 use super::{Ending, Supervisor};
-
-/// How long after a key has asked the job to stop a program may take to stop itself.
-const STOPS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A program that has left our process group (`timeout`) does not get what the terminal sends to ours, though to the shell we are one.
 /// Whether it has.
@@ -36,16 +32,21 @@ impl Supervisor {
                 continue;
             }
             if signals::asks_for_job_stop(info.signal) {
-                self.job_is_to_stop = Some(Instant::now());
+                self.main.job_is_asked_to_stop();
+                if self.main.pid.is_some_and(is_stopped) {
+                    // It does not stop a second time, and the shell waits for us.
+                    self.main.takes_stop_of_job();
+                    launch::stop_self();
+                }
             } else if info.signal == libc::SIGCONT {
-                self.job_is_to_stop = None;
+                self.main.job_goes_on();
             }
             let from_tree = info.sender_pid != 0
-                && (Some(info.sender_pid) == self.main || self.members.iter().any(|m| m.pid == info.sender_pid));
-            let Some(main) = self.main else { continue };
+                && (self.main.is(info.sender_pid) || self.members.iter().any(|m| m.pid == info.sender_pid));
+            let Some(main) = self.main.pid else { continue };
             // The shell continues a job as a whole.
             let is_for_all = signals::is_from_terminal(&info) || info.signal == libc::SIGCONT;
-            let is_forwarded = signals::is_to_be_forwarded(&info, from_tree, self.leads_session);
+            let is_forwarded = signals::is_to_be_forwarded(&info, from_tree, self.main.leads_session);
             if !(is_for_all && pass_to_another_job(main, info.signal)) && is_forwarded {
                 let _ = launch::send_signal(main, info.signal);
             }
@@ -61,42 +62,36 @@ impl Supervisor {
                 return;
             };
             let pid = pid.as_raw_nonzero().get() as u32;
-            if self.main != Some(pid) {
+            if !self.main.is(pid) {
                 self.user_anchors.ended(pid, status);
                 continue;
             }
             if let Some(code) = status.exit_status() {
-                self.ending = Some(Ending::Exited(code));
+                self.main.ending = Some(Ending::Exited(code));
             } else if let Some(signal) = status.terminating_signal() {
                 self.look_for_end_by_us(pid);
-                self.ending = Some(match (self.stalled, self.ended_by_us) {
+                self.main.ending = Some(match (self.stalls.end_tree, self.main.ended_by_us) {
                     (true, _) => Ending::Stalled,
                     (false, true) => Ending::EndedByUs,
                     (false, false) => Ending::Signaled(signal),
                 });
-            } else if status.stopping_signal().is_some_and(|signal| self.is_job_stop(signal)) {
+            } else if status.stopping_signal().is_some() {
+                // Ours may have come after the last look.
+                self.handle_signals();
                 self.stop_with_job(pid);
             }
         }
     }
 
-    /// Whether this stop of the program is one that the shell does to a whole job. Programs that put the terminal in order before they stop
-    /// raise SIGSTOP then (`top`).
-    fn is_job_stop(&mut self, signal: i32) -> bool {
-        // Ours may have come after the last look.
-        self.handle_signals();
-        let was_asked = || self.job_is_to_stop.is_some_and(|asked| asked.elapsed() < STOPS_WITHIN);
-        signals::is_job_stop(signal) || (signal == libc::SIGSTOP && was_asked())
-    }
-
-    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. But one that was stopped alone,
-    /// with nobody who waits at a terminal, is continued alone as well, and we have to be there when it ends.
+    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. Also for a program that stops itself in the
+    /// foreground, by SIGSTOP perhaps: nobody but the shell can continue it. But one that was stopped alone, with nobody who waits at
+    /// a terminal, is continued alone as well, and we have to be there when it ends.
     fn stop_with_job(&mut self, main: u32) {
         let foreground = || {
             let (group, foreground) = job_of(std::process::id())?;
             Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
         };
-        if self.job_is_to_stop.take().is_some() || foreground() == Some(true) {
+        if self.main.takes_stop_of_job() || foreground() == Some(true) {
             launch::stop_self();
         }
     }
@@ -105,8 +100,8 @@ impl Supervisor {
     pub(super) fn look_for_end_by_us(&mut self, pid: u32) {
         let group = &self.shared.group;
         let mut slots = self.members.iter().filter(|member| member.pid == pid).filter_map(|member| member.index);
-        if self.main == Some(pid) && slots.any(|index| group.process(index).life.ended_by_agent.load(Acquire) != 0) {
-            self.ended_by_us = true;
+        if self.main.is(pid) && slots.any(|index| group.process(index).life.ended_by_agent.load(Acquire) != 0) {
+            self.main.ended_by_us = true;
         }
     }
 

@@ -171,8 +171,8 @@ impl Supervisor {
         if pid == 0 {
             return Err(Refusal::Invisible);
         }
-        if self.main == Some(pid) {
-            self.main_started = None;
+        if self.main.is(pid) {
+            self.main.joins();
         }
         // The same process with a new program, or a new process with the pid of one that has just ended. Either
         // way, what was there is no more.

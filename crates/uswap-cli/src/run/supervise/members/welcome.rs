@@ -17,7 +17,7 @@ impl Supervisor {
         fds.push(self.shared.group_fd.as_fd());
         fds.push(self.shared.proc.as_fd());
         fds.extend(self.shared.device.as_ref().map(|device| device.as_fd()));
-        fds.push(self.messages_write.as_fd());
+        fds.push(self.messages.for_agents());
         fds.extend(self.shared.areas.iter().map(|area| area.fd.as_fd()));
         let welcome = Message::Welcome {
             index,

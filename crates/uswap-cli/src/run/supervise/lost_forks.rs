@@ -1,0 +1,105 @@
+//! Forks whose children never arrived.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use uswap_engine::group::{ProcessSlot, SlotState};
+
+use super::super::processes::parents_of_all_processes;
+use super::Supervisor;
+
+/// How often they are looked for.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Forks of a process whose children have not said hello.
+#[derive(Clone, Copy)]
+struct LateForks {
+    in_flight: u32,
+    /// Those that had ever begun.
+    begun: u32,
+}
+
+impl LateForks {
+    fn of(slot: &ProcessSlot) -> LateForks {
+        // In this order: none is in flight that is not among those that began.
+        let in_flight = slot.forks_in_flight();
+        LateForks { in_flight, begun: slot.forks_begun() }
+    }
+}
+
+/// Those that may be lost.
+pub(super) struct LostForks {
+    next_look: Instant,
+    /// Forks in flight as they were at the last look, by slot.
+    late: HashMap<u32, LateForks>,
+}
+
+impl LostForks {
+    pub fn new() -> LostForks {
+        LostForks { next_look: Instant::now() + EVERY, late: HashMap::new() }
+    }
+
+    /// The slot `index` is another process's from now on.
+    pub fn begins_anew(&mut self, index: u32) {
+        self.late.remove(&index);
+    }
+
+    /// Whether it is time for the next look; then it is the next one's.
+    fn is_due(&mut self) -> bool {
+        let is_due = Instant::now() >= self.next_look;
+        if is_due {
+            self.next_look = Instant::now() + EVERY;
+        }
+        is_due
+    }
+}
+
+impl Supervisor {
+    /// A child that was killed between fork and hello will never say it. What its parent counts of forks in flight that had
+    /// begun when it was last looked is compared with the children that could be meant. The children of a dead
+    /// parent are ours, because we are a subreaper; but not those of the process that stays behind for daemons,
+    /// which refuses a child that was so slow.
+    pub(super) fn forget_lost_forks(&mut self) {
+        if !self.lost_forks.is_due() {
+            return;
+        }
+        let group = &self.shared.group;
+        let late: HashMap<u32, LateForks> = group
+            .taken()
+            .map(|(index, slot)| (index, LateForks::of(slot)))
+            .filter(|(_, forks)| forks.in_flight > 0)
+            .collect();
+        let before = std::mem::replace(&mut self.lost_forks.late, late);
+        let suspects: Vec<(u32, LateForks, u32)> = before
+            .into_iter()
+            .filter_map(|(index, before)| {
+                let forks = *self.lost_forks.late.get(&index)?;
+                let young = forks.begun.wrapping_sub(before.begun);
+                (young < forks.in_flight).then_some((index, forks, young))
+            })
+            .collect();
+        if suspects.is_empty() {
+            return;
+        }
+        let processes = parents_of_all_processes();
+        if !processes.iter().any(|(pid, _)| *pid == std::process::id()) {
+            // It cannot be told who lives.
+            return;
+        }
+        for (index, forks, young) in suspects {
+            let slot = group.process(index);
+            let parent = match slot.state() {
+                SlotState::Dead => std::process::id(),
+                _ => slot.life.pid.load(Relaxed),
+            };
+            let unknown = |pid: u32| {
+                !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
+            };
+            let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
+            // Those that have begun since may have no child yet.
+            slot.forks_in_flight_are(forks.in_flight, young.saturating_add(possible as u32));
+        }
+        self.sweep();
+    }
+}

@@ -1,0 +1,108 @@
+//! The main program: our child that `uswap run` was asked to run.
+
+use std::time::{Duration, Instant};
+
+use super::super::processes::{is_stopped, session_of};
+use crate::failure::{OURS, say};
+
+/// How soon it is looked whether a main program that has not said hello is stopped: most say it within milliseconds.
+const LOOK_WHETHER_STOPPED_AFTER: Duration = Duration::from_secs(1);
+/// How long the main program has time to say hello, before the user is told that it may have no budget.
+const TIME_TO_JOIN: Duration = Duration::from_secs(10);
+
+/// How the main program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+    /// It was ended, because its pages did not come.
+    Stalled,
+    /// By its agent, which has said why.
+    EndedByUs,
+}
+
+impl Ending {
+    /// As a shell would say it.
+    pub fn status(self) -> i32 {
+        match self {
+            Ending::Exited(status) => status,
+            Ending::Signaled(signal) => 128 + signal,
+            Ending::Stalled | Ending::EndedByUs => i32::from(OURS),
+        }
+    }
+}
+
+/// What is known of it.
+pub(super) struct MainProgram {
+    /// Until it has ended.
+    pub pid: Option<u32>,
+    /// When it was, as long as it has not said hello.
+    started: Option<Instant>,
+    pub ending: Option<Ending>,
+    /// Its agent says that it ends it.
+    pub ended_by_us: bool,
+    /// A signal that stops a whole job has come to us.
+    job_is_to_stop: bool,
+    /// We are the leader of our session.
+    pub leads_session: bool,
+}
+
+impl MainProgram {
+    /// Not started yet.
+    pub fn new() -> MainProgram {
+        let me = std::process::id();
+        MainProgram {
+            pid: None,
+            started: None,
+            ending: None,
+            ended_by_us: false,
+            job_is_to_stop: false,
+            leads_session: session_of(me) == Some(me),
+        }
+    }
+
+    pub fn begins(&mut self, pid: u32) {
+        self.pid = Some(pid);
+        self.started = Some(Instant::now());
+    }
+
+    /// Whether it is this process.
+    pub fn is(&self, pid: u32) -> bool {
+        self.pid == Some(pid)
+    }
+
+    /// It has said hello.
+    pub fn joins(&mut self) {
+        self.started = None;
+    }
+
+    /// Says once that it has never joined, also to who asked for quiet: nothing bounds its memory. Its loader may have been unable to
+    /// load the agent, which is a line of its own, and no reason for it not to go on. One that is stopped says hello when it goes on,
+    /// and has as much time for it as at its start.
+    pub fn is_missed(&mut self) {
+        let (Some(pid), Some(started)) = (self.pid, self.started) else { return };
+        if started.elapsed() > LOOK_WHETHER_STOPPED_AFTER && is_stopped(pid) {
+            self.started = Some(Instant::now());
+        } else if started.elapsed() > TIME_TO_JOIN {
+            self.started = None;
+            say("the program has not joined its group: it runs without a budget (see uswap doctor)");
+        }
+    }
+
+    /// A signal has come that stops the whole job.
+    pub fn job_is_asked_to_stop(&mut self) {
+        self.job_is_to_stop = true;
+    }
+
+    /// The job has been continued.
+    pub fn job_goes_on(&mut self) {
+        self.job_is_to_stop = false;
+    }
+
+    /// Whether the job was asked to stop since it went on last; it is stopped now.
+    pub fn takes_stop_of_job(&mut self) -> bool {
+        std::mem::take(&mut self.job_is_to_stop)
+    }
+}
