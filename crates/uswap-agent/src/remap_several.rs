@@ -21,13 +21,17 @@ use crate::libc_functions::SYSCALL;
 /// nonsense. Where there is more, by five levels of page tables, the stack lies across it.
 const IMPOSSIBLE_LEN: usize = (1 << 47) - PAGE_SIZE;
 
+/// Where addresses of programs end.
+const TASK_SIZE: usize = (1 << 47) - PAGE_SIZE;
+
 /// The new length, if mremap makes memory shorter and moves it to a fixed place. Before Linux 6.15 such a call is reported with the
 /// length that it had, as if what was cut off had been moved as well (`mremap_to` in mm/mremap.c); it is made in two, which the kernel's
 /// own begins with, too.
 pub(crate) fn made_shorter(from: usize, old_len: usize, new_len: usize, flags: c_int, to: usize) -> Option<usize> {
     let old_len = old_len.checked_next_multiple_of(PAGE_SIZE)?;
     let new_len = new_len.checked_next_multiple_of(PAGE_SIZE)?;
-    let apart = from.checked_add(old_len)? <= to || to.checked_add(new_len)? <= from;
+    let (end, to_end) = (from.checked_add(old_len)?, to.checked_add(new_len)?);
+    let apart = (end <= to || to_end <= from) && to_end <= TASK_SIZE;
     let is_it = flags == libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
         && (from | to).is_multiple_of(PAGE_SIZE)
         && apart

@@ -232,7 +232,15 @@ impl<M: Mappings> Witness for Noted<'_, M> {
     }
 
     fn find(&self, range: PageRange, is_so: &dyn Fn(PageNumber, PageState) -> bool) -> Option<PageNumber> {
-        self.known(range).into_iter().find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
+        let Content { installed, in_books } = self.content(range);
+        let resident = PageState::Resident { clean: None };
+        let mut installed = installed.into_iter().flat_map(|range| (range.start.0..range.end().0).map(PageNumber));
+        installed.find(|&page| is_so(page, resident)).or_else(|| {
+            let mut known = in_books
+                .iter()
+                .flat_map(|part| self.books.known(part.was).map(|(page, state)| (part.now_of(page), state)));
+            known.find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
+        })
     }
 
     fn may_have_gone(&self, page: PageNumber) -> bool {

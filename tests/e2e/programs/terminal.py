@@ -6,7 +6,7 @@
 Each case starts an interactive bash on a pseudo-terminal of its own, types, and waits for what is to come (no fixed times but
 where nothing can be waited for). What it answers must be the same with `uswap run -q -m 64M --` in front of the program.
 """
-import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
+import contextlib, fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
 
 PATIENCE = 15.0
 
@@ -115,7 +115,8 @@ class Terminal:
                 break
             time.sleep(0.05)
         for pid, _ in there:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         os.waitpid(self.leader, 0)
         return [name for _, name in there]
 
@@ -172,7 +173,7 @@ def timeout_outside(uswap):
 @case
 def timeout_outside_runs_out(uswap):
     t = Terminal()
-    t.types(f"timeout 2 {uswap} top -d 1\n")
+    t.types(f"timeout 6 {uswap} top -d 1\n")
     return t.sees("load average"), t.sees("READY> "), t.status(), t.left_behind()
 
 
@@ -243,22 +244,25 @@ def input_in_the_background(uswap):
 @case
 def background_and_foreground(uswap):
     t = Terminal()
-    t.types(f"{uswap} sh -c 'for i in 1 2 3 4 5 6; do echo L$i; sleep 0.4; done; exit 5'\n")
-    went = [t.sees("L1\r")]
+    t.types(f"{uswap} sh -c 'for i in $(seq 12); do echo L$i.; sleep 0.4; done; exit 5'\n")
+    went = [t.sees("L1\\.\r")]
     # Not between vfork and exec of the next `sleep`: whom a key stops there holds up its shell, with uswap or without.
     time.sleep(0.2)
     went.append(t.stops())
     t.types("bg\n")
-    went.append(t.sees("L4\r"))
+    went.append(t.sees("L4\\.\r"))
     t.types("\nfg\n")
-    return went, t.sees("L6\r"), t.sees("READY> "), t.status(), t.left_behind()
+    return went, t.sees("L12\\.\r"), t.sees("READY> "), t.status(), t.left_behind()
 
 
 @case
 def a_pipeline(uswap):
     t = Terminal()
-    t.types(f"seq 100000 | {uswap} sh -c 'echo BEG''UN >&2; sleep 1; cat' | tail -1\n")
-    went = [t.sees("BEGUN\r"), t.stops()]
+    t.types(f"seq 100000 | {uswap} sh -c 'echo BEG''UN >&2; sleep 3; cat' | tail -1\n")
+    went = [t.sees("BEGUN\r")]
+    # Not between vfork and exec, as above.
+    time.sleep(0.5)
+    went.append(t.stops())
     t.types("fg\n")
     return went, t.sees("100000\r"), t.sees("READY> "), t.asks("echo ${PIPESTATUS[@]}"), t.left_behind()
 
@@ -330,7 +334,7 @@ def the_leader_of_a_session(uswap):
 def a_program_that_stops_itself_by_sigstop(uswap):
     t = Terminal()
     t.types(f"{uswap} sh -c 'echo BEG''UN; kill -STOP $$; echo AGA''IN; exit 3'\n")
-    went = [t.sees("BEGUN\r"), t.sees(r"\[1\]\+  Stopped.*READY> ", 3)]
+    went = [t.sees("BEGUN\r"), t.sees(r"\[1\]\+  Stopped.*READY> ")]
     if not went[1]:
         return went, t.left_behind()
     t.types("fg\n")
@@ -343,7 +347,7 @@ def suspend_of_a_shell(uswap):
     t.types(f"{uswap} bash --norc --noprofile -i\n")
     t.settles(1)
     t.types("suspend\n")
-    went = [t.sees(r"\[1\]\+  Stopped.*READY> ", 3)]
+    went = [t.sees(r"\[1\]\+  Stopped.*READY> ")]
     if went[0]:
         t.types("fg\n")
         t.settles()
@@ -352,13 +356,27 @@ def suspend_of_a_shell(uswap):
     return went, t.left_behind()
 
 
+def all_of(answers):
+    for answer in answers:
+        yield from all_of(answer) if isinstance(answer, (tuple, list)) else [answer]
+
+
+def goes(name, uswap):
+    """What is wrong, if anything: what is asked for must come without uswap, and go the same way with it."""
+    without, with_it = CASES[name]("env"), CASES[name](f"{uswap} run -q -m 64M --")
+    if False in all_of(without):
+        return f"does not go without uswap: {without}"
+    return "" if without == with_it else f"DIFFERS\n  without {without}\n  with    {with_it}"
+
+
 def main():
     uswap, names = sys.argv[1], sys.argv[2:] or list(CASES)
     failed = 0
     for name in names:
-        without, with_it = CASES[name]("env"), CASES[name](f"{uswap} run -q -m 64M --")
-        failed += without != with_it
-        print(f"{name}: ok" if without == with_it else f"{name}: DIFFERS\n  without {without}\n  with    {with_it}", flush=True)
+        # A machine that is busy with something else may be too slow once.
+        wrong = goes(name, uswap) and goes(name, uswap)
+        failed += bool(wrong)
+        print(f"{name}: {wrong or 'ok'}", flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -40,6 +40,7 @@ mod tests;
 mod verdict;
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use self::calls::Call;
 use crate::defects::{Sabotage, is_on};
@@ -202,6 +203,8 @@ pub struct EventOrder {
     log: Vec<Event>,
     /// Memory that was taken in while the program was changing its memory.
     came: Vec<PageRange>,
+    /// So many of the first events have gone through, and were not refused: that is asked once.
+    gone_through: Cell<usize>,
     dropped: Option<Rule>,
 }
 
@@ -273,6 +276,7 @@ impl EventOrder {
     pub fn clear(&mut self) {
         self.log.clear();
         self.came.clear();
+        self.gone_through.set(0);
     }
 
     /// What all that was read comes to, at a moment when nothing was being changed and everything had been read.
@@ -316,10 +320,15 @@ impl EventOrder {
             return Some(calls);
         }
         let mut index = 0;
-        while index < calls.len() {
-            match self.is_refused(&calls, index, witness)? {
+        while let Some(&Call { read, .. }) = calls.get(index) {
+            match read >= self.gone_through.get() && self.is_refused(&calls, index, witness)? {
                 true => drop(calls.remove(index)),
-                false => index += 1,
+                false => {
+                    if read == self.gone_through.get() {
+                        self.gone_through.set(read + 1);
+                    }
+                    index += 1;
+                }
             }
         }
         Some(calls)
@@ -330,11 +339,12 @@ impl EventOrder {
         if !witness.knows_any(range) {
             return Some(false);
         }
-        let others = calls.iter().enumerate().filter(|&(other, _)| other != index);
-        let touched = others.flat_map(|(_, other)| [Some(other.from()), other.to()]).flatten();
+        // Those of just this memory are refused with it, or went through after it.
+        let others = || calls.iter().filter(|other| other.event != calls[index].event);
         let is_near = |other: &PageRange| other.overlaps(with_page_before(range));
-        let others: Vec<PageRange> = touched.chain(self.came.iter().copied()).filter(is_near).collect();
-        refused::is_there_still(range, &others, witness)
+        let brought = others().filter_map(Call::to).chain(self.came.iter().copied()).filter(is_near).collect();
+        let taken = others().map(Call::from).filter(is_near).collect();
+        refused::is_there_still(range, &refused::Others { brought, taken }, witness)
     }
 }
 

@@ -434,6 +434,20 @@ fn an_unmapping_that_was_refused_takes_nothing() {
     // A mremap that makes longer what it brings there is reported with the length that it had.
     let longer = [end(A), Event::Remapped { from: range(50, 1), to: A.start, may_stay: false }, end(range(50, 1))];
     assert!(is_done(&longer, &swapped(&[A, range(50, 1)]), &registered(&[A])));
+    // Refused again, and in part: that takes nothing either.
+    let Settlement::Decided(decided) = settled(&[end(A), end(A)], &swapped(&[A]), &registered(&[A])) else {
+        panic!("it is clear")
+    };
+    assert_eq!(decided, []);
+    let Settlement::Decided(decided) =
+        settled(&[end(A), end(range(100, 2))], &swapped(&[A]), &registered(&[range(102, 8)]))
+    else {
+        panic!("it is clear")
+    };
+    assert_eq!(decided, [end(range(100, 2))]);
+    // A page that is there has not grown, also if the kernel might have dropped it.
+    books.note_discarded(A);
+    assert!(!is_done(&[end(A)], &books, &present(105)));
     // What came while the program was changing its memory may be there in its place.
     let mut order = EventOrder::default();
     order.came(A);

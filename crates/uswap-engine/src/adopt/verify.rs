@@ -92,6 +92,8 @@ impl<H: Host> Adopter<H> {
                         *listed = self.list()?;
                         continue;
                     }
+                    // Not now.
+                    self.fresh.push((from, to));
                 }
                 engine.core().let_go_untouched(range);
             } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {

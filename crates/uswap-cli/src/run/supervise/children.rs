@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 use rustix::process::WaitOptions;
 use uswap_sys::launch;
 
-use super::super::processes::{is_stopped, job_of, parents_of_all_processes};
+use super::super::processes::{job_of, parents_of_all_processes, session_of};
 use super::super::signals;
 use super::{Ending, Supervisor};
 
@@ -25,6 +25,13 @@ fn pass_to_another_job(main: u32, signal: i32) -> bool {
     true
 }
 
+/// Whether our parent controls jobs, and we are one of them.
+fn is_job_of_a_shell() -> bool {
+    let (me, parent) = (std::process::id(), std::os::unix::process::parent_id());
+    let group = |pid| job_of(pid).map(|(group, _)| group);
+    session_of(parent).is_some() && session_of(parent) == session_of(me) && group(parent) != group(me)
+}
+
 impl Supervisor {
     pub(super) fn handle_signals(&mut self) {
         while let Some(info) = self.signals.read() {
@@ -33,10 +40,11 @@ impl Supervisor {
             }
             if signals::asks_for_job_stop(info.signal) {
                 self.main.job_is_asked_to_stop();
-                if self.main.pid.is_some_and(is_stopped) {
+                if self.main.is_stopped_alone() {
                     // It does not stop a second time, and the shell waits for us.
-                    self.main.takes_stop_of_job();
+                    self.main.job_goes_on();
                     launch::stop_self();
+                    continue;
                 }
             } else if info.signal == libc::SIGCONT {
                 self.main.job_goes_on();
@@ -75,23 +83,26 @@ impl Supervisor {
                     (false, true) => Ending::EndedByUs,
                     (false, false) => Ending::Signaled(signal),
                 });
-            } else if status.stopping_signal().is_some() {
+            } else if let Some(signal) = status.stopping_signal() {
                 // Ours may have come after the last look.
                 self.handle_signals();
-                self.stop_with_job(pid);
+                self.stop_with_job(pid, signal);
             }
         }
     }
 
-    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. Also for a program that stops itself in the
-    /// foreground, by SIGSTOP perhaps: nobody but the shell can continue it. But one that was stopped alone, with nobody who waits at
-    /// a terminal, is continued alone as well, and we have to be there when it ends.
-    fn stop_with_job(&mut self, main: u32) {
+    /// Ctrl-Z: the shell waits for us to stop, and SIGCONT comes to us as to the program. But one that was stopped alone, with nobody who
+    /// waits at a terminal, is continued alone as well, and we have to be there when it ends.
+    fn stop_with_job(&mut self, main: u32, signal: i32) {
         let foreground = || {
             let (group, foreground) = job_of(std::process::id())?;
             Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
         };
-        if self.main.takes_stop_of_job() || foreground() == Some(true) {
+        let is_job_stop = self.main.takes_stop_of_job(signal)
+            // By SIGSTOP somebody else may stop it, and continue it: not where a shell sees it stop that can.
+            || foreground() == Some(true) && (signal != libc::SIGSTOP || is_job_of_a_shell());
+        self.main.stops(!is_job_stop);
+        if is_job_stop {
             launch::stop_self();
         }
     }

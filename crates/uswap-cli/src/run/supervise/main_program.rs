@@ -9,6 +9,9 @@ use crate::failure::{OURS, say};
 const LOOK_WHETHER_STOPPED_AFTER: Duration = Duration::from_secs(1);
 /// How long the main program has time to say hello, before the user is told that it may have no budget.
 const TIME_TO_JOIN: Duration = Duration::from_secs(10);
+/// How long after a key has asked the job to stop a program may take to stop itself by SIGSTOP: some put the terminal in order
+/// before (`top`).
+const STOPS_WITHIN: Duration = Duration::from_secs(5);
 
 /// How the main program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +47,9 @@ pub(super) struct MainProgram {
     /// Its agent says that it ends it.
     pub ended_by_us: bool,
     /// A signal that stops a whole job has come to us.
-    job_is_to_stop: bool,
+    job_is_to_stop: Option<Instant>,
+    /// When it stopped last, we did not.
+    stopped_alone: bool,
     /// We are the leader of our session.
     pub leads_session: bool,
 }
@@ -58,7 +63,8 @@ impl MainProgram {
             started: None,
             ending: None,
             ended_by_us: false,
-            job_is_to_stop: false,
+            job_is_to_stop: None,
+            stopped_alone: false,
             leads_session: session_of(me) == Some(me),
         }
     }
@@ -93,16 +99,26 @@ impl MainProgram {
 
     /// A signal has come that stops the whole job.
     pub fn job_is_asked_to_stop(&mut self) {
-        self.job_is_to_stop = true;
+        self.job_is_to_stop = Some(Instant::now());
     }
 
     /// The job has been continued.
     pub fn job_goes_on(&mut self) {
-        self.job_is_to_stop = false;
+        self.job_is_to_stop = None;
     }
 
-    /// Whether the job was asked to stop since it went on last; it is stopped now.
-    pub fn takes_stop_of_job(&mut self) -> bool {
-        std::mem::take(&mut self.job_is_to_stop)
+    /// Whether it has stopped by this signal because the job was asked to.
+    pub fn takes_stop_of_job(&mut self, signal: i32) -> bool {
+        self.job_is_to_stop.take().is_some_and(|asked| signal != libc::SIGSTOP || asked.elapsed() < STOPS_WITHIN)
+    }
+
+    /// It has stopped, and we do not if `alone`.
+    pub fn stops(&mut self, alone: bool) {
+        self.stopped_alone = alone;
+    }
+
+    /// Whether it stands, and we go on.
+    pub fn is_stopped_alone(&self) -> bool {
+        self.stopped_alone && self.pid.is_some_and(is_stopped)
     }
 }
