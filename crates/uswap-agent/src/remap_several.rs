@@ -19,7 +19,7 @@ use crate::libc_functions::SYSCALL;
 
 /// No mapping of x86-64 grows to this in its place: it is all that there is, and the largest that the kernel does not take for
 /// nonsense. Where there is more, by five levels of page tables, the stack lies across it.
-const IMPOSSIBLE_LEN: usize = (1 << 47) - PAGE_SIZE;
+const IMPOSSIBLE_LEN: usize = TASK_SIZE;
 
 /// Where addresses of programs end.
 const TASK_SIZE: usize = (1 << 47) - PAGE_SIZE;

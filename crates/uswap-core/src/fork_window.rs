@@ -166,6 +166,16 @@ struct Content {
     in_books: Vec<Traced>,
 }
 
+impl Content {
+    /// Its pages, and what is known of each.
+    fn pages<'a>(&'a self, books: &'a PageTable) -> impl Iterator<Item = (PageNumber, PageState)> + 'a {
+        let installed = self.installed.iter().flat_map(|range| (range.start.0..range.end().0).map(PageNumber));
+        let known =
+            self.in_books.iter().flat_map(|part| books.known(part.was).map(|(page, state)| (part.now_of(page), state)));
+        installed.map(|page| (page, PageState::Resident { clean: None })).chain(known)
+    }
+}
+
 impl<M> Noted<'_, M> {
     /// What is in `range`, range by range, back from the newest note: it may be large.
     fn content(&self, range: PageRange) -> Content {
@@ -224,23 +234,11 @@ impl<M: Mappings> Witness for Noted<'_, M> {
     }
 
     fn known(&self, range: PageRange) -> Vec<(PageNumber, PageState)> {
-        let Content { installed, in_books } = self.content(range);
-        let pages = installed.into_iter().flat_map(|range| (range.start.0..range.end().0).map(PageNumber));
-        let known =
-            in_books.iter().flat_map(|part| self.books.known(part.was).map(|(page, state)| (part.now_of(page), state)));
-        pages.map(|page| (page, PageState::Resident { clean: None })).chain(known).collect()
+        self.content(range).pages(self.books).collect()
     }
 
     fn find(&self, range: PageRange, is_so: &dyn Fn(PageNumber, PageState) -> bool) -> Option<PageNumber> {
-        let Content { installed, in_books } = self.content(range);
-        let resident = PageState::Resident { clean: None };
-        let mut installed = installed.into_iter().flat_map(|range| (range.start.0..range.end().0).map(PageNumber));
-        installed.find(|&page| is_so(page, resident)).or_else(|| {
-            let mut known = in_books
-                .iter()
-                .flat_map(|part| self.books.known(part.was).map(|(page, state)| (part.now_of(page), state)));
-            known.find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
-        })
+        self.content(range).pages(self.books).find(|&(page, state)| is_so(page, state)).map(|(page, _)| page)
     }
 
     fn may_have_gone(&self, page: PageNumber) -> bool {

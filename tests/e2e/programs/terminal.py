@@ -216,13 +216,17 @@ def the_window_changes_its_size(uswap):
     return went, t.sees("30 100\r"), t.sees(r"N=1\."), t.left_behind()
 
 
+def stops_in_the_background(t, command):
+    t.types(f"{command} &\n")
+    t.sees("READY> ")
+    return t.becomes("Stopped", "T")
+
+
 @case
 def output_in_the_background_with_tostop(uswap):
     t = Terminal()
     t.asks("stty tostop")
-    t.types(f"{uswap} sh -c 'echo O''UT; echo O''UT2; exit 3' &\n")
-    t.sees("READY> ")
-    went = [t.becomes("Stopped", "T")]
+    went = [stops_in_the_background(t, f"{uswap} sh -c 'echo O''UT; echo O''UT2; exit 3'")]
     t.types("fg\n")
     return went, t.sees("OUT\r.*OUT2\r"), t.sees("READY> "), t.status(), t.left_behind()
 
@@ -230,9 +234,7 @@ def output_in_the_background_with_tostop(uswap):
 @case
 def input_in_the_background(uswap):
     t = Terminal()
-    t.types(f"{uswap} cat &\n")
-    t.sees("READY> ")
-    went = [t.becomes("Stopped", "T")]
+    went = [stops_in_the_background(t, f"{uswap} cat")]
     t.types("fg\n")
     t.sees("cat\r")
     t.types("hello\n")

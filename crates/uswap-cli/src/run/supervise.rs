@@ -272,7 +272,7 @@ impl Supervisor {
         self.welcome_the_late();
         self.end_abandoned();
         self.forget_late_strangers();
-        self.main.is_missed();
+        self.main.tell_if_missed();
     }
 
     /// Says something, if the user wants to hear it.

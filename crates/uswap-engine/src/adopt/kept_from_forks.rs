@@ -22,11 +22,7 @@ pub(crate) enum FromForks {
 impl<H: Host> Engine<H> {
     /// Before a fork: the child gets adopted memory, but for what the program keeps from it.
     pub(crate) fn let_adopted_fork(&self, kept: &Kept) {
-        self.for_adopted(|range| {
-            for part in kept.outside(range) {
-                advise_for_fork::<H>(part, Advice::DoFork);
-            }
-        });
+        self.for_adopted(|range| let_fork_unless_kept::<H>(range, kept));
     }
 
     /// Memory that was moved meanwhile.
@@ -94,9 +90,7 @@ impl<H: Host> Engine<H> {
         };
         if outcome == FromForks::Changing {
             // Something else may be mapped there by now, and a child that lacked it would die.
-            kept.outside(next).for_each(|part| {
-                advise_for_fork::<H>(part, Advice::DoFork);
-            });
+            let_fork_unless_kept::<H>(next, kept);
         }
         Some((next.end(), outcome))
     }
@@ -109,6 +103,13 @@ impl<H: Host> Engine<H> {
             visit(range);
             from = range.end();
         }
+    }
+}
+
+/// Children get `range`, but for what the program keeps from them.
+pub(super) fn let_fork_unless_kept<H: Host>(range: PageRange, kept: &Kept) {
+    for part in kept.outside(range) {
+        advise_for_fork::<H>(part, Advice::DoFork);
     }
 }
 

@@ -9,6 +9,7 @@ use uswap_sys::maps;
 use uswap_system::faults::Faults;
 use uswap_system::looks::{Mappings, Vma};
 
+use super::kept_from_forks::let_fork_unless_kept;
 use super::{Adopter, adoptable_part, note_lazily_freed};
 use crate::engine::Engine;
 use crate::host::Host;
@@ -133,8 +134,7 @@ impl<H: Host> Adopter<H> {
     /// What is none of our business is not registered, and its children have it. `false`: ours may be there by now, moved there with
     /// what it has swapped out, and is registered; it is to be looked at again.
     fn let_go_of_others(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<bool> {
-        let advice = &H::notices().fork_advice;
-        self.kept.catch_up(advice);
+        self.kept.catch_up(&H::notices().fork_advice);
         // Nothing is read meanwhile: what is moved there after the look stays counted.
         let _gate = engine.memory.gate.pass();
         if self.has_anonymous(start, end)? {
@@ -143,7 +143,7 @@ impl<H: Host> Adopter<H> {
         let _ = engine.memory.uffd.unregister(start, end - start);
         // It was marked as ours before it was verified.
         let others = PageRange::of_bytes(start, end);
-        self.kept.outside(others).for_each(|part| engine.let_fork(part));
+        let_fork_unless_kept::<H>(others, &self.kept);
         if is_on(Sabotage::OthersLetGoUnasked) || !engine.memory.uffd.kernel_is_changing() {
             return Ok(true);
         }

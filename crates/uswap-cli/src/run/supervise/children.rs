@@ -29,7 +29,8 @@ fn pass_to_another_job(main: u32, signal: i32) -> bool {
 fn is_job_of_a_shell() -> bool {
     let (me, parent) = (std::process::id(), std::os::unix::process::parent_id());
     let group = |pid| job_of(pid).map(|(group, _)| group);
-    session_of(parent).is_some() && session_of(parent) == session_of(me) && group(parent) != group(me)
+    let session = session_of(parent);
+    session.is_some() && session == session_of(me) && group(parent) != group(me)
 }
 
 impl Supervisor {

@@ -87,7 +87,7 @@ impl MainProgram {
     /// Says once that it has never joined, also to who asked for quiet: nothing bounds its memory. Its loader may have been unable to
     /// load the agent, which is a line of its own, and no reason for it not to go on. One that is stopped says hello when it goes on,
     /// and has as much time for it as at its start.
-    pub fn is_missed(&mut self) {
+    pub fn tell_if_missed(&mut self) {
         let (Some(pid), Some(started)) = (self.pid, self.started) else { return };
         if started.elapsed() > LOOK_WHETHER_STOPPED_AFTER && is_stopped(pid) {
             self.started = Some(Instant::now());
