@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use uswap_engine::group::{AREAS_MAX, Group, PAGE_BYTES, SwapoffProgress};
 use uswap_sys::interrupt;
 
@@ -85,7 +87,10 @@ fn set(options: &SetOptions) -> Result<(), Failure> {
 /// The group whose supervisor is the process `pid`.
 fn open_group(pid: u32) -> Result<Group, Failure> {
     let path = group_file(pid).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::ours(format!("there is no process {pid}")),
+        io::ErrorKind::NotFound if !exists(pid) => Failure::ours(format!("there is no process {pid}")),
+        io::ErrorKind::NotFound => {
+            Failure::ours(format!("cannot look at process {pid}: /proc hides it (be its user, or root)"))
+        }
         _ => Failure::ours(format!("cannot look at process {pid}: {} (be its user, or root)", reason(&error))),
     })?;
     let Some(path) = path else {
@@ -95,6 +100,12 @@ fn open_group(pid: u32) -> Result<Group, Failure> {
     opened
         .and_then(Group::open)
         .map_err(|error| Failure::ours(format!("cannot open the group of process {pid}: {}", reason(&error))))
+}
+
+/// Whether there is such a process, also where a `/proc` mounted with `hidepid` shows none of other users'.
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// The group's memory file among the descriptors of a process; `None` when it is no supervisor.

@@ -153,11 +153,20 @@ fn set_and_swapoff_of_another_user_are_refused() {
     let mut running = launch.under(&Budget::mib(24));
     running.wait_until("all is written", |running| running.stdout_so_far().contains("ready"));
     let pid = running.id().to_string();
+    // A /proc may hide other users' processes, too: with `hidepid`, in a namespace of its own.
+    let hidden =
+        r#"mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@""#;
     for arguments in [vec!["set", "-p", &pid, "-m", "1G"], vec!["swapoff", "-p", &pid]] {
-        let output = tool(Command::new(&binary).args(&arguments).uid(NOBODY).gid(NOBODY));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {said}");
-        assert!(said.contains("be its user, or root") && said.lines().count() == 1, "{arguments:?}: {said}");
+        let mut seen = Command::new(&binary);
+        seen.args(&arguments).uid(NOBODY).gid(NOBODY);
+        let mut unseen = Command::new("unshare");
+        unseen.args(["-m", "sh", "-c", hidden, "sh"]).arg(&binary).args(&arguments);
+        for command in [&mut seen, &mut unseen] {
+            let output = tool(command);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+            assert!(said.contains("be its user, or root") && said.lines().count() == 1, "{command:?}: {said}");
+        }
     }
     File::create(launch.work().join("stop")).expect("a file in an own directory");
     let finished = running.finish();
