@@ -125,7 +125,10 @@ impl<S: System> Memory<S> {
         let (mut there, mut gone) = (0, 0);
         for index in (0..BLOCK_PAGES).filter(|index| pages >> index & 1 == 1) {
             let page = start + index * PAGE_SIZE;
-            let filled = self.uffd.zeropage(page, PAGE_SIZE, Wake::DontWake);
+            let filled = answered::<S, _>(|| match self.uffd.zeropage(page, PAGE_SIZE, Wake::DontWake) {
+                Progress { stop: Some(Stop::NoMemory), .. } => Err(ErrorKind::OutOfMemory.into()),
+                filled => Ok(filled),
+            });
             if matches!(filled.stop, None | Some(Stop::AlreadyThere)) || self.is_seen(PageNumber::containing(page)) {
                 there |= 1 << index;
             } else if self.pagemap.shows_absence() {

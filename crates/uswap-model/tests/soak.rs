@@ -68,10 +68,14 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// made while its place was being adopted was called lost. 12219761: an old fault had the books adopt what was not registered, a scan
 /// found it filled, and what was moved out of it read as zeros. 15054090: what was used again after MADV_FREE was found too late. 15511540:
 /// memory that had grown again and been split passed for that of an unmapping that was refused; 13500862: so did what a mremap had
-/// made longer.
+/// made longer. 15879769: an unmapping that was refused was believed, for a mremap had just brought the memory. 14023182: of a page that the
+/// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored.
 #[test]
 fn seeds_of_single_findings() {
-    for seed in [10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862] {
+    for seed in [
+        10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862, 15_879_769,
+        14_023_182,
+    ] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
     }

@@ -75,7 +75,7 @@ fn blocks(calls: &[Call]) -> Vec<PageRange> {
 
 /// What the witness has answered: nothing is asked twice.
 pub(super) struct Questions<'a, W> {
-    witness: &'a W,
+    pub witness: &'a W,
     /// What was read, of all components.
     log: &'a [Event],
     known: RefCell<BTreeMap<(u64, u64), bool>>,

@@ -43,6 +43,9 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use self::calls::Call;
+use self::ground::Questions;
+use self::search::Outcome;
+use self::verdict::{Asked, Changing};
 use crate::defects::{Sabotage, is_on};
 use crate::page_table::{PageState, PageTable};
 use crate::units::{PageNumber, PageRange};
@@ -305,13 +308,43 @@ impl EventOrder {
                 call.append_to(&mut events);
                 continue;
             }
-            let orders = search::orders(&calls, &self.log, &self.came, self.dropped(), witness);
-            match verdict::decide(&calls, orders, self.dropped(), witness) {
-                Settlement::Decided(decided) => events.extend(decided),
-                other => return other,
+            match self.put_in_order(&calls, witness) {
+                Ok(Some(outcome)) => events.extend(outcome.events),
+                Ok(None) => return Settlement::Unclear(calls[0].from().start),
+                Err(Changing) => return Settlement::Changing,
             }
         }
         Settlement::Decided(events)
+    }
+
+    /// What calls that have to do with each other come to, if nothing else can have happened.
+    fn put_in_order(&self, calls: &[Call], witness: &impl Witness) -> Asked<Option<Outcome>> {
+        let questions = Questions::new(witness, &self.log);
+        let orders = search::orders(calls, &self.came, self.dropped(), &questions);
+        let mut is_possible = !orders.are_none();
+        let mut found = verdict::decide(orders, self.dropped(), witness)?;
+        let mut calls = calls.to_vec();
+        for unmapping in refused::unmappings_of_what_was_brought(&calls) {
+            if is_on(Sabotage::RefusedCallsBelieved) {
+                break;
+            }
+            let without = |which: &dyn Fn(&Call) -> bool| -> Asked<(Vec<Call>, Option<Outcome>)> {
+                let others: Vec<Call> = calls.iter().filter(|call| !which(call)).copied().collect();
+                let orders = search::registered_orders(&others, &self.came, self.dropped(), &questions);
+                Ok((others, verdict::decide(orders, self.dropped(), witness)?))
+            };
+            let (others, outcome) = without(&|call| unmapping.is_like(call))?;
+            if let Some(outcome) = outcome
+                && (!is_possible
+                    || refused::has_left(&unmapping, &outcome, found.as_ref(), &self.came, &questions)
+                        .ok_or(Changing)?)
+            {
+                (calls, found, is_possible) = (others, Some(outcome), true);
+            } else if !is_possible && let (others, Some(outcome)) = without(&|call| unmapping.was_before(call))? {
+                (calls, found, is_possible) = (others, Some(outcome), true);
+            }
+        }
+        Ok(found)
     }
 
     /// Those of the calls that the kernel has not refused after they had been reported. `None` when it cannot be told now.

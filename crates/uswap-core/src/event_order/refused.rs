@@ -6,7 +6,10 @@
 
 use alloc::vec::Vec;
 
-use super::Witness;
+use super::calls::Call;
+use super::ground::Questions;
+use super::search::{Outcome, Piece, What};
+use super::{Event, Witness};
 use crate::page_table::PageState;
 use crate::units::{PageNumber, PageRange};
 
@@ -57,4 +60,85 @@ pub(super) fn is_there_still(range: PageRange, others: &Others, witness: &impl W
         return Some(false);
     }
     Some(!witness.is_registered(PageRange { start: before, pages: 1 })?)
+}
+
+/// An unmapping that was read after a mremap to its place had returned, and so may have been of what that had brought. Where all of it
+/// was brought, what the books have had there does not tell whether it was refused: only which outcomes are possible does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct OfBrought {
+    range: PageRange,
+    /// When the last such mremap had returned.
+    returned: usize,
+    /// When it was read itself, the last time.
+    read: usize,
+}
+
+impl OfBrought {
+    /// Whether the call is this one, or one of just the same memory that came after the mremap, too: refused with it.
+    pub fn is_like(&self, call: &Call) -> bool {
+        call.event == Event::Unmapped(self.range) && call.read > self.returned
+    }
+
+    /// Whether the call is one of just the same memory, before the last: of these one can have gone through.
+    pub fn was_before(&self, call: &Call) -> bool {
+        self.is_like(call) && call.read < self.read
+    }
+}
+
+/// The unmappings of `calls` that may have been of what mremaps had brought.
+pub(super) fn unmappings_of_what_was_brought(calls: &[Call]) -> Vec<OfBrought> {
+    let mut found: Vec<OfBrought> = Vec::new();
+    for call in calls {
+        let Event::Unmapped(range) = call.event else { continue };
+        let brings = |other: &&Call| other.last < call.read && other.to().is_some_and(|to| to.overlaps(range));
+        let Some(returned) = calls.iter().filter(brings).map(|other| other.last).max() else { continue };
+        // What an earlier one of the same memory has left another mremap could not have come to.
+        found.retain(|other| other.range != range);
+        found.push(OfBrought { range, returned, read: call.read });
+    }
+    found
+}
+
+/// Whether an unmapping has left what was brought to its place: that is what is found there by the outcome `without` it, and `with` it
+/// is not. `None` when the program has begun to change its memory again.
+pub(super) fn has_left<W: Witness>(
+    unmapping: &OfBrought,
+    without: &Outcome,
+    with: Option<&Outcome>,
+    came: &[PageRange],
+    questions: &Questions<'_, W>,
+) -> Option<bool> {
+    let (range, witness) = (unmapping.range, questions.witness);
+    let is_taken = |page: PageNumber| {
+        let mut there = with.into_iter().flat_map(|outcome| outcome.within(page.alone()));
+        there.all(|piece| piece.what == What::Nothing)
+    };
+    let known = |piece: Piece| {
+        let pages = piece.origin().map(|origin| witness.known(origin)).unwrap_or_default();
+        pages.into_iter().map(move |(page, state)| (piece.place_of(page), page, state))
+    };
+    let contents: Vec<(PageNumber, PageNumber, PageState)> =
+        without.within(range).flat_map(known).filter(|&(place, ..)| is_taken(place)).collect();
+    let Some(&(first, ..)) = contents.first() else { return Some(false) };
+    if !witness.is_registered(first.alone())? {
+        return Some(false);
+    }
+    let tells = |&&(_, page, state): &&(PageNumber, PageNumber, PageState)| {
+        matches!(state, PageState::Resident { .. }) && !witness.may_have_gone(page)
+    };
+    if let Some(&(resident, ..)) = contents.iter().find(tells)
+        && witness.is_registered(resident.alone())?
+    {
+        let is_present = witness.is_present(resident)?;
+        if is_present || witness.sees_absence() {
+            return Some(is_present);
+        }
+    }
+    // All of it is swapped out. It has grown there since if it can have: over all from where the unmapping began.
+    let way = PageRange { start: range.start, pages: first.0 + 1 - range.start.0 };
+    let mut before = without.within(way).take_while(|piece| !piece.range().contains(first));
+    let may_have_grown = questions.may_grow_to(range.start)
+        || before.any(|piece| piece.what != What::Nothing)
+        || came.iter().any(|came| came.overlaps(way));
+    (!questions.is_changing()).then_some(!may_have_grown)
 }

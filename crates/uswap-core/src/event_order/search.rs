@@ -77,6 +77,14 @@ impl Piece {
         }
     }
 
+    /// Where a page is that the books have had at `page`, of what [`Piece::origin`] says.
+    pub fn place_of(&self, page: PageNumber) -> PageNumber {
+        match self.what {
+            What::From(start) => self.at.plus(page.0 - start.0),
+            What::Nothing | What::Discarded | What::Left => page,
+        }
+    }
+
     /// The part of it in `range`.
     pub fn within(&self, range: PageRange) -> Option<Piece> {
         let part = self.range().intersection(range);
@@ -96,6 +104,13 @@ pub(super) struct Outcome {
     pub events: Vec<Event>,
 }
 
+impl Outcome {
+    /// What is at `range`, in order.
+    pub fn within(&self, range: PageRange) -> impl Iterator<Item = Piece> + '_ {
+        self.pieces.iter().filter_map(move |piece| piece.within(range))
+    }
+}
+
 /// What the search has found.
 pub(super) enum Orders {
     /// All outcomes, the first one in an order as much like that of the reports as can be.
@@ -106,28 +121,49 @@ pub(super) enum Orders {
     Changing,
 }
 
-/// All outcomes of `calls`, of `log`, that what is registered allows. A mremap that may have left its old place mapped has both
+impl Orders {
+    /// Whether there is no order in which all calls can have happened.
+    pub fn are_none(&self) -> bool {
+        matches!(self, Orders::All(outcomes) if outcomes.is_empty())
+    }
+}
+
+/// All outcomes of `calls` that what is registered allows. A mremap that may have left its old place mapped has both
 /// ends, in turn. Where only one outcome is possible anyway, nobody is asked.
-pub(super) fn orders(
+pub(super) fn orders<W: Witness>(
     calls: &[Call],
-    log: &[Event],
     came: &[PageRange],
     dropped: Option<Rule>,
-    witness: &impl Witness,
+    questions: &Questions<'_, W>,
 ) -> Orders {
     let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
-    let questions = Questions::new(witness, log);
     for is_owned in [true, false] {
         let rules = Rules { dropped, is_owned };
-        let attempt = |limits: Limits, asks: bool| attempt(&mixtures, came, rules, &questions, asks, limits);
-        match attempt(Limits { steps: STEPS, outcomes: 1 }, false) {
+        match attempt(&mixtures, came, rules, questions, false, Limits { steps: STEPS, outcomes: 1 }) {
             // The program has a race of its own: somebody took memory away that another thread's call was about.
-            Orders::All(none) if none.is_empty() => {}
-            Orders::TooMany => return attempt(Limits { steps: STEPS, outcomes: OUTCOMES }, true),
+            orders if orders.are_none() => {}
+            Orders::TooMany => return attempt(&mixtures, came, rules, questions, true, ALL),
             found => return found,
         }
     }
     Orders::All(Vec::new())
+}
+
+/// The same, of a program without a race of its own; what is registered is asked for even if only one outcome is possible.
+pub(super) fn registered_orders<W: Witness>(
+    calls: &[Call],
+    came: &[PageRange],
+    dropped: Option<Rule>,
+    questions: &Questions<'_, W>,
+) -> Orders {
+    let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
+    let rules = Rules { dropped, is_owned: true };
+    match attempt(&mixtures, came, rules, questions, false, Limits { steps: STEPS, outcomes: 1 }) {
+        // No answer makes that possible.
+        orders if orders.are_none() => orders,
+        Orders::Changing => Orders::Changing,
+        _ => attempt(&mixtures, came, rules, questions, true, ALL),
+    }
 }
 
 /// When a search ends.
@@ -136,6 +172,8 @@ struct Limits {
     steps: usize,
     outcomes: usize,
 }
+
+const ALL: Limits = Limits { steps: STEPS, outcomes: OUTCOMES };
 
 fn attempt<W: Witness>(
     mixtures: &[Vec<Call>],

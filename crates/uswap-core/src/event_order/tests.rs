@@ -117,8 +117,14 @@ fn an_unmapping_that_may_be_older_is_asked_about() {
     let events = [moved(B, 110), end(B), end(place)];
     let Settlement::Decided(gone) = settled(&events, &swapped(&[B]), &registered(&[])) else { panic!("it is gone") };
     assert!(gone.starts_with(&[moved(B, 110), end(B), end(place)]), "{gone:?}");
+    // It is there, and nothing can have grown there since: it was unmapped before, or the call was refused.
+    assert_eq!(
+        settled(&events, &swapped(&[B]), &registered(&[place])),
+        Settlement::Decided(vec![moved(B, 110), end(B)])
+    );
     // It is there, and so is nothing of it, as of what would have grown since: nothing tells.
-    assert_eq!(settled(&events, &swapped(&[B]), &registered(&[place])), Settlement::Unclear(B.start));
+    let behind_other = registered(&[range(105, 10)]);
+    assert_eq!(settled(&events, &swapped(&[B]), &behind_other), Settlement::Unclear(B.start));
     // One page of it had never left memory, and is there.
     let mut books = swapped(&[B]);
     books.set(PageNumber(202), PageState::Resident { clean: None });
@@ -126,6 +132,32 @@ fn an_unmapping_that_may_be_older_is_asked_about() {
     assert_eq!(settled(&events, &books, &there), Settlement::Decided(vec![end(place), moved(B, 110), end(B)]));
     let changing = Kernel { is_changing: true, ..Kernel::default() };
     assert_eq!(settled(&events, &books, &changing), Settlement::Changing);
+}
+
+/// mmap over what a mremap has just brought, or munmap of it, refused by the kernel after it was reported.
+#[test]
+fn an_unmapping_of_what_was_brought_may_have_been_refused() {
+    let place = range(100, 5);
+    let brought = [end(place), moved(B, 100), end(B)];
+    let (refused, twice) = ([&brought[..], &[end(place)]].concat(), [&brought[..], &[end(place), end(place)]].concat());
+    let mut books = swapped(&[place, B]);
+    for events in [&refused, &twice] {
+        assert_eq!(settled(events, &books, &registered(&[place])), Settlement::Decided(brought.to_vec()));
+        // Of two one has gone through: there was nothing for another.
+        assert_eq!(settled(events, &books, &registered(&[])), Settlement::Decided(refused.clone()));
+    }
+    // It was moved on after that.
+    let on = [&refused[..], &[moved(place, 300), end(place)]].concat();
+    let (c, moved_on) = (range(300, 5), [&brought[..], &[moved(place, 300), end(place)]].concat());
+    assert_eq!(settled(&on, &books, &registered(&[c])), Settlement::Decided(moved_on));
+    // What lies before it may have grown into it, before or since, unless a page tells.
+    let behind_other = registered(&[range(95, 10)]);
+    assert_eq!(settled(&refused, &books, &behind_other), Settlement::Unclear(place.start));
+    books.set(PageNumber(203), PageState::Resident { clean: None });
+    let there = Kernel { present: vec![PageNumber(103)], ..registered(&[range(95, 10)]) };
+    let Settlement::Decided(stayed) = settled(&refused, &books, &there) else { panic!("the page tells") };
+    assert!(stayed.ends_with(&[moved(B, 100), end(B)]), "{stayed:?}");
+    assert_eq!(settled(&refused, &books, &behind_other), Settlement::Decided(refused.clone()));
 }
 
 /// What docs/limits.md called untellable: the pages that are there tell it, where they differ.

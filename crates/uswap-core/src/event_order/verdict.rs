@@ -15,16 +15,15 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::calls::Call;
 use super::search::{Orders, Outcome, What};
-use super::{Event, Rule, Settlement, Witness};
+use super::{Event, Rule, Witness};
 use crate::page_table::PageState;
 use crate::units::{PageNumber, PageRange};
 
 /// The program is changing its memory again.
-struct Changing;
+pub(super) struct Changing;
 
-type Asked<T> = Result<T, Changing>;
+pub(super) type Asked<T> = Result<T, Changing>;
 
 /// What a page is, in one outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,22 +76,16 @@ impl Page {
     }
 }
 
-/// The outcome that has happened.
-pub(super) fn decide(calls: &[Call], orders: Orders, dropped: Option<Rule>, witness: &impl Witness) -> Settlement {
-    let somewhere = calls[0].from().start;
-    let outcomes = match orders {
-        Orders::All(outcomes) => outcomes,
-        Orders::TooMany => return Settlement::Unclear(somewhere),
-        Orders::Changing => return Settlement::Changing,
-    };
-    match tell_apart(outcomes, dropped, witness) {
-        Ok(Some(events)) => Settlement::Decided(events),
-        Ok(None) => Settlement::Unclear(somewhere),
-        Err(Changing) => Settlement::Changing,
+/// The outcome that has happened, if nothing else can have.
+pub(super) fn decide(orders: Orders, dropped: Option<Rule>, witness: &impl Witness) -> Asked<Option<Outcome>> {
+    match orders {
+        Orders::All(outcomes) => tell_apart(outcomes, dropped, witness),
+        Orders::TooMany => Ok(None),
+        Orders::Changing => Err(Changing),
     }
 }
 
-fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl Witness) -> Asked<Option<Vec<Event>>> {
+fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl Witness) -> Asked<Option<Outcome>> {
     let mut pages: Vec<BTreeMap<PageNumber, Page>> = Vec::new();
     let mut differing = BTreeMap::new();
     if outcomes.len() > 1 {
@@ -106,10 +99,9 @@ fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl 
             keep_what_is_there(&mut differing, &mut outcomes, &mut pages, witness)?;
         }
     }
-    let Some(first) = outcomes.first() else { return Ok(None) };
-    let mut events = first.events.clone();
+    let Some(mut first) = outcomes.first().cloned() else { return Ok(None) };
     for (&page, &is_present) in &differing {
-        let found = page_in(first, &pages[0], page);
+        let found = page_in(&first, &pages[0], page);
         let others: Vec<Page> =
             (1..outcomes.len()).map(|index| page_in(&outcomes[index], &pages[index], page)).collect();
         if !others.iter().all(|other| other.reads_like(found, is_present)) {
@@ -117,10 +109,10 @@ fn tell_apart(mut outcomes: Vec<Outcome>, dropped: Option<Rule>, witness: &impl 
         }
         if others.iter().any(|&other| other != found) && matches!(found, Page::There { .. }) {
             let range = PageRange { start: page, pages: 1 };
-            events.push(if is_present == Some(false) { Event::Removed(range) } else { Event::Uncopied(range) });
+            first.events.push(if is_present == Some(false) { Event::Removed(range) } else { Event::Uncopied(range) });
         }
     }
-    Ok(Some(events))
+    Ok(Some(first))
 }
 
 /// What is known of the pages in an outcome.
