@@ -56,6 +56,7 @@ impl World {
         self.trace(&from, format_args!("mremap to {place:x?} gives {moved:x?}, from"));
         if let Ok(to) = moved {
             self.trace(&(to..to + new_pages), format_args!("mremap from {from:x?}, to"));
+            self.has_left();
         }
         self.report(reports);
         moved

@@ -52,8 +52,9 @@ impl World {
         };
         World::count(&mut kernel, &reports);
         drop(kernel);
-        if is_refused {
-            self.note(Happening::UnmapRefused, 1);
+        match is_refused {
+            true => self.note(Happening::UnmapRefused, 1),
+            false => self.has_left(),
         }
         self.trace(&traced, format_args!("{}", if is_refused { "refused to unmap" } else { "unmapped" }));
         self.report(reports);

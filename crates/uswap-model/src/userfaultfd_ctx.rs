@@ -143,12 +143,18 @@ impl World {
         self.kernel_mut().userfaults[id.0].faults.retain(|fault| fault.thread != thread);
     }
 
+    /// What the running thread's call was about has left: others may have its place. (A call that was refused is about it until it
+    /// returns: nobody else knows before that the memory has stayed.)
+    pub(crate) fn has_left(&self) {
+        let thread = self.this_thread();
+        let is_over = |claim: &crate::process::Claim| claim.thread == thread && claim.until_changed;
+        self.kernel_mut().process_mut(self.this_process()).claims.retain(|claim| !is_over(claim));
+    }
+
     /// The running thread has changed its mappings and let go of their lock, with each of these counted: reports them one after
     /// the other, and waits until each is read.
     pub(crate) fn report(&self, reports: Vec<Report>) {
         let thread = self.this_thread();
-        let is_over = |claim: &crate::process::Claim| claim.thread == thread && claim.until_changed;
-        self.kernel_mut().process_mut(self.this_process()).claims.retain(|claim| !is_over(claim));
         for Report { userfault, message } in reports {
             // The lock was let go before: others may change their mappings and report that first.
             self.point();

@@ -69,7 +69,8 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// found it filled, and what was moved out of it read as zeros. 15054090: what was used again after MADV_FREE was found too late. 15511540:
 /// memory that had grown again and been split passed for that of an unmapping that was refused; 13500862: so did what a mremap had
 /// made longer. 15879769: an unmapping that was refused was believed, for a mremap had just brought the memory. 14023182: of a page that the
-/// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored.
+/// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored. 14226977 and 16343582 are of a first mend of
+/// 15879769, 14416965 of the second. 14441297: the model's program tried a refused mremap again though another thread had moved the memory.
 #[test]
 fn seeds_of_single_findings() {
     for seed in [

@@ -1,5 +1,5 @@
-//! All schedules of a size, for the order of events: `exhaustive PLACES PAGES THREADS CALLS [leaves] [--limit STATES]
-//! [--without RULE] [--sample SEED COUNT]`.
+//! All schedules of a size, for the order of events: `exhaustive PLACES PAGES THREADS CALLS [leaves] [refuses]
+//! [--limit STATES] [--without RULE] [--sample SEED COUNT]`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -8,8 +8,7 @@ use std::time::Instant;
 use uswap_core::event_order::Rule;
 use uswap_sim::exhaustive::{Report, Size, run, sample};
 
-const USAGE: &str =
-    "usage: exhaustive PLACES PAGES THREADS CALLS [leaves] [--limit STATES] [--without RULE] [--sample SEED COUNT]";
+const USAGE: &str = "usage: exhaustive PLACES PAGES THREADS CALLS [leaves] [refuses] [--limit STATES] [--without RULE] [--sample SEED COUNT]";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -42,6 +41,7 @@ fn report(words: &[String]) -> Option<Report> {
         calls_each: 3,
         calls: number(3)? as u8,
         leaves_mapped: option("leaves").is_some(),
+        refuses: option("refuses").is_some(),
     };
     let dropped = match option("--without") {
         Some(index) => {

@@ -4,7 +4,7 @@ use uswap_core::event_order::Rule;
 use uswap_sim::exhaustive::{Report, Size, run, sample};
 
 const fn size(places: usize, pages: u64, threads: usize, calls: u8, leaves_mapped: bool) -> Size {
-    Size { places, pages, threads, calls_each: 3, calls, leaves_mapped }
+    Size { places, pages, threads, calls_each: 3, calls, leaves_mapped, refuses: false }
 }
 
 fn is_right(report: Report) {
@@ -20,6 +20,19 @@ fn every_small_schedule_is_right_or_ends_with_a_line() {
     is_right(run(size(2, 2, 3, 2, false), None, u64::MAX));
     is_right(run(size(3, 1, 3, 2, true), None, u64::MAX));
     is_right(run(size(4, 1, 3, 3, false), None, 400_000));
+}
+
+/// The same, where the kernel refuses some unmappings after it has reported them.
+#[test]
+fn every_small_schedule_with_refused_unmappings_is_right_or_ends_with_a_line() {
+    let refuses = |size: Size| Size { refuses: true, ..size };
+    is_right(run(refuses(size(2, 2, 2, 2, false)), None, u64::MAX));
+    is_right(run(refuses(size(3, 1, 2, 2, true)), None, 400_000));
+    is_right(run(refuses(size(2, 2, 2, 3, false)), None, 400_000));
+    is_right(run(refuses(size(3, 1, 3, 3, false)), None, 400_000));
+    is_right(run(refuses(size(3, 2, 1, 3, false)), None, 400_000));
+    is_right(sample(refuses(size(3, 2, 3, 5, false)), 6, 20_000));
+    is_right(sample(refuses(size(4, 1, 3, 7, false)), 8, 10_000));
 }
 
 #[test]

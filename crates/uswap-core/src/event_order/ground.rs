@@ -27,11 +27,13 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    pub fn of(calls: &[Call], came: &[PageRange]) -> Ground {
-        let blocks = blocks(calls);
+    /// Of `calls`, and of `others` that are looked at beside them.
+    pub fn of(calls: &[Call], others: &[PageRange], came: &[PageRange]) -> Ground {
         let touched = calls.iter().flat_map(|call| [Some(call.from()), call.to()]).flatten();
+        let touched: Vec<PageRange> = touched.chain(others.iter().copied()).collect();
         let cuts: BTreeSet<PageNumber> =
-            touched.chain(came.iter().copied()).flat_map(|range| [range.start, range.end()]).collect();
+            touched.iter().chain(came).flat_map(|range| [range.start, range.end()]).collect();
+        let blocks = blocks(touched);
         let cuts: Vec<PageNumber> = cuts.into_iter().collect();
         let between = cuts.windows(2).map(|ends| PageRange { start: ends[0], pages: ends[1].0 - ends[0].0 });
         let parts = between.filter(|range| blocks.iter().any(|block| block.contains(range.start)));
@@ -59,9 +61,8 @@ impl Ground {
     }
 }
 
-/// Wherever a call touches, in order.
-fn blocks(calls: &[Call]) -> Vec<PageRange> {
-    let mut ranges: Vec<PageRange> = calls.iter().flat_map(|call| [Some(call.from()), call.to()]).flatten().collect();
+/// All that some range touches, in order.
+fn blocks(mut ranges: Vec<PageRange>) -> Vec<PageRange> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut blocks: Vec<PageRange> = Vec::new();
     for range in ranges.into_iter().filter(|range| range.pages > 0) {
@@ -97,6 +98,14 @@ impl<'a, W: Witness> Questions<'a, W> {
     /// The program has begun to change its memory again: no answer counts.
     pub fn is_changing(&self) -> bool {
         self.is_changing.get()
+    }
+
+    /// The answer; no, if there is none.
+    pub fn or_changing(&self, answer: Option<bool>) -> bool {
+        answer.unwrap_or_else(|| {
+            self.is_changing.set(true);
+            false
+        })
     }
 
     /// Whether the books know anything of a page of `range`.

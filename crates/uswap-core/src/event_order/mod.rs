@@ -44,7 +44,8 @@ use core::cell::Cell;
 
 use self::calls::Call;
 use self::ground::Questions;
-use self::search::Outcome;
+use self::refused::{Registered, Stays, Unmapping, Why};
+use self::search::{Orders, Outcome};
 use self::verdict::{Asked, Changing};
 use crate::defects::{Sabotage, is_on};
 use crate::page_table::{PageState, PageTable};
@@ -320,28 +321,57 @@ impl EventOrder {
     /// What calls that have to do with each other come to, if nothing else can have happened.
     fn put_in_order(&self, calls: &[Call], witness: &impl Witness) -> Asked<Option<Outcome>> {
         let questions = Questions::new(witness, &self.log);
-        let orders = search::orders(calls, &self.came, self.dropped(), &questions);
-        let mut is_possible = !orders.are_none();
+        let (orders, is_owned) = search::orders(calls, &self.came, self.dropped(), &questions);
         let mut found = verdict::decide(orders, self.dropped(), witness)?;
-        let mut calls = calls.to_vec();
-        for unmapping in refused::unmappings_of_what_was_brought(&calls) {
-            if is_on(Sabotage::RefusedCallsBelieved) {
-                break;
+        let unmappings = refused::unmappings(calls);
+        if !unmappings.is_empty() && !is_on(Sabotage::RefusedCallsBelieved) && self.dropped().is_none() {
+            let registered = Registered::new(calls, &unmappings, &self.came, &questions);
+            found = self.reconsidered(found, is_owned, calls, &unmappings, &registered)?;
+        }
+        if questions.is_changing() { Err(Changing) } else { Ok(found) }
+    }
+
+    /// What has happened, if what was `found` does not agree with what is registered: in another order, or because unmappings were refused,
+    /// as few as may be.
+    fn reconsidered<W: Witness>(
+        &self,
+        found: Option<Outcome>,
+        is_owned: bool,
+        calls: &[Call],
+        unmappings: &[Unmapping],
+        registered: &Registered<'_, W>,
+    ) -> Asked<Option<Outcome>> {
+        let decide = |orders: Orders| verdict::decide(orders, self.dropped(), registered.questions.witness);
+        let explained = |calls: &[Call]| {
+            let others = &registered.unmapped;
+            let mut orders = search::registered_orders(calls, others, &self.came, self.dropped(), registered.questions);
+            orders.keep(|outcome| registered.beside(outcome) != Why::Unknown);
+            orders
+        };
+        let why = match &found {
+            Some(found) if is_owned && !found.needs_more => registered.beside_unmapped(found),
+            _ => Why::Unknown,
+        };
+        if why == Why::None {
+            return Ok(found);
+        }
+        if why == Why::Unknown {
+            let orders = explained(calls);
+            if !orders.are_none() {
+                return decide(orders);
             }
-            let without = |which: &dyn Fn(&Call) -> bool| -> Asked<(Vec<Call>, Option<Outcome>)> {
-                let others: Vec<Call> = calls.iter().filter(|call| !which(call)).copied().collect();
-                let orders = search::registered_orders(&others, &self.came, self.dropped(), &questions);
-                Ok((others, verdict::decide(orders, self.dropped(), witness)?))
-            };
-            let (others, outcome) = without(&|call| unmapping.is_like(call))?;
-            if let Some(outcome) = outcome
-                && (!is_possible
-                    || refused::has_left(&unmapping, &outcome, found.as_ref(), &self.came, &questions)
-                        .ok_or(Changing)?)
-            {
-                (calls, found, is_possible) = (others, Some(outcome), true);
-            } else if !is_possible && let (others, Some(outcome)) = without(&|call| unmapping.was_before(call))? {
-                (calls, found, is_possible) = (others, Some(outcome), true);
+        }
+        for possible in refused::possibilities(unmappings) {
+            let mut orders = Orders::All(Vec::new());
+            for refused in possible {
+                let done: Vec<Call> = calls.iter().filter(|call| !refused.has(call)).copied().collect();
+                orders = orders.and(explained(&done));
+            }
+            if let (Why::Grown, Some(grown)) = (why, &found) {
+                orders.keep(|outcome| registered.tells_from(outcome, grown));
+            }
+            if !orders.are_none() {
+                return decide(orders);
             }
         }
         Ok(found)
@@ -352,32 +382,35 @@ impl EventOrder {
         if is_on(Sabotage::RefusedCallsBelieved) {
             return Some(calls);
         }
-        let mut index = 0;
-        while let Some(&Call { read, .. }) = calls.get(index) {
-            match read >= self.gone_through.get() && self.is_refused(&calls, index, witness)? {
-                true => drop(calls.remove(index)),
-                false => {
-                    if read == self.gone_through.get() {
-                        self.gone_through.set(read + 1);
-                    }
-                    index += 1;
-                }
-            }
+        // One that was refused has taken nothing from others that could not be told of before.
+        while let Some(index) = self.first_refused(&calls, witness)? {
+            calls.remove(index);
         }
         Some(calls)
     }
 
-    fn is_refused(&self, calls: &[Call], index: usize, witness: &impl Witness) -> Option<bool> {
-        let Event::Unmapped(range) = calls[index].event else { return Some(false) };
+    fn first_refused(&self, calls: &[Call], witness: &impl Witness) -> Option<Option<usize>> {
+        for (index, call) in calls.iter().enumerate().filter(|(_, call)| call.read >= self.gone_through.get()) {
+            match self.stays(calls, call, witness)? {
+                Stays::Yes => return Some(Some(index)),
+                Stays::No if call.read == self.gone_through.get() => self.gone_through.set(call.read + 1),
+                Stays::No | Stays::Unknown => {}
+            }
+        }
+        Some(None)
+    }
+
+    fn stays(&self, calls: &[Call], call: &Call, witness: &impl Witness) -> Option<Stays> {
+        let Event::Unmapped(range) = call.event else { return Some(Stays::No) };
         if !witness.knows_any(range) {
-            return Some(false);
+            return Some(Stays::No);
         }
         // Those of just this memory are refused with it, or went through after it.
-        let others = || calls.iter().filter(|other| other.event != calls[index].event);
+        let others = || calls.iter().filter(|other| other.event != call.event);
         let is_near = |other: &PageRange| other.overlaps(with_page_before(range));
         let brought = others().filter_map(Call::to).chain(self.came.iter().copied()).filter(is_near).collect();
         let taken = others().map(Call::from).filter(is_near).collect();
-        refused::is_there_still(range, &refused::Others { brought, taken }, witness)
+        refused::stays(range, &refused::Others { brought, taken }, witness)
     }
 }
 

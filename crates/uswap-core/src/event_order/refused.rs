@@ -7,8 +7,8 @@
 use alloc::vec::Vec;
 
 use super::calls::Call;
-use super::ground::Questions;
-use super::search::{Outcome, Piece, What};
+use super::ground::{Ground, Part, Questions};
+use super::search::Outcome;
 use super::{Event, Witness};
 use crate::page_table::PageState;
 use crate::units::{PageNumber, PageRange};
@@ -22,123 +22,229 @@ pub(super) struct Others {
     pub taken: Vec<PageRange>,
 }
 
+/// Whether the memory of a reported unmapping is there still.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stays {
+    /// The call was refused.
+    Yes,
+    /// It has gone through.
+    No,
+    /// Other calls were about all of it. Unless what these come to tells, it has gone through.
+    Unknown,
+}
+
 /// Whether the memory of a reported unmapping is there still. `None` when the program has begun to change it again.
 ///
 /// A call goes through, or is refused, as a whole: what of its range is registered has stayed, or has grown there since behind
 /// what lies before. What has grown is empty, and nothing was filled meanwhile. Where that does not tell, for all of it is swapped
 /// out, it has grown: programs shrink and enlarge all the time.
-pub(super) fn is_there_still(range: PageRange, others: &Others, witness: &impl Witness) -> Option<bool> {
+pub(super) fn stays(range: PageRange, others: &Others, witness: &impl Witness) -> Option<Stays> {
     let is_brought = |page| others.brought.iter().any(|other| other.contains(page));
     let is_taken = |page| others.taken.iter().any(|other| other.contains(page));
     let is_resident = |state| matches!(state, PageState::Resident { .. });
     let tells = |page| !is_brought(page) && !is_taken(page);
     let known = witness.find(range, &|page, _| tells(page));
     if let Some(known) = known
-        && !witness.is_registered(PageRange { start: known, pages: 1 })?
+        && !witness.is_registered(known.alone())?
     {
-        return Some(false);
+        return Some(Stays::No);
     }
     // One whose absence tells as well, if there is one.
     let resident = witness
         .find(range, &|page, state| is_resident(state) && tells(page) && !witness.may_have_gone(page))
         .or_else(|| witness.find(range, &|page, state| is_resident(state) && !is_brought(page)));
     if let Some(resident) = resident
-        && witness.is_registered(PageRange { start: resident, pages: 1 })?
+        && witness.is_registered(resident.alone())?
     {
         if witness.is_present(resident)? {
-            return Some(true);
+            return Some(Stays::Yes);
         }
         if tells(resident) && !witness.may_have_gone(resident) && witness.sees_absence() {
-            return Some(false);
+            return Some(Stays::No);
         }
     }
-    let Some(known) = known else { return Some(false) };
+    // What other calls have taken tells if it is there: they were refused as well, or have left it mapped.
+    let there = || witness.find(range, &|page, _| !is_brought(page));
+    let Some(known) = known.or_else(there) else { return Some(Stays::Unknown) };
     // What has grown may have been split since, but goes on from there; or from where another call has brought memory.
-    let Some(before) = range.start.0.checked_sub(1).map(PageNumber) else { return Some(true) };
+    let Some(before) = range.start.0.checked_sub(1).map(PageNumber) else { return Some(Stays::Unknown) };
     let up_to_known = PageRange { start: before, pages: known.0 - before.0 + 1 };
     if is_taken(before) || others.brought.iter().any(|other| other.overlaps(up_to_known)) {
-        return Some(false);
+        return Some(Stays::Unknown);
     }
-    Some(!witness.is_registered(PageRange { start: before, pages: 1 })?)
+    let cannot_have_grown = !witness.is_registered(before.alone())?;
+    Some(match cannot_have_grown && witness.is_registered(known.alone())? {
+        true => Stays::Yes,
+        false if tells(known) => Stays::No,
+        false => Stays::Unknown,
+    })
 }
 
-/// An unmapping that was read after a mremap to its place had returned, and so may have been of what that had brought. Where all of it
-/// was brought, what the books have had there does not tell whether it was refused: only which outcomes are possible does.
+/// An unmapping, among calls that have to do with each other. What the books have had at its place may not tell whether it was refused,
+/// for others were about all of that, or there was nothing: which outcomes are possible does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct OfBrought {
+pub(super) struct Unmapping {
     range: PageRange,
-    /// When the last such mremap had returned.
-    returned: usize,
-    /// When it was read itself, the last time.
+    /// When the last mremap to its place had returned before it was read, if there was one: it may have been of what that had brought.
+    returned: Option<usize>,
+    /// When it was read itself, the first time after that.
     read: usize,
 }
 
-impl OfBrought {
-    /// Whether the call is this one, or one of just the same memory that came after the mremap, too: refused with it.
-    pub fn is_like(&self, call: &Call) -> bool {
-        call.event == Event::Unmapped(self.range) && call.read > self.returned
-    }
+/// Which of the unmappings of just the same memory were refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Those after the mremap.
+    Later,
+    /// Of these all but the first: that went through before the mremap, though it was read after it.
+    LaterButFirst,
+    All,
+}
 
-    /// Whether the call is one of just the same memory, before the last: of these one can have gone through.
-    pub fn was_before(&self, call: &Call) -> bool {
-        self.is_like(call) && call.read < self.read
+impl Unmapping {
+    fn has(&self, call: &Call, which: Which) -> bool {
+        let is_later = || self.returned.is_none_or(|returned| call.read > returned);
+        call.event == Event::Unmapped(self.range)
+            && match which {
+                Which::Later => is_later(),
+                Which::LaterButFirst => is_later() && call.read != self.read,
+                Which::All => true,
+            }
     }
 }
 
-/// The unmappings of `calls` that may have been of what mremaps had brought.
-pub(super) fn unmappings_of_what_was_brought(calls: &[Call]) -> Vec<OfBrought> {
-    let mut found: Vec<OfBrought> = Vec::new();
+/// The unmappings of `calls` that are no mremap's end; those of just the same memory once.
+pub(super) fn unmappings(calls: &[Call]) -> Vec<Unmapping> {
+    let mut found: Vec<Unmapping> = Vec::new();
     for call in calls {
         let Event::Unmapped(range) = call.event else { continue };
         let brings = |other: &&Call| other.last < call.read && other.to().is_some_and(|to| to.overlaps(range));
-        let Some(returned) = calls.iter().filter(brings).map(|other| other.last).max() else { continue };
-        // What an earlier one of the same memory has left another mremap could not have come to.
-        found.retain(|other| other.range != range);
-        found.push(OfBrought { range, returned, read: call.read });
+        let returned = calls.iter().filter(brings).map(|other| other.last).max();
+        match found.iter_mut().find(|other| other.range == range) {
+            Some(other) if other.returned == returned => {}
+            // What an earlier one has left another mremap could not have come to.
+            Some(other) => *other = Unmapping { range, returned, read: call.read },
+            None => found.push(Unmapping { range, returned, read: call.read }),
+        }
     }
     found
 }
 
-/// Whether an unmapping has left what was brought to its place: that is what is found there by the outcome `without` it, and `with` it
-/// is not. `None` when the program has begun to change its memory again.
-pub(super) fn has_left<W: Witness>(
-    unmapping: &OfBrought,
-    without: &Outcome,
-    with: Option<&Outcome>,
-    came: &[PageRange],
-    questions: &Questions<'_, W>,
-) -> Option<bool> {
-    let (range, witness) = (unmapping.range, questions.witness);
-    let is_taken = |page: PageNumber| {
-        let mut there = with.into_iter().flat_map(|outcome| outcome.within(page.alone()));
-        there.all(|piece| piece.what == What::Nothing)
-    };
-    let known = |piece: Piece| {
-        let pages = piece.origin().map(|origin| witness.known(origin)).unwrap_or_default();
-        pages.into_iter().map(move |(page, state)| (piece.place_of(page), page, state))
-    };
-    let contents: Vec<(PageNumber, PageNumber, PageState)> =
-        without.within(range).flat_map(known).filter(|&(place, ..)| is_taken(place)).collect();
-    let Some(&(first, ..)) = contents.first() else { return Some(false) };
-    if !witness.is_registered(first.alone())? {
-        return Some(false);
+/// Unmappings that may have been refused together.
+pub(super) struct Refused([Option<(Unmapping, Which)>; 2]);
+
+impl Refused {
+    pub fn has(&self, call: &Call) -> bool {
+        self.0.iter().flatten().any(|(unmapping, which)| unmapping.has(call, *which))
     }
-    let tells = |&&(_, page, state): &&(PageNumber, PageNumber, PageState)| {
-        matches!(state, PageState::Resident { .. }) && !witness.may_have_gone(page)
+}
+
+/// So many unmappings are thought of in pairs: the kernel seldom refuses one.
+const PAIRED: usize = 6;
+
+/// What may have been refused, the simplest first: one of the unmappings, or two.
+pub(super) fn possibilities(unmappings: &[Unmapping]) -> [Vec<Refused>; 2] {
+    let one = |&one: &Unmapping| {
+        let ways = [Which::Later, Which::LaterButFirst, Which::All];
+        ways.map(|which| Refused([Some((one, which)), None]))
     };
-    if let Some(&(resident, ..)) = contents.iter().find(tells)
-        && witness.is_registered(resident.alone())?
-    {
-        let is_present = witness.is_present(resident)?;
-        if is_present || witness.sees_absence() {
-            return Some(is_present);
+    let paired = &unmappings[..unmappings.len().min(PAIRED)];
+    let two = |(index, &one): (usize, &Unmapping)| {
+        let pair = move |&other: &Unmapping| Refused([one, other].map(|each| Some((each, Which::All))));
+        paired[index + 1..].iter().map(pair)
+    };
+    [unmappings.iter().flat_map(one).collect(), paired.iter().enumerate().flat_map(two).collect()]
+}
+
+/// Why memory is registered where an outcome has nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// None is.
+    None,
+    /// It may have grown there since, or come.
+    Grown,
+    /// It cannot.
+    Unknown,
+}
+
+/// What is registered wherever calls were.
+pub(super) struct Registered<'a, W> {
+    calls: &'a [Call],
+    ground: Ground,
+    /// Where unmappings were.
+    pub unmapped: Vec<PageRange>,
+    came: &'a [PageRange],
+    pub questions: &'a Questions<'a, W>,
+}
+
+impl<'a, W: Witness> Registered<'a, W> {
+    pub fn new(
+        calls: &'a [Call],
+        unmappings: &[Unmapping],
+        came: &'a [PageRange],
+        questions: &'a Questions<'a, W>,
+    ) -> Registered<'a, W> {
+        let unmapped = unmappings.iter().map(|unmapping| unmapping.range).collect();
+        Registered { calls, ground: Ground::of(calls, &[], came), unmapped, came, questions }
+    }
+
+    /// Why there is more than an outcome has.
+    pub fn beside(&self, outcome: &Outcome) -> Why {
+        self.why(outcome, self.ground.parts.iter())
+    }
+
+    /// Why there is more than an outcome has, where unmappings were.
+    pub fn beside_unmapped(&self, outcome: &Outcome) -> Why {
+        self.why(outcome, self.unmapped.iter().flat_map(|&range| self.ground.parts_of(range)))
+    }
+
+    fn why<'b>(&self, outcome: &Outcome, parts: impl Iterator<Item = &'b Part>) -> Why {
+        let mut why = Why::None;
+        for part in parts {
+            let first = part.range.start.alone();
+            if !outcome.has_nothing_at(first) || !self.questions.is_registered(first, false) {
+                continue;
+            }
+            if !self.may_have_come(part) {
+                return Why::Unknown;
+            }
+            why = Why::Grown;
         }
+        why
     }
-    // All of it is swapped out. It has grown there since if it can have: over all from where the unmapping began.
-    let way = PageRange { start: range.start, pages: first.0 + 1 - range.start.0 };
-    let mut before = without.within(way).take_while(|piece| !piece.range().contains(first));
-    let may_have_grown = questions.may_grow_to(range.start)
-        || before.any(|piece| piece.what != What::Nothing)
-        || came.iter().any(|came| came.overlaps(way));
-    (!questions.is_changing()).then_some(!may_have_grown)
+
+    /// Whether memory may have come to a part after the last call took it: it was adopted, or has grown over all from where that call began,
+    /// from what lies before or what others have brought there, but not here.
+    fn may_have_come(&self, part: &Part) -> bool {
+        let page = part.range.start;
+        let has_grown = |&taker: &usize| {
+            let start = self.calls[taker].from().start;
+            let before = PageRange { start, pages: page.0 - start.0 };
+            let bringers = self.ground.parts_of(before).iter().flat_map(|part| &part.bringers);
+            self.questions.may_grow_to(start)
+                || self.came.iter().any(|came| came.overlaps(before) || came.contains(page))
+                || before.pages > 0 && bringers.into_iter().any(|bringer| !part.bringers.contains(bringer))
+        };
+        part.takers.is_empty() || part.takers.iter().any(has_grown)
+    }
+
+    /// Whether a page is there that `outcome` has, and `other` has not.
+    pub fn tells_from(&self, outcome: &Outcome, other: &Outcome) -> bool {
+        let witness = self.questions.witness;
+        let has_come = |page| self.came.iter().any(|came| came.contains(page));
+        let told = outcome.pieces.iter().find_map(|piece| {
+            let tells = |page: PageNumber, state: PageState| {
+                let place = piece.place_of(page);
+                matches!(state, PageState::Resident { .. })
+                    && !witness.may_have_gone(page)
+                    && other.has_nothing_at(place.alone())
+                    && !has_come(page)
+                    && !has_come(place)
+            };
+            witness.find(piece.origin()?, &tells).map(|page| piece.place_of(page))
+        });
+        told.is_some_and(|place| {
+            self.questions.is_registered(place.alone(), false) && self.questions.or_changing(witness.is_present(place))
+        })
+    }
 }

@@ -102,12 +102,19 @@ pub(super) struct Outcome {
     pub pieces: Vec<Piece>,
     /// What is applied for it.
     pub events: Vec<Event>,
+    /// Whether memory must have come unreported for it, by growth or adoption.
+    pub needs_more: bool,
 }
 
 impl Outcome {
     /// What is at `range`, in order.
     pub fn within(&self, range: PageRange) -> impl Iterator<Item = Piece> + '_ {
         self.pieces.iter().filter_map(move |piece| piece.within(range))
+    }
+
+    /// Whether there is nothing anywhere in `range`.
+    pub fn has_nothing_at(&self, range: PageRange) -> bool {
+        self.within(range).all(|piece| piece.what == What::Nothing)
     }
 }
 
@@ -126,43 +133,69 @@ impl Orders {
     pub fn are_none(&self) -> bool {
         matches!(self, Orders::All(outcomes) if outcomes.is_empty())
     }
+
+    /// These and those; of the same, the first.
+    pub fn and(self, others: Orders) -> Orders {
+        match (self, others) {
+            (Orders::All(mut outcomes), Orders::All(others)) => {
+                for other in others {
+                    if !outcomes.iter().any(|outcome| outcome.pieces == other.pieces) {
+                        outcomes.push(other);
+                    }
+                }
+                Orders::All(outcomes)
+            }
+            (Orders::All(_), other) | (other, _) => other,
+        }
+    }
+
+    /// Of all outcomes, those that are so.
+    pub fn keep(&mut self, is_so: impl Fn(&Outcome) -> bool) {
+        if let Orders::All(outcomes) = self {
+            outcomes.retain(is_so);
+        }
+    }
 }
 
 /// All outcomes of `calls` that what is registered allows. A mremap that may have left its old place mapped has both
-/// ends, in turn. Where only one outcome is possible anyway, nobody is asked.
+/// ends, in turn. Where only one outcome is possible anyway, nobody is asked. And whether the program has no race of its own by that.
 pub(super) fn orders<W: Witness>(
     calls: &[Call],
     came: &[PageRange],
     dropped: Option<Rule>,
     questions: &Questions<'_, W>,
-) -> Orders {
-    let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
+) -> (Orders, bool) {
+    let Some(mixtures) = with_and_without_ends(calls) else { return (Orders::TooMany, true) };
     for is_owned in [true, false] {
         let rules = Rules { dropped, is_owned };
-        match attempt(&mixtures, came, rules, questions, false, Limits { steps: STEPS, outcomes: 1 }) {
+        let attempt = |asks: bool, limits: Limits| attempt(&mixtures, &[], came, rules, questions, asks, limits);
+        match attempt(false, Limits { steps: STEPS, outcomes: 1 }) {
             // The program has a race of its own: somebody took memory away that another thread's call was about.
             orders if orders.are_none() => {}
-            Orders::TooMany => return attempt(&mixtures, came, rules, questions, true, ALL),
-            found => return found,
+            Orders::TooMany => return (attempt(true, ALL), is_owned),
+            found => return (found, is_owned),
         }
     }
-    Orders::All(Vec::new())
+    (Orders::All(Vec::new()), false)
 }
 
-/// The same, of a program without a race of its own; what is registered is asked for even if only one outcome is possible.
+/// The same, of a program without a race of its own; what is registered is asked for even if only one outcome is possible. What is at
+/// `others` is part of each outcome, too.
 pub(super) fn registered_orders<W: Witness>(
     calls: &[Call],
+    others: &[PageRange],
     came: &[PageRange],
     dropped: Option<Rule>,
     questions: &Questions<'_, W>,
 ) -> Orders {
     let Some(mixtures) = with_and_without_ends(calls) else { return Orders::TooMany };
     let rules = Rules { dropped, is_owned: true };
-    match attempt(&mixtures, came, rules, questions, false, Limits { steps: STEPS, outcomes: 1 }) {
+    let attempt = |asks: bool, limits: Limits| attempt(&mixtures, others, came, rules, questions, asks, limits);
+    match attempt(false, Limits { steps: STEPS, outcomes: 1 }) {
         // No answer makes that possible.
         orders if orders.are_none() => orders,
         Orders::Changing => Orders::Changing,
-        _ => attempt(&mixtures, came, rules, questions, true, ALL),
+        _ => attempt(true, ALL),
     }
 }
 
@@ -177,6 +210,7 @@ const ALL: Limits = Limits { steps: STEPS, outcomes: OUTCOMES };
 
 fn attempt<W: Witness>(
     mixtures: &[Vec<Call>],
+    others: &[PageRange],
     came: &[PageRange],
     rules: Rules,
     questions: &Questions<'_, W>,
@@ -185,7 +219,7 @@ fn attempt<W: Witness>(
 ) -> Orders {
     let mut outcomes = Vec::new();
     for calls in mixtures {
-        let ground = Ground::of(calls, came);
+        let ground = Ground::of(calls, others, came);
         let mut search = Search { calls, came, rules, asks, questions, ground, known: Precedence::default() };
         search.known = search.precedence();
         let is_all = search.add_outcomes(&mut outcomes, limits);
@@ -219,6 +253,8 @@ pub(super) struct Node {
     pub left: Vec<usize>,
     pub pieces: Vec<Piece>,
     order: Vec<usize>,
+    /// Whether memory has come unreported.
+    has_more: bool,
 }
 
 impl Node {
@@ -245,7 +281,7 @@ impl<W: Witness> Search<'_, W> {
     /// Adds the outcomes that are not there; false if there are too many.
     fn add_outcomes(&self, outcomes: &mut Vec<Outcome>, limits: Limits) -> bool {
         let (left, pieces) = ((0..self.calls.len()).collect(), self.untouched());
-        let mut stack = vec![Node { left, pieces, order: Vec::new() }];
+        let mut stack = vec![Node { left, pieces, order: Vec::new(), has_more: false }];
         let mut seen = BTreeSet::new();
         let mut steps = 0;
         while let Some(node) = stack.pop() {
@@ -271,10 +307,12 @@ impl<W: Witness> Search<'_, W> {
     }
 
     fn add(&self, node: Node, outcomes: &mut Vec<Outcome>) {
-        if !outcomes.iter().any(|outcome| outcome.pieces == node.pieces) {
+        if let Some(outcome) = outcomes.iter_mut().find(|outcome| outcome.pieces == node.pieces) {
+            outcome.needs_more &= node.has_more;
+        } else {
             let mut events = Vec::with_capacity(2 * self.calls.len());
             node.order.iter().for_each(|&index| self.calls[index].append_to(&mut events));
-            outcomes.push(Outcome { pieces: node.pieces, events });
+            outcomes.push(Outcome { pieces: node.pieces, events, needs_more: node.has_more });
         }
     }
 
@@ -282,14 +320,15 @@ impl<W: Witness> Search<'_, W> {
     fn go_on(&self, node: &Node, next: &[usize], stack: &mut Vec<Node>) {
         let with = |index: usize, pieces: Vec<Piece>| {
             let left = node.left.iter().copied().filter(|&other| other != index).collect();
-            Node { left, pieces, order: node.order.iter().copied().chain([index]).collect() }
+            let order = node.order.iter().copied().chain([index]).collect();
+            Node { left, pieces, order, has_more: node.has_more }
         };
         let first = next.iter().filter(|&&index| self.comes_first(index, node));
         if let Some(node) = first.filter_map(|&index| Some(with(index, self.after(&node.pieces, index)?))).next() {
             stack.push(node);
             return;
         }
-        let without_call = |pieces| Node { left: node.left.clone(), pieces, order: node.order.clone() };
+        let without_call = |pieces| Node { left: node.left.clone(), pieces, order: node.order.clone(), has_more: true };
         if self.rules.obey(Rule::Grown) {
             stack.extend(self.grown(node).map(without_call));
         }

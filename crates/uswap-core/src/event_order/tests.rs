@@ -117,10 +117,10 @@ fn an_unmapping_that_may_be_older_is_asked_about() {
     let events = [moved(B, 110), end(B), end(place)];
     let Settlement::Decided(gone) = settled(&events, &swapped(&[B]), &registered(&[])) else { panic!("it is gone") };
     assert!(gone.starts_with(&[moved(B, 110), end(B), end(place)]), "{gone:?}");
-    // It is there, and nothing can have grown there since: it was unmapped before, or the call was refused.
+    // It is there, and nothing can have grown there since: it was unmapped before.
     assert_eq!(
         settled(&events, &swapped(&[B]), &registered(&[place])),
-        Settlement::Decided(vec![moved(B, 110), end(B)])
+        Settlement::Decided(vec![end(place), moved(B, 110), end(B)])
     );
     // It is there, and so is nothing of it, as of what would have grown since: nothing tells.
     let behind_other = registered(&[range(105, 10)]);

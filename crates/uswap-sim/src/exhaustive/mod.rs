@@ -1,7 +1,7 @@
 //! All small schedules of calls and reports, and what [`EventOrder`] makes of each.
 //!
 //! Threads call mremap (to a free place, over another, leaving the old place mapped), munmap, mmap over a place, mmap and
-//! growth into a free one, madvise, and fork; each call changes memory at once, and is reported later, report by report, in
+//! growth into a free one, madvise, and fork, or are refused an unmapping that is reported all the same; each call changes memory at once, and is reported later, report by report, in
 //! any order with those of other threads. Whenever nothing is counted as changing, the production [`EventOrder`] says what
 //! all reports come to, and the books are compared with what is where. It is right, or it ends with a line; anything else
 //! is a [`Finding`].
@@ -35,6 +35,8 @@ pub struct Size {
     pub calls: u8,
     /// Whether a mremap may leave its old place mapped.
     pub leaves_mapped: bool,
+    /// Whether the kernel may refuse an unmapping after it was reported, where nothing can grow into what it was to take.
+    pub refuses: bool,
 }
 
 /// A decision that is wrong.
