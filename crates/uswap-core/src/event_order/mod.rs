@@ -364,8 +364,7 @@ impl EventOrder {
         for possible in refused::possibilities(unmappings) {
             let mut orders = Orders::All(Vec::new());
             for refused in possible {
-                let done: Vec<Call> = calls.iter().filter(|call| !refused.has(call)).copied().collect();
-                orders = orders.and(explained(&done));
+                orders = orders.and(explained(&refused.others(calls)));
             }
             if let (Why::Grown, Some(grown)) = (why, &found) {
                 orders.keep(|outcome| registered.tells_from(outcome, grown));

@@ -98,6 +98,8 @@ enum Which {
     Later,
     /// Of these all but the first: that went through before the mremap, though it was read after it.
     LaterButFirst,
+    /// Those before it.
+    Earlier,
     All,
 }
 
@@ -108,23 +110,27 @@ impl Unmapping {
             && match which {
                 Which::Later => is_later(),
                 Which::LaterButFirst => is_later() && call.read != self.read,
+                Which::Earlier => !is_later(),
                 Which::All => true,
             }
     }
 }
 
-/// The unmappings of `calls` that are no mremap's end; those of just the same memory once.
+/// The unmappings of `calls` that are no mremap's end for certain; those of just the same memory once.
 pub(super) fn unmappings(calls: &[Call]) -> Vec<Unmapping> {
     let mut found: Vec<Unmapping> = Vec::new();
     for call in calls {
-        let Event::Unmapped(range) = call.event else { continue };
-        let brings = |other: &&Call| other.last < call.read && other.to().is_some_and(|to| to.overlaps(range));
+        let (range, read) = match (call.event, call.end) {
+            (Event::Unmapped(range), _) => (range, call.read),
+            (Event::Remapped { from, .. }, Some(end)) if call.has_doubtful_end() => (from, end),
+            _ => continue,
+        };
+        let brings = |other: &&Call| other.last < read && other.to().is_some_and(|to| to.overlaps(range));
         let returned = calls.iter().filter(brings).map(|other| other.last).max();
         match found.iter_mut().find(|other| other.range == range) {
             Some(other) if other.returned == returned => {}
-            // What an earlier one has left another mremap could not have come to.
-            Some(other) => *other = Unmapping { range, returned, read: call.read },
-            None => found.push(Unmapping { range, returned, read: call.read }),
+            Some(other) => *other = Unmapping { range, returned, read },
+            None => found.push(Unmapping { range, returned, read }),
         }
     }
     found
@@ -134,8 +140,15 @@ pub(super) fn unmappings(calls: &[Call]) -> Vec<Unmapping> {
 pub(super) struct Refused([Option<(Unmapping, Which)>; 2]);
 
 impl Refused {
-    pub fn has(&self, call: &Call) -> bool {
-        self.0.iter().flatten().any(|(unmapping, which)| unmapping.has(call, *which))
+    /// The calls that were not refused. A mremap that has left its old place mapped has no end then.
+    pub fn others(&self, calls: &[Call]) -> Vec<Call> {
+        let refused = || self.0.iter().flatten();
+        let is_done = |call: &&Call| !refused().any(|(unmapping, which)| unmapping.has(call, *which));
+        let left = |call: &Call| match refused().any(|(unmapping, _)| unmapping.range == call.from()) {
+            true if call.has_doubtful_end() => Call { end: None, last: call.read, ..*call },
+            _ => *call,
+        };
+        calls.iter().filter(is_done).map(left).collect()
     }
 }
 
@@ -145,7 +158,7 @@ const PAIRED: usize = 6;
 /// What may have been refused, the simplest first: one of the unmappings, or two.
 pub(super) fn possibilities(unmappings: &[Unmapping]) -> [Vec<Refused>; 2] {
     let one = |&one: &Unmapping| {
-        let ways = [Which::Later, Which::LaterButFirst, Which::All];
+        let ways = [Which::Later, Which::LaterButFirst, Which::Earlier, Which::All];
         ways.map(|which| Refused([Some((one, which)), None]))
     };
     let paired = &unmappings[..unmappings.len().min(PAIRED)];

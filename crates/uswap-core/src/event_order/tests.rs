@@ -146,10 +146,14 @@ fn an_unmapping_of_what_was_brought_may_have_been_refused() {
         // Of two one has gone through: there was nothing for another.
         assert_eq!(settled(events, &books, &registered(&[])), Settlement::Decided(refused.clone()));
     }
-    // It was moved on after that.
+    // It was moved on after that; or the first was refused, and another thread has moved what was there before: a page tells.
     let on = [&refused[..], &[moved(place, 300), end(place)]].concat();
     let (c, moved_on) = (range(300, 5), [&brought[..], &[moved(place, 300), end(place)]].concat());
-    assert_eq!(settled(&on, &books, &registered(&[c])), Settlement::Decided(moved_on));
+    assert_eq!(settled(&on, &books, &registered(&[c])), Settlement::Unclear(place.start));
+    let mut told = books.clone();
+    told.set(PageNumber(203), PageState::Resident { clean: None });
+    let there = Kernel { present: vec![PageNumber(303)], ..registered(&[c]) };
+    assert_eq!(settled(&on, &told, &there), Settlement::Decided(moved_on));
     // What lies before it may have grown into it, before or since, unless a page tells.
     let behind_other = registered(&[range(95, 10)]);
     assert_eq!(settled(&refused, &books, &behind_other), Settlement::Unclear(place.start));
