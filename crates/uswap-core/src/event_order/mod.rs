@@ -197,6 +197,8 @@ impl Rule {
 
 /// Events that are a [long list](EventOrder::is_long).
 const LONG: usize = 64;
+/// Among more calls that have to do with each other it is not asked which were refused: that takes too long, and the program waits.
+const CALLS_MAX: usize = 16;
 /// Ranges of memory that came that are kept apart.
 const CAME_MAX: usize = 64;
 
@@ -356,10 +358,14 @@ impl EventOrder {
             return Ok(found);
         }
         if why == Why::Unknown {
-            let orders = explained(calls);
-            if !orders.are_none() {
-                return decide(orders);
+            match explained(calls) {
+                Orders::TooMany => return Ok(found),
+                orders if orders.are_none() => {}
+                orders => return decide(orders),
             }
+        }
+        if calls.len() > CALLS_MAX {
+            return Ok(found);
         }
         for possible in refused::possibilities(unmappings) {
             let mut orders = Orders::All(Vec::new());
@@ -369,8 +375,10 @@ impl EventOrder {
             if let (Why::Grown, Some(grown)) = (why, &found) {
                 orders.keep(|outcome| registered.tells_from(outcome, grown));
             }
-            if !orders.are_none() {
-                return decide(orders);
+            match orders {
+                Orders::TooMany => return Ok(found),
+                orders if orders.are_none() => {}
+                orders => return decide(orders),
             }
         }
         Ok(found)
