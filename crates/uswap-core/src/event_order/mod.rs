@@ -26,6 +26,7 @@
 //!   registered (Lemma 7 of [`verdict`]): that tells of most calls which came first ([`precedence`]), and ends most orders
 //!   before they are complete ([`prospects`]). If more than one outcome is left, pages are asked for (Lemmas 8 and 9). If
 //!   these cannot tell either, the answer is [`Settlement::Unclear`], and the process must end: never a guess.
+//! - Where something is registered that no order explains, unmappings were refused ([`refused`]): as few as may be.
 
 mod calls;
 mod ground;

@@ -332,16 +332,18 @@ impl World {
 
     fn note_mapped(&mut self) {
         if self.size.refuses {
-            let mapped = |(index, page): (usize, &Page)| u64::from(page.is_mapped) << index;
-            self.mapped |= self.pages.iter().enumerate().map(mapped).fold(0, |mask, page| mask | page);
+            self.mapped |= self.mapped_now();
         }
+    }
+
+    fn mapped_now(&self) -> u64 {
+        self.pages.iter().enumerate().map(|(index, page)| u64::from(page.is_mapped) << index).sum()
     }
 
     /// Whether memory may have grown to where an unmapping was refused, from what has been before it, or was brought there. Where all of it
     /// is swapped out nobody can tell the one from the other (docs/known-issues.md).
     fn may_have_grown(&self) -> bool {
-        let now = self.pages.iter().enumerate().map(|(index, page)| u64::from(page.is_mapped) << index).sum::<u64>();
-        let first = (self.mapped | now).trailing_zeros();
+        let first = (self.mapped | self.mapped_now()).trailing_zeros();
         let behind_other = u64::MAX.checked_shl(first + 1).unwrap_or(0);
         (behind_other & self.refused) | (self.brought & self.refused_within) != 0
     }
