@@ -104,8 +104,14 @@ impl Start {
         if self.is_user() && self.path.opens() {
             return Ok(self.path);
         }
-        let path = ask()?;
-        if path.opens() { Ok(path) } else { Err(NoPath::Closed) }
+        // Twice: whose it was may have been killed since the supervisor looked.
+        for _ in 0..2 {
+            let path = ask()?;
+            if path.opens() {
+                return Ok(path);
+            }
+        }
+        Err(NoPath::Closed)
     }
 
     /// Whether the next program will be the same user. Capabilities that this thread has kept do not count, except root's,

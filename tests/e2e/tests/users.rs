@@ -136,6 +136,22 @@ fn the_user_ends_all_its_processes() {
     finished.assert_swapped();
 }
 
+/// An anchor that was killed a moment ago is not taken for one that opens the agent: what runs next is managed each time.
+#[test]
+fn what_follows_the_end_of_its_users_processes_is_managed() {
+    let (Some(setpriv), Some(pgrep)) = (need("setpriv", "util-linux"), need("pgrep", "procps")) else { return };
+    let Some((test, _)) = program("ends-again", "users") else { return };
+    let script = format!(
+        "nobody='{} {}'; for i in $(seq 100); do $nobody true; \
+         kill -KILL $({} -u 65534 -x uswap-anchor) 2> /dev/null; \
+         $nobody grep -q \"${{USWAP_E2E_SWAPS:+uswap-agent}}\" /proc/self/maps || echo \"unmanaged: $i\"; done",
+        setpriv.display(),
+        SETPRIV.join(" "),
+        pgrep.display()
+    );
+    assert_silent(&compare(&Launch::new(&test, "bash").args(["-c", &script]), &[]));
+}
+
 /// Without /proc there is no path to the agent: the program runs, unmanaged, and one line says so.
 #[test]
 fn another_root_directory() {

@@ -1,4 +1,4 @@
-//! What /proc tells of processes that are not ours: parents, jobs, sessions, and whether one is stopped.
+//! What /proc tells of processes that are not ours: parents, jobs, sessions, and whether one is stopped or was killed.
 
 use std::fs;
 use std::io;
@@ -29,6 +29,22 @@ pub fn parent_of(pid: u32) -> Option<u32> {
 pub fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
+}
+
+/// Whether a process was killed by somebody or has ended, though it may not have noticed yet.
+pub fn is_killed(pid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    lines.any(|(key, value)| match key {
+        "State" => value.trim().starts_with(['Z', 'X']),
+        _ => has_sigkill_pending(key, value),
+    })
+}
+
+/// Whether this line of a `status` says that SIGKILL is pending: among those for the process it is until that is waited for.
+pub fn has_sigkill_pending(key: &str, value: &str) -> bool {
+    matches!(key, "SigPnd" | "ShdPnd")
+        && u64::from_str_radix(value.trim(), 16).is_ok_and(|mask| mask >> (libc::SIGKILL - 1) & 1 == 1)
 }
 
 /// The process group of a process, and the one in the foreground of its terminal, if it has one.
@@ -64,6 +80,18 @@ mod tests {
         assert!(own.is_some() && session_of(leader.id()) == own, "one that only leads a group is in ours");
         drop(leader.stdin.take());
         leader.wait().unwrap();
+    }
+
+    #[test]
+    fn who_was_killed_is_known_at_once() {
+        for _ in 0..200 {
+            let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+            assert!(!is_killed(child.id()));
+            child.kill().unwrap();
+            assert!(is_killed(child.id()));
+            child.wait().unwrap();
+            assert!(is_killed(child.id()));
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use uswap_engine::protocol::{AgentFile, Refusal};
 use uswap_sys::launch;
 
 use super::agent::{self, Holder, LINGER};
+use super::processes::is_killed;
 use crate::failure::{reason, say};
 
 /// More users than a tree has, if nobody plays with us.
@@ -54,7 +55,9 @@ impl UserAnchors {
     /// The agent's file for the user at the other end of a connection.
     pub fn file_for(&mut self, connection: &OwnedFd) -> Result<AgentFile, Refusal> {
         let (user, group) = launch::peer_user(connection.as_fd()).map_err(|_| Refusal::Resources)?;
-        let known = self.anchors.iter().find(|anchor| (anchor.user, anchor.group) == (user, group));
+        let is_its = |anchor: &&UserAnchor| (anchor.user, anchor.group) == (user, group);
+        // One that its user has just killed opens nothing any more, also before we can wait for it.
+        let known = self.anchors.iter().filter(is_its).find(|anchor| !is_killed(anchor.holder.pid));
         let pid = match known {
             Some(anchor) => anchor.holder.pid,
             None if !may_become(user, group) => return Err(Refusal::OtherUser),

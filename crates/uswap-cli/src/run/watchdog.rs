@@ -21,6 +21,8 @@ use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use uswap_engine::group::{Counter, LatencyKind, ProcessSlot, READING_AHEAD};
 
+use super::processes::has_sigkill_pending;
+
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most that one look adds to a wait.
@@ -210,10 +212,7 @@ impl Thread {
                 Some(("Name", name)) => name.clone_into(&mut self.name),
                 Some(("State", state)) => self.state = state.chars().next().unwrap_or('?'),
                 Some(("TracerPid", tracer)) => self.tracer = tracer.parse().unwrap_or(0),
-                Some(("SigPnd" | "ShdPnd", mask)) => {
-                    let mask = u64::from_str_radix(mask, 16).unwrap_or(0);
-                    self.is_killed |= mask >> (libc::SIGKILL - 1) & 1 == 1;
-                }
+                Some((key, mask)) if has_sigkill_pending(key, mask) => self.is_killed = true,
                 Some(("voluntary_ctxt_switches", count)) => self.switches = count.parse().unwrap_or(0),
                 _ => {}
             }

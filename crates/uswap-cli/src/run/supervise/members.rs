@@ -148,7 +148,7 @@ impl Supervisor {
                 if !token.matches(&self.shared.token) {
                     return refuse(Refusal::WrongToken);
                 }
-                // Whoever has ended is no anchor any more.
+                // Whoever has ended is no anchor any more, and makes room for another.
                 self.reap_children();
                 match self.user_anchors.file_for(&connection) {
                     Ok(file) => drop(protocol::send(&connection, &Message::AgentAt(file), &[])),
