@@ -21,7 +21,6 @@ const END: &str = "<!-- ... to here -->";
 const REASONS: &[(&str, &str)] = &[
     ("beside.rs", "reads that are lost in the window of a fork, and frames that others look at then"),
     ("books.rs", "the copy that Linux's child has"),
-    ("common_pages.rs", "memory that several processes share: the model has none but pools"),
     ("compaction.rs", "what is done for tests alone, and passes that could not empty what they chose"),
     ("content.rs", "the parts of the copy that Linux's child has"),
     ("control_blocks.rs", "a table that is full: the model's programs have few threads"),
@@ -33,7 +32,6 @@ const REASONS: &[(&str, &str)] = &[
     ("fork_copy.rs", "the engine's copy that fork(2) makes: the model maps the parts once more instead"),
     ("fork_patience.rs", "a fork for which a full group has no room: no world is so full"),
     ("fork_post.rs", "forkers that are ended by others, and a monitor that gives up"),
-    ("fork_post/waiting.rs", "forkers that are ended by others, and a monitor that gives up"),
     ("giving_way.rs", "what Linux's wrappers ask"),
     ("group.rs", "the supervisor's side: histograms that are read, files of others that are opened, other versions"),
     ("group/clusters.rs", "the supervisor's side: what is withheld and given back for the dead"),
