@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int, c_void};
 use uswap_engine::fork_advice::Advice;
 use uswap_engine::host::notices;
 use uswap_engine::{guard_regions, lazy_free};
-use uswap_sys::private_memory;
+use uswap_sys::{PAGE_SIZE, private_memory};
 
 use crate::kernel;
 use crate::real::Real;
@@ -49,17 +49,10 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     announce(advice);
     // SAFETY: the caller's promise.
     let result = unsafe { real_madvise(address, len, advice) };
-    // SAFETY: errno is this thread's own.
-    let errno = || unsafe { *libc::__errno_location() };
-    // With ENOMEM, part of the range is not mapped; the rest has been advised.
-    if advice == GUARD_INSTALL && (result == 0 || errno() == libc::ENOMEM) {
-        // The kernel has dropped what was there, but sends no event: the books would still have it when the guard goes.
-        // What was on its way back may have overwritten a guard, so it is installed again.
-        // SAFETY: the content of the range has been dropped, and none can have been written since.
-        return unsafe {
-            real_madvise(address, len, libc::MADV_DONTNEED);
-            real_madvise(address, len, GUARD_INSTALL)
-        };
+    if advice == GUARD_INSTALL {
+        // SAFETY: it has just been asked for.
+        unsafe { forget_what_was_guarded(address, len, result) };
+        return result;
     }
     let posted = match advice {
         libc::MADV_DONTFORK => Advice::DontFork,
@@ -67,7 +60,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         libc::MADV_WIPEONFORK => Advice::WipeOnFork,
         _ => return result,
     };
-    if (result == 0 || errno() == libc::ENOMEM) && !is_of_the_engine() {
+    if is_advised(result) && !is_of_the_engine() {
         match crate::forks::is_member() {
             true => notices().advise_for_forks(posted, address as usize, len),
             // A library's constructor may run before the agent's.
@@ -75,6 +68,44 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         }
     }
     result
+}
+
+/// Whether the kernel has advised the range: with ENOMEM, part of it is not mapped, and the rest has been advised.
+fn is_advised(result: c_int) -> bool {
+    // SAFETY: errno is this thread's own.
+    result == 0 || unsafe { *libc::__errno_location() } == libc::ENOMEM
+}
+
+/// The kernel has dropped what was where it has put guards, but sends no event: the books would still have it when a guard goes.
+/// What was on its way back may have overwritten a guard, so guards are put there once more.
+///
+/// # Safety
+/// The program has asked for guards in this range, with this result: no content of it that is gone can have been written since.
+unsafe fn forget_what_was_guarded(address: *mut c_void, len: usize, result: c_int) {
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: as far as the kernel came, or nowhere.
+    let guard = |len| is_advised(unsafe { real_madvise(address, len, GUARD_INSTALL) });
+    let guarded = match is_advised(result) {
+        true => len,
+        // It goes from mapping to mapping up to one that it refuses (locked, sealed, not anonymous), and leaves the guards before that.
+        false if (address as usize).checked_add(len).is_some() => {
+            let (mut guarded, mut refused) = (0, len.div_ceil(PAGE_SIZE));
+            while guarded + 1 < refused {
+                let middle = guarded.midpoint(refused);
+                *(if guard(middle * PAGE_SIZE) { &mut guarded } else { &mut refused }) = middle;
+            }
+            guarded * PAGE_SIZE
+        }
+        false => 0,
+    };
+    if guarded > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { real_madvise(address, guarded, libc::MADV_DONTNEED) };
+        guard(guarded);
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Such advice is about to be given.

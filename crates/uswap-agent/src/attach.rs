@@ -12,6 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use uswap_sys::{PAGE_SIZE, placement};
 
 use crate::kernel;
+use crate::real::Real;
 use crate::remap::mremap;
 
 /// What segments of huge pages are to be aligned to. There are none of a gibibyte in place of other memory.
@@ -38,11 +39,25 @@ fn place(address: usize, flags: c_int) -> Option<usize> {
     (is_taken && place != 0).then_some(place)
 }
 
+static REAL: Real = Real::new(c"shmat");
+
+/// Looks up the next function of this name, a library's or libc's.
+pub(crate) fn prepare() {
+    let _ = REAL.get();
+}
+
 /// # Safety
 /// As for shmat(2).
 unsafe fn attach(id: c_int, address: usize, flags: c_int) -> *mut c_void {
-    // SAFETY: the caller's promise.
-    unsafe { kernel::ask(libc::SYS_shmat, [id as usize, address, flags as usize, 0, 0]) as *mut c_void }
+    type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
+    // SAFETY: null, or a function of this signature.
+    match unsafe { std::mem::transmute::<*mut c_void, Option<Shmat>>(REAL.known()) } {
+        // SAFETY: the caller's promise.
+        Some(real) => unsafe { real(id, address as *const c_void, flags) },
+        // Before the agent has started.
+        // SAFETY: as above.
+        None => unsafe { kernel::ask(libc::SYS_shmat, [id as usize, address, flags as usize, 0, 0]) as *mut c_void },
+    }
 }
 
 /// # Safety

@@ -53,6 +53,8 @@ pub(crate) fn prepare() {
     ] {
         let _ = real.get();
     }
+    // A library's constructor may wait for a thread that starts a shell.
+    let _ = (SET.get(), UNSET.get());
     let Some(mut agent) = own_path().and_then(AgentPath::new) else { return };
     if let Some(fd) = by_descriptor::number(agent.as_bytes()) {
         by_descriptor::give_back(fd);
@@ -203,10 +205,11 @@ fn exchange(before: &[u8], agent: Option<&AgentPath>) {
     }
 }
 
+static SET: Real = Real::new(c"setenv");
+static UNSET: Real = Real::new(c"unsetenv");
+
 /// By libc's functions: a shell may have some of the same names for variables of its own.
 fn set_preload(value: Option<&CStr>) {
-    static SET: Real = Real::new(c"setenv");
-    static UNSET: Real = Real::new(c"unsetenv");
     type Set = unsafe extern "C" fn(*const c_char, *const c_char, c_int) -> c_int;
     type Unset = unsafe extern "C" fn(*const c_char) -> c_int;
     let name = PRELOAD_NAME.as_ptr();

@@ -13,12 +13,15 @@ use uswap_sys::private_memory::{self, Purpose};
 use uswap_sys::{PAGE_SIZE, heap, report, thread};
 
 use crate::fork_turns::{self, holder, holds, let_go, take, thread_id};
-use crate::libc_fork;
 use crate::real::Real;
 use crate::start::{POST, RENDEZVOUS};
+use crate::{libc_fork, libc_handlers};
 
 type Handler = Option<unsafe extern "C" fn()>;
 type RegisterAtFork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// Ours: before a fork, after it, and in the child.
+pub(crate) static HANDLERS: [unsafe extern "C" fn(); 3] = [prepare, parent, child];
 
 /// Hooks fork, once; returns libc's function to do so. Handlers registered first run last before a fork, and first in the
 /// child, where nothing may touch memory before ours has run.
@@ -28,8 +31,9 @@ pub(crate) fn hook() -> Option<RegisterAtFork> {
         let real = Real::new(c"__register_atfork").get();
         // SAFETY: null, or libc's function of this signature.
         let register = unsafe { std::mem::transmute::<*mut c_void, Option<RegisterAtFork>>(real) }?;
+        let [prepare, parent, child] = HANDLERS.map(Some);
         // SAFETY: the handlers are functions of this library, which is never unloaded.
-        unsafe { register(Some(prepare), Some(parent), Some(child), std::ptr::null_mut()) };
+        unsafe { register(prepare, parent, child, std::ptr::null_mut()) };
         Some(register)
     })
 }
@@ -45,11 +49,13 @@ pub unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    match hook() {
-        // SAFETY: the caller's promise.
-        Some(register) => unsafe { register(prepare, parent, child, library) },
-        None => libc::ENOMEM,
+    let Some(register) = hook() else { return libc::ENOMEM };
+    // SAFETY: the caller's promise.
+    let error = unsafe { register(prepare, parent, child, library) };
+    if error == 0 {
+        libc_handlers::count(HANDLERS);
     }
+    error
 }
 
 /// A word that a fork of any kind sets to false in the child, in a page of its own.
@@ -137,6 +143,7 @@ unsafe extern "C" fn prepare() {
     if notices().has_engine() {
         libc_fork::touch_streams();
         libc_fork::touch_threads();
+        libc_handlers::touch();
     }
 }
 
@@ -246,8 +253,8 @@ unsafe fn followed(real: Fork) -> libc::pid_t {
     pid
 }
 
-/// In a child in which libc has not called [`child`]: its list of handlers is in its heap when there are many, and what is swapped
-/// out reads as zeros here.
+/// In a child in which libc has not called [`child`]: [`libc_handlers`] did not find its list of handlers, which is in its heap when
+/// there are many, and what is swapped out reads as zeros here.
 fn has_no_handlers() {
     if notices().has_engine() {
         report::end(format_args!("libc has not called the agent in it, and its memory may be partly swapped out"));

@@ -19,6 +19,7 @@ mod forks;
 mod kernel;
 mod libc_fork;
 mod libc_functions;
+mod libc_handlers;
 mod locks;
 mod page_references;
 mod process_advice;

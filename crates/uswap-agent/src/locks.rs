@@ -12,13 +12,19 @@ use uswap_sys::private_memory;
 use crate::real::Real;
 use crate::start::RENDEZVOUS;
 
+static REAL: Real = Real::new(c"mlockall");
+
+/// Looks libc's function up: a library's constructor may wait for a thread that calls it.
+pub(crate) fn prepare() {
+    let _ = REAL.get();
+}
+
 /// As libc's, but pages that are not in memory are locked only when they are touched.
 ///
 /// # Safety
 /// As for mlockall(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    static REAL: Real = Real::new(c"mlockall");
     type Mlockall = unsafe extern "C" fn(c_int) -> c_int;
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
     let real = unsafe { std::mem::transmute::<*mut c_void, Mlockall>(REAL.get()) };

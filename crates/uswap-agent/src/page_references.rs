@@ -13,17 +13,19 @@ use uswap_engine::page_references;
 
 use crate::real::Real;
 
+static VMSPLICE: Real = Real::new(c"vmsplice");
+static SETSOCKOPT: Real = Real::new(c"setsockopt");
+
 /// As libc's.
 ///
 /// # Safety
 /// As for vmsplice(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmsplice(fd: c_int, pieces: *const libc::iovec, count: usize, flags: c_uint) -> isize {
-    static REAL: Real = Real::new(c"vmsplice");
     type Vmsplice = unsafe extern "C" fn(c_int, *const libc::iovec, usize, c_uint) -> isize;
     page_references::note();
     // SAFETY: the symbol is libc's function of this signature, which every glibc has.
-    let real = unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(REAL.get()) };
+    let real = unsafe { std::mem::transmute::<*mut c_void, Vmsplice>(VMSPLICE.get()) };
     // SAFETY: the caller's promise.
     unsafe { real(fd, pieces, count, flags) }
 }
@@ -40,12 +42,20 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    // For sends that go round libc. Without this option, those with MSG_ZEROCOPY are plain ones.
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
+    // For sends that go round libc: without SO_ZEROCOPY, those with MSG_ZEROCOPY are plain ones. And TLS by the kernel, which sends
+    // from the pages themselves.
+    if matches!((level, name), (libc::SOL_SOCKET, libc::SO_ZEROCOPY) | (libc::IPPROTO_TCP, libc::TCP_ULP)) {
         page_references::note();
     }
-    // SAFETY: the caller's promise; libc's function is this system call, and sets errno as it does.
-    unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, value, len) as c_int }
+    type Setsockopt = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int;
+    // SAFETY: null, or the next function of this name and signature: a library's, or libc's.
+    match unsafe { std::mem::transmute::<*mut c_void, Option<Setsockopt>>(SETSOCKOPT.known()) } {
+        // SAFETY: the caller's promise.
+        Some(real) => unsafe { real(fd, level, name, value, len) },
+        // Before the agent has started.
+        // SAFETY: the caller's promise; libc's function is this system call, and sets errno as it does.
+        None => unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, value, len) as c_int },
+    }
 }
 
 /// Defines wrappers that look at one register, the flags of the send, and go on to libc's function with all that they were given.
@@ -95,6 +105,7 @@ macro_rules! sends {
 
         /// Looks libc's functions up: handlers of signals send, too.
         pub(crate) fn prepare() {
+            let _ = (VMSPLICE.get(), SETSOCKOPT.get());
             $(let _ = $place.get();)*
         }
     };

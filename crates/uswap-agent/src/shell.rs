@@ -34,16 +34,22 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
     )
 }
 
+static SYSTEM: Real = Real::new(c"system");
+static POPEN: Real = Real::new(c"popen");
+
+/// Looks libc's functions up: a library's constructor may wait for a thread that calls them.
+pub(crate) fn prepare() {
+    let _ = (SYSTEM.get(), POPEN.get());
+}
+
 /// Returns libc's function.
 extern "C" fn before_system() -> *mut c_void {
-    static REAL: Real = Real::new(c"system");
     refresh_environment();
-    REAL.get()
+    SYSTEM.get()
 }
 
 /// As above.
 extern "C" fn before_popen() -> *mut c_void {
-    static REAL: Real = Real::new(c"popen");
     refresh_environment();
-    REAL.get()
+    POPEN.get()
 }

@@ -42,6 +42,9 @@ extern "C" fn constructor() {
     crate::remap::prepare();
     crate::raw_forks::prepare();
     crate::page_references::prepare();
+    crate::attach::prepare();
+    crate::locks::prepare();
+    crate::shell::prepare();
     crate::thread_count::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use uswap_engine::group::{AREAS_MAX, Group, PAGE_BYTES, SwapoffProgress};
+use uswap_engine::group::{AREAS_MAX, Counter, Group, PAGE_BYTES, SwapoffProgress};
 use uswap_sys::interrupt;
 
 use crate::failure::{Failure, reason, say};
@@ -28,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 /// How long the end of a supervisor takes at most that has no process any more.
 const END_WITHIN: Duration = Duration::from_secs(1);
+/// How long processes may take to say that they have nothing on an area where nothing is.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
 /// How often a terminal is told.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
@@ -122,13 +124,17 @@ fn swapoff(options: &SwapoffOptions) -> Result<(), Failure> {
     interrupt::catch_termination()
         .map_err(|error| Failure::ours(format!("cannot catch signals: {}", reason(&error))))?;
     areas.iter().for_each(|&area| group.set_leaving(area, true));
-    let Err(why) = until_off(&group, &areas, options.pid) else { return Ok(()) };
-    let outcome = Outcome::now(&group, &areas);
-    outcome.staying.iter().for_each(|&area| group.set_leaving(area, false));
-    Err(Failure::ours(match why {
-        NotEmpty::Ended => format!("process {} has ended before {} emptied", options.pid, named(&areas, "was", "were")),
-        NotEmpty::Stays(why) => outcome.text(&why),
-    }))
+    match until_off(&group, &areas, options.pid) {
+        Ok(()) => Ok(()),
+        Err(NotEmpty::Ended) => {
+            let before = named(&areas, "was", "were");
+            Err(Failure::ours(format!("process {} has ended before {before} emptied", options.pid)))
+        }
+        Err(NotEmpty::Stays(why)) => match Outcome::settle(&group, &areas) {
+            outcome if outcome.staying.is_empty() => Ok(()),
+            outcome => Err(Failure::ours(outcome.text(&why))),
+        },
+    }
 }
 
 /// Why areas are not known to be empty.
@@ -139,36 +145,54 @@ enum NotEmpty {
     Ended,
 }
 
-/// What becomes of areas that cannot all be emptied.
+/// What has become of areas that cannot all be emptied.
 struct Outcome {
     staying: Vec<usize>,
-    /// Nothing is on them. If nothing is on any, then some process is not done yet, it is not known with which: only those that were
-    /// off before.
-    emptied: Vec<usize>,
+    off: Vec<usize>,
+    /// Of the processes that live.
     left_bytes: u64,
 }
 
 impl Outcome {
-    fn now(group: &Group, areas: &[usize]) -> Outcome {
+    /// Takes those into use again that have something on them, or of which that cannot be told, and the others off: whoever is
+    /// told so may put his own data there.
+    fn settle(group: &Group, areas: &[usize]) -> Outcome {
         let used = |area: usize| group.swapoff_progress(area).used_slots;
-        let is_any_used = areas.iter().any(|&area| used(area) > 0);
-        let stays = |area: usize| !group.is_off(area) && (used(area) > 0 || !is_any_used);
-        let (staying, emptied) = areas.iter().partition(|&&area| stays(area));
-        Outcome { staying, emptied, left_bytes: areas.iter().map(|&area| used(area)).sum::<u64>() * PAGE_BYTES }
+        let left_bytes = areas.iter().map(|&area| used(area)).sum::<u64>() * PAGE_BYTES;
+        // If nothing is on any, then some process is not done yet, and it is not known with which.
+        let is_any_used = left_bytes > 0;
+        let (empty, mut staying): (Vec<usize>, Vec<usize>) =
+            areas.iter().partition(|&&area| group.is_off(area) || is_any_used && used(area) == 0);
+        staying.iter().for_each(|&area| group.set_leaving(area, false));
+        // Processes that were busy with the others have nothing more to do than to say that they are done.
+        let until = Instant::now() + SAID_WITHIN;
+        while !empty.iter().all(|&area| is_off_now(group, area)) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let (off, unsaid): (Vec<usize>, Vec<usize>) = empty.iter().partition(|&&area| group.is_off(area));
+        unsaid.iter().for_each(|&area| group.set_leaving(area, false));
+        staying.extend(unsaid);
+        staying.sort_unstable();
+        Outcome { staying, off, left_bytes }
     }
 
     fn text(&self, why: &str) -> String {
-        if self.staying.is_empty() {
-            let stays = named(&self.emptied, "stays", "stay");
-            return format!("{stays} out of use, but not every process has said that it has nothing there: {why}");
-        }
         let (left, it) = (size::chosen(self.left_bytes), if self.staying.len() == 1 { "it" } else { "them" });
         let stays = format!("{} in use, with {left} on {it}: {why}", named(&self.staying, "stays", "stay"));
-        match self.emptied.is_empty() {
+        match self.off.is_empty() {
             true => stays,
-            false => format!("{stays}; {} out of use, being empty", named(&self.emptied, "stays", "stay")),
+            false => format!("{stays}; {} out of use, being empty", named(&self.off, "stays", "stay")),
         }
     }
+}
+
+/// Whether an area is off, which it is made if every process has said that it has nothing there.
+fn is_off_now(group: &Group, area: usize) -> bool {
+    let is_empty = || {
+        let progress = group.swapoff_progress(area);
+        progress.used_slots == 0 && progress.unfinished == 0
+    };
+    group.is_off(area) || is_empty() && group.set_off(area)
 }
 
 /// Areas, and what they do.
@@ -233,7 +257,7 @@ fn given_up_by_another() -> NotEmpty {
 fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty> {
     let at_first = progress_of(group, areas).used_slots;
     let to_terminal = io::stderr().is_terminal();
-    let (mut least, mut moved, mut told) = (u64::MAX, Instant::now(), Instant::now());
+    let (mut least, mut most, mut moved, mut told) = (u64::MAX, 0, Instant::now(), Instant::now());
     loop {
         let progress = progress_of(group, areas);
         if !areas.iter().all(|&area| group.is_leaving(area)) {
@@ -244,8 +268,9 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
             let is_the_end = group.processes().next().is_none() && ends(pid);
             return if is_the_end { Err(NotEmpty::Ended) } else { Ok(()) };
         }
-        if progress.used_slots < least {
-            (least, moved) = (progress.used_slots, Instant::now());
+        let inherited = inherited_pages_read(group, &progress);
+        if progress.used_slots < least || inherited > most {
+            (least, most, moved) = (least.min(progress.used_slots), most.max(inherited), Instant::now());
         }
         if interrupt::requested().is_some() {
             return Err(NotEmpty::Stays("interrupted".to_owned()));
@@ -263,6 +288,17 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Where all that is left belonged to processes that have ended, and counts in nobody's slots: what those have read who are not
+/// done yet, and have memory for it.
+fn inherited_pages_read(group: &Group, progress: &SwapoffProgress) -> u64 {
+    if progress.used_slots > 0 || progress.waits_for_memory {
+        return 0;
+    }
+    let announced = group.announcements();
+    let unfinished = group.processes().filter(|(_, slot)| slot.called.carried_out.load(Relaxed) != announced);
+    unfinished.map(|(_, slot)| slot.tally.get(Counter::AreaPagesRead)).sum()
 }
 
 /// Whether a supervisor without processes ends, as it does in a moment unless its program is unmanaged.

@@ -136,6 +136,8 @@ pub struct SignalInfo {
     pub from_kernel: bool,
     /// Who sent it, if a process did.
     pub sender_pid: u32,
+    /// What was sent with it, by sigqueue(3).
+    pub value: Option<usize>,
 }
 
 /// signalfd(2): blocked signals, as something to read.
@@ -154,17 +156,19 @@ impl SignalFd {
 
     /// The next signal, if one waits.
     pub fn read(&self) -> Option<SignalInfo> {
-        // struct signalfd_siginfo: signo at 0, code at 8, pid at 12.
+        // struct signalfd_siginfo: signo at 0, code at 8, pid at 12, ptr at 48.
         let mut bytes = [0u8; size_of::<libc::signalfd_siginfo>()];
         let got = rustix::io::read(&self.0, &mut bytes).ok()?;
         if got != bytes.len() {
             return None;
         }
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let value = word(48) as usize | (word(52) as usize) << 32;
         Some(SignalInfo {
             signal: word(0) as i32,
             from_kernel: word(8) as i32 == libc::SI_KERNEL,
             sender_pid: word(12),
+            value: (word(8) as i32 == libc::SI_QUEUE).then_some(value),
         })
     }
 }
@@ -416,6 +420,17 @@ pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid as libc::pid_t, signal) }).map(drop)
 }
 
+/// Hands a signal on, with what was sent with it.
+pub fn pass_signal(pid: u32, info: &SignalInfo) -> io::Result<()> {
+    let Some(value) = info.value else { return send_signal(pid, info.signal) };
+    if pid == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+    // SAFETY: sigqueue has no preconditions on memory; the value is not looked at.
+    check(unsafe { libc::sigqueue(pid as libc::pid_t, info.signal, value) }).map(drop)
+}
+
 /// Stops ourselves until somebody sends SIGCONT.
 pub fn stop_self() {
     // SAFETY: raise has no preconditions on memory.
@@ -575,5 +590,29 @@ mod tests {
         assert_eq!(pid, std::process::id());
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         assert_eq!(peer_user(one.as_fd()).unwrap(), (user, group));
+    }
+
+    #[test]
+    fn what_was_sent_with_a_signal_is_read_with_it() {
+        let signal = libc::SIGRTMIN() + 5;
+        std::thread::spawn(move || {
+            block(&[signal]).unwrap();
+            let signals = SignalFd::new(&[signal]).unwrap();
+            let me = std::process::id();
+            // struct siginfo: signo at 0, code at 8, pid at 16, value at 24.
+            let mut info = [0u32; 32];
+            (info[0], info[2], info[4]) = (signal as u32, libc::SI_QUEUE as u32, me);
+            (info[6], info[7]) = (0x9abc_def0, 0x1234_5678);
+            // For this thread alone: others of the tests do not have it blocked.
+            let me_thread = rustix::thread::gettid().as_raw_nonzero().get();
+            // SAFETY: the kernel reads 128 bytes. Queues a signal for the calling thread, which has it blocked.
+            let queued = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, me, me_thread, signal, info.as_ptr()) };
+            assert_eq!(queued, 0);
+            let got = signals.read().unwrap();
+            assert_eq!((got.signal, got.sender_pid, got.value), (signal, me, Some(0x1234_5678_9abc_def0)));
+            assert!(signals.read().is_none());
+        })
+        .join()
+        .unwrap();
     }
 }

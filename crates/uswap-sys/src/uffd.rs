@@ -515,16 +515,17 @@ impl Uffd {
         result.is_err_and(|errno| errno == Errno::AGAIN)
     }
 
-    /// Whether all of a range is one anonymous mapping and registered, here or elsewhere; `None` while the program is
-    /// changing its memory. `false` tells what was when the kernel looked, whatever is being changed: an unread event may tell
-    /// why. Fault path.
+    /// Whether all of a range is one anonymous mapping and registered with this descriptor, not with another, which the program
+    /// may have as well; `None` while the program is changing its memory. `false` tells what was when the kernel looked, whatever
+    /// is being changed: an unread event may tell why. Fault path.
     pub fn is_registered(&self, addr: usize, len: usize) -> Option<bool> {
         let mut request = FillRequest { range: RangeRequest { start: addr as u64, len: len as u64 }, mode: 0, done: 0 };
         // SAFETY: the layout is uffdio_continue's. It is for shared memory: of other memory the kernel looks at nothing but
         // the mapping, and says that the request is invalid.
         match unsafe { self.ioctl::<IOC_CONTINUE, _>(&mut request) } {
             Err(Errno::AGAIN) => None,
-            Err(Errno::INVAL) => Some(true),
+            // With whichever. Where it is with this one already, to register it changes nothing; the other's is refused.
+            Err(Errno::INVAL) => Some(self.register(addr, len).is_ok()),
             _ => Some(false),
         }
     }

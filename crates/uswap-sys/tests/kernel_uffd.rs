@@ -232,6 +232,11 @@ fn t11m_what_is_registered_can_be_asked() {
     });
     assert_eq!(uffd.is_registered(start + 3 * P, P), Some(false));
     assert_eq!(uffd.is_registered(start, P), Some(true));
+    // Another's is another's, and stays so.
+    let theirs = uffd_or_skip!(Features::NONE);
+    let other = registered(&theirs, 1);
+    assert_eq!(uffd.is_registered(other, P), Some(false));
+    assert_eq!(theirs.is_registered(other, P), Some(true));
 }
 
 /// The supervisor holds descriptors of other processes: a child puts its own in place of one of ours.

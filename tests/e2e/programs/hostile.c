@@ -454,6 +454,63 @@ static void own_userfaultfd(void)
 	check(own_memory, size, 14, "after the descriptor was closed");
 }
 
+static void map_at(char *p, size_t size)
+{
+	MUST(mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+}
+
+/* Memory that is out is replaced by other, which the program registers with its own at once: it is not the memory that was there. */
+static void own_userfaultfd_in_place(void)
+{
+	enum { PARTS = 200 };
+	const size_t size = 10 * PAGE, step = MiB / 4;
+	struct uffdio_api api = { .api = UFFD_API };
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0) {
+		puts("no userfaultfd here");
+		return;
+	}
+	MUST(ioctl(fd, UFFDIO_API, &api) == 0);
+	char *area = mmap(NULL, (PARTS + 1) * step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	MUST(area != MAP_FAILED);
+	area += MiB / 8;
+	for (int k = 0; k < PARTS; k++) {
+		map_at(area + k * step, size);
+		for (size_t page = 0; page < size / PAGE; page++)
+			fill_random((uint64_t *)(area + k * step + page * PAGE), 22, page);
+	}
+	for (int k = 0; k < 3; k++) {
+		ballast();
+		sleep_ms(100);
+	}
+	for (int k = 0; k < PARTS; k += 20)
+		push_out(area + k * step, size, "to be replaced");
+	for (int k = 0; k < PARTS; k++) {
+		char *p = area + k * step;
+		map_at(p, size);
+		struct uffdio_register whole = { .range = { (size_t)p, size }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+		MUST(ioctl(fd, UFFDIO_REGISTER, &whole) == 0);
+		sleep_ms(3);
+	}
+	sleep_ms(50);
+	for (int k = 0; k < PARTS; k++) {
+		char *p = area + k * step;
+		struct uffdio_range whole = { (size_t)p, size };
+		MUST(ioctl(fd, UFFDIO_UNREGISTER, &whole) == 0);
+		/* Behind it, so that both are one mapping; of every other the content is new. */
+		map_at(p + size, size);
+		p[size] = 1;
+		if (k % 2)
+			fill(p, size, 23);
+	}
+	ballast();
+	sleep_ms(300);
+	ballast();
+	for (int k = 0; k < PARTS; k++)
+		k % 2 ? check(area + k * step, size, 23, "new content") : check_zero(area + k * step, size, "new memory");
+	close(fd);
+}
+
 /* A file of content, read again and again. */
 static int content_file(size_t size, uint64_t seed, int flags)
 {
@@ -1034,9 +1091,29 @@ static void namespaces(void)
 		MUST(wrong_word((uint64_t *)(p + k * PAGE), 52, k) == WORDS);
 }
 
+/* What somebody sends with a signal. */
+static void values_of_signals(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigaddset(&set, SIGRTMIN + 2);
+	MUST(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+	puts("ready");
+	for (int k = 0; k < 3; k++) {
+		siginfo_t info;
+		struct timespec most = { 20, 0 };
+		int number = sigtimedwait(&set, &info, &most);
+		MUST(number > 0);
+		printf("%s %s %d\n", number == SIGUSR1 ? "USR1" : "RT", info.si_code == SI_QUEUE ? "queued" : "sent",
+		       info.si_code == SI_QUEUE ? info.si_value.sival_int : 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
+		{ "values-of-signals", values_of_signals },
 		{ "alone", alone },
 		{ "threads-200", two_hundred_threads },
 		{ "exit-storm", exit_storm },
@@ -1049,6 +1126,7 @@ int main(int argc, char **argv)
 		{ "write-or-execute", write_or_execute },
 		{ "implied-exec", implied_exec },
 		{ "own-userfaultfd", own_userfaultfd },
+		{ "own-userfaultfd-in-place", own_userfaultfd_in_place },
 		{ "ring-with-buffers", ring_with_buffers },
 		{ "aio", kernel_aio },
 		{ "grows-down", grows_down },

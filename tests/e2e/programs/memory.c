@@ -210,6 +210,24 @@ static void guards(void)
 			bad("the guard at page %zu is gone", k);
 }
 
+/* The kernel comes as far as a mapping that it refuses. */
+static void guards_in_part(void)
+{
+	char *p = map(SIZE + 2 * PAGE);
+	fill(p, SIZE + 2 * PAGE, 19);
+	MUST(mlock(p + SIZE, PAGE) == 0);
+	push_out(p, SIZE, "guards in part");
+	MUST(madvise(p, SIZE + 2 * PAGE, MADV_GUARD_INSTALL) == -1 && errno == EINVAL);
+	MUST(madvise(p + SIZE, PAGE, MADV_GUARD_INSTALL) == -1 && errno == EINVAL);
+	/* Linux before 6.13 has none. */
+	if (madvise(p, PAGE, MADV_GUARD_INSTALL) == 0) {
+		MUST(trap_of((uint64_t *)(p + SIZE / 2), 1) == SIGSEGV);
+		MUST(madvise(p, SIZE, MADV_GUARD_REMOVE) == 0);
+		check_zero(p, SIZE, "where guards were in part");
+	}
+	check_pages(p, SIZE / PAGE, SIZE / PAGE + 2, 19, "behind the guards");
+}
+
 #define PIDFD_SELF_GROUP (-10001)
 
 extern ssize_t process_madvise(int, const struct iovec *, size_t, int, unsigned) __attribute__((weak));
@@ -1309,7 +1327,9 @@ int main(int argc, char **argv)
 		{ "mprotect", protect },	  { "code", code },
 		{ "executable", executable },	  { "valgrind", valgrind },
 		{ "mlock", lock },		  { "mlockall", lock_all },
-		{ "guards", guards },		  { "vmsplice", pages_in_pipes },
+		{ "guards", guards },
+		{ "guards-in-part", guards_in_part },
+		{ "many-fork-handlers", many_fork_handlers },		  { "vmsplice", pages_in_pipes },
 		{ "process-advice", advise_own_process }, { "mremap", remap },
 		{ "mremap-over", remap_over },	  { "mremap-holes", remap_into_holes }, { "mremap-dontunmap", remap_dontunmap },
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },

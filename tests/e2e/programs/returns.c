@@ -4,6 +4,7 @@
  *     returns MIB alone     one process
  *     returns MIB family    the same with two children that were forked when most of it was swapped out
  *     returns MIB heir      one process that was forked when most of it was swapped out, by one that has ended since, and does nothing
+ *     returns MIB heir-and-more  the same, and the first process has half as much of its own
  *     returns MIB pieces    one process whose memory is of many mappings side by side, of five pages each
  *
  * Pages are written in a random order, and in that of their addresses where they are in pieces. Then, until there is a file `stop`, pages at random are checked and written
@@ -48,7 +49,7 @@ static void leave_to_heir(char *p, size_t pages, int done)
 	_exit(0);
 }
 
-static int heir(char *p, size_t pages)
+static int heir(char *p, size_t pages, size_t more)
 {
 	int done[2];
 	MUST(!pipe(done));
@@ -58,10 +59,15 @@ static int heir(char *p, size_t pages)
 		leave_to_heir(p, pages, done[1]);
 	close(done[1]);
 	must_succeed(pid, "who fills");
+	char *own = map((more + 1) * PAGE);
+	for (size_t k = 0; k < more; k++)
+		fill_random((uint64_t *)(own + k * PAGE), 1, k);
 	puts("ready");
 	fflush(stdout);
 	char byte;
 	MUST(read(done[0], &byte, 1) == 1 && read(done[0], &byte, 1) == 0);
+	for (size_t k = 0; k < more; k++)
+		check_random((uint64_t *)(own + k * PAGE), 1, k);
 	/* For what is done when it has ended. */
 	usleep(500000);
 	puts("ok");
@@ -74,8 +80,8 @@ int main(int argc, char **argv)
 		return 2;
 	size_t pages = strtoul(argv[1], NULL, 10) * MiB / PAGE;
 	char *p = map(pages * PAGE);
-	if (!strcmp(argv[2], "heir"))
-		return heir(p, pages);
+	if (!strncmp(argv[2], "heir", 4))
+		return heir(p, pages, strcmp(argv[2], "heir") ? pages / 2 : 0);
 	unsigned char *seeds = calloc(pages, 1);
 	MUST(seeds);
 	int in_pieces = !strcmp(argv[2], "pieces");

@@ -591,6 +591,53 @@ static void load(void)
 	check(p, 48 * MiB, 15, "dlopen");
 }
 
+/* So many handlers that libc's list of them is in its heap, which is out when it forks; and its own calls fork, too. */
+static void nothing(void) {}
+
+static void many_fork_handlers(void)
+{
+	for (int k = 0; k < 60; k++)
+		MUST(pthread_atfork(nothing, nothing, nothing) == 0);
+	/* Just below the budget: what is old when the fork makes room is out in the child. */
+	size_t size = 58 * MiB;
+	char *p = map(size);
+	fill(p, size, 21);
+	sleep_ms(300);
+	int ends[2];
+	MUST(pipe(ends) == 0);
+	pid_t child = forked();
+	if (!child) {
+		MUST(daemon(1, 1) == 0);
+		check(p, size, 21, "in the daemon");
+		MUST(write(ends[1], "!", 1) == 1);
+		_exit(0);
+	}
+	close(ends[1]);
+	must_succeed(child, "who makes the daemon");
+	char byte;
+	MUST(read(ends[0], &byte, 1) == 1);
+	MUST(munmap(p, size) == 0);
+	p = swapped(SIZE, 20, "of many handlers");
+	for (int k = 0; k < 5; k++) {
+		child = forked();
+		if (!child) {
+			check(p, SIZE, 20, "in the child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+		ballast();
+	}
+}
+
+/* A library whose constructor waits for a thread, which runs while the loader's lock is held. */
+static void constructor_waits(void)
+{
+	alarm(20);
+	MUST(dlopen("./waits.so", RTLD_NOW));
+	char *p = swapped(SIZE, 24, "of who has loaded it");
+	check(p, SIZE, 24, "of who has loaded it");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -600,6 +647,8 @@ int main(int argc, char **argv)
 		{ "fork-threads", fork_threads },     { "fork-from-thread", fork_from_thread },
 		{ "fork-handler-threads", fork_handlers_make_threads },
 		{ "fork-handlers", fork_handlers },   { "write-barrier", write_barrier },
+		{ "many-fork-handlers", many_fork_handlers },
+		{ "constructor-waits", constructor_waits },
 		{ "alternate-stack", alternate_stack }, { "timers", timers },
 		{ "blocked-signals", blocked_signals }, { "jumping", jumping },
 		{ "dlopen", load },

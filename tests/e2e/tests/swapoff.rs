@@ -99,16 +99,10 @@ fn an_area_that_is_off_stays_off_when_that_is_asked_for_again() {
     let running = ready(&launch, &budget);
     let pid = running.id().to_string();
     succeeds(&["swapoff", "--pid", &pid, "0"]);
-    let signal = |signal| {
-        for member in running.members() {
-            let member = rustix::process::Pid::from_raw(member as i32).expect("a process");
-            rustix::process::kill_process(member, signal).expect("an own process");
-        }
-    };
     // A process that cannot answer.
-    signal(rustix::process::Signal::STOP);
+    signal(&running, rustix::process::Signal::STOP);
     let again = uswap(&["swapoff", "--pid", &pid, "0"]);
-    signal(rustix::process::Signal::CONT);
+    signal(&running, rustix::process::Signal::CONT);
     assert!(again.status.success(), "{}", stderr(&again));
     std::thread::sleep(Duration::from_millis(500));
     let finished = stop(&launch, running);
@@ -136,6 +130,80 @@ fn a_file_is_its_users_once_its_area_is_off() {
     let mut found = vec![0; data.len()];
     File::open(&first).and_then(|mut file| file.read_exact(&mut found)).expect("an own file");
     assert!(found == data, "{} bytes differ\n{finished}", found.iter().zip(&data).filter(|(a, b)| a != b).count());
+}
+
+/// What a child still has there of a parent that has ended is on no process's account.
+#[test]
+fn an_area_with_what_a_dead_parent_left_is_not_said_to_be_empty() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("swapoff-inherited");
+    let launch = launch(&test, "heir-and-more");
+    let (first, second) = (test.join("first"), test.join("second"));
+    let small = format!("file:{},size=40M,prio=5", first.display());
+    let budget = budget().flag("--swap").flag(small).flag("--swap").flag(area(&second, 1));
+    let running = ready(&launch, &budget);
+    let pid = running.id().to_string();
+    let output = uswap(&["swapoff", "--pid", &pid, "--all"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains(" in use, with ") && said.lines().count() == 1, "{said}");
+    if said.contains("swap area 0 stays out of use") {
+        overwrite(&first);
+    }
+    succeeds(&["set", "--pid", &pid, "--memory", "256M"]);
+    succeeds(&["swapoff", "--pid", &pid, "--all"]);
+    overwrite(&first);
+    overwrite(&second);
+    stop(&launch, running);
+}
+
+/// As its user may who has been told that it is out of use.
+fn overwrite(file: &Path) {
+    let length = fs::metadata(file).expect("an own file").len() as usize;
+    let written = File::options().write(true).open(file).and_then(|mut file| file.write_all(&vec![7; length]));
+    written.expect("room on the disk");
+}
+
+/// Of several areas the empty ones are off, and are not taken back by another try that fails.
+#[test]
+fn an_area_that_was_said_to_be_empty_stays_off() {
+    if bare_only() {
+        return;
+    }
+    let test = TempDir::new("swapoff-partly");
+    let launch = launch(&test, "alone");
+    let (first, second) = (test.join("first"), test.join("second"));
+    let small = format!("file:{},size=40M,prio=5", first.display());
+    let budget = budget().flag("--swap").flag(small).flag("--swap").flag(area(&second, 1));
+    let running = ready(&launch, &budget);
+    let pid = running.id().to_string();
+    let sleep = launch.work().join("sleep");
+    File::create(&sleep).expect("a file in an own directory");
+    succeeds(&["set", "--pid", &pid, "--memory", "80M"]);
+    let output = uswap(&["swapoff", "--pid", &pid, "--all"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("swap area 1 stays in use") && said.contains("swap area 0 stays out of use"), "{said}");
+    signal(&running, rustix::process::Signal::STOP);
+    succeeds(&["swapoff", "--pid", &pid, "0"]);
+    let output = uswap(&["swapoff", "--pid", &pid, "--all"]);
+    signal(&running, rustix::process::Signal::CONT);
+    let said = stderr(&output);
+    assert!(said.contains("swap area 1 stays in use") && said.contains("swap area 0 stays out of use"), "{said}");
+    succeeds(&["set", "--pid", &pid, "--memory", "32M"]);
+    fs::remove_file(&sleep).expect("made above");
+    std::thread::sleep(Duration::from_secs(1));
+    let finished = stop(&launch, running);
+    assert!(allocated(&first) < 1 << 20, "{} on the first area\n{finished}", allocated(&first));
+}
+
+fn signal(running: &Running, signal: rustix::process::Signal) {
+    for member in running.members() {
+        let member = rustix::process::Pid::from_raw(member as i32).expect("a process");
+        rustix::process::kill_process(member, signal).expect("an own process");
+    }
 }
 
 /// All of it fits: the budget is raised first.

@@ -16,8 +16,11 @@ const BUDGET_MIB: u64 = 64;
 fn case(program: &str, name: &str) {
     let test = TempDir::new(name);
     let launch = Launch::new(&test, c_program(program)).arg(name).time_limit(Duration::from_secs(60));
-    if name == "dlopen" {
-        std::fs::copy(c_library("plugin"), test.join("work/plugin.so")).expect("a copy of the library");
+    for (case, library) in [("dlopen", "plugin"), ("constructor-waits", "waits")] {
+        if name == case {
+            let copy = test.join(&format!("work/{library}.so"));
+            std::fs::copy(c_library(library), copy).expect("a copy of the library");
+        }
     }
     let recorded = launch.bare().finish();
     assert!(!recorded.stderr.contains("BAD"), "wrong without uswap\n{recorded}");
@@ -53,6 +56,7 @@ cases! { "memory":
     mlock_brings_in_and_keeps = "mlock",
     mlockall_locks_the_program_alone = "mlockall",
     guards_stay_and_take_content_away = "guards",
+    guards_that_are_refused_in_part = "guards-in-part",
     advice_for_a_process_by_itself = "process-advice",
     pages_that_were_given_to_pipes = "vmsplice",
     mremap_grows_shrinks_and_moves = "mremap",
@@ -150,6 +154,7 @@ cases! { "threads":
     fork_while_other_threads_allocate = "fork-threads",
     fork_from_a_thread = "fork-from-thread",
     atfork_handlers_of_the_program = "fork-handlers",
+    more_atfork_handlers_than_libc_has_room_for = "many-fork-handlers",
     threads_of_atfork_handlers_get_signals = "fork-handler-threads",
     sigsegv_handler_as_write_barrier = "write-barrier",
     swapped_alternate_signal_stack = "alternate-stack",
@@ -157,6 +162,7 @@ cases! { "threads":
     blocked_signals_stay_pending = "blocked-signals",
     jumping_out_of_handlers = "jumping",
     dlopen_and_dlclose = "dlopen",
+    a_constructor_that_waits_for_a_thread = "constructor-waits",
 }
 
 cases! { "hostile":
@@ -172,6 +178,7 @@ cases! { "hostile":
     pages_writable_or_executable_in_turn = "write-or-execute",
     a_personality_that_implies_exec = "implied-exec",
     a_userfaultfd_of_the_program = "own-userfaultfd",
+    a_userfaultfd_of_the_program_where_adopted_memory_was = "own-userfaultfd-in-place",
     io_uring_with_registered_buffers = "ring-with-buffers",
     kernel_aio = "aio",
     a_mapping_that_grows_down = "grows-down",
@@ -188,6 +195,28 @@ cases! { "hostile":
     robust_mutexes_that_lend_priority = "robust",
     memory_barriers_of_all_threads = "barriers",
     a_thread_with_its_own_files = "namespaces",
+}
+
+#[test]
+fn what_is_sent_with_a_signal_reaches_the_program() {
+    let test = TempDir::new("values-of-signals");
+    let launch = Launch::new(&test, c_program("hostile")).arg("values-of-signals").time_limit(Duration::from_secs(60));
+    for mut running in [launch.bare(), launch.under(&Budget::mib(BUDGET_MIB))] {
+        running.wait_until("it waits for signals", |running| running.stdout_so_far().contains("ready"));
+        let pid = running.id().to_string();
+        let send = |arguments: &[&str]| {
+            let output = tool(Command::new("kill").args(arguments).arg(&pid));
+            assert!(output.status.success(), "kill {arguments:?}");
+        };
+        send(&["-s", "USR1", "-q", "77"]);
+        running.wait_until("the first has come", |running| running.stdout_so_far().contains("77"));
+        send(&["-s", "RTMIN+2", "-q", "78"]);
+        running.wait_until("the second has come", |running| running.stdout_so_far().contains("78"));
+        send(&["-s", "USR1"]);
+        let finished = running.finish();
+        let said = "ready\nUSR1 queued 77\nRT queued 78\nUSR1 sent 0\nok values-of-signals\n";
+        assert_eq!(finished.text(), said, "{finished}");
+    }
 }
 
 /// Whatever runs in a forked child before the agent's own handler finds its memory: libc, which goes through all threads,

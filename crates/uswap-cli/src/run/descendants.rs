@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use super::processes::read_proc;
+
 /// A process as /proc/PID/status and /proc/PID/stat show it, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
@@ -30,7 +32,7 @@ impl Looks {
 pub fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-        let list = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let list = read_proc(task.path().join("children")).unwrap_or_default();
         found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
     }
     found
@@ -38,7 +40,7 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 /// What the process looks like; `None` where it is gone, or has no memory any more.
 pub fn look(pid: u32) -> Option<Looks> {
-    parse_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    parse_status(&read_proc(format!("/proc/{pid}/status")).ok()?)
 }
 
 fn parse_status(status: &str) -> Option<Looks> {
@@ -67,7 +69,7 @@ fn parse_status(status: &str) -> Option<Looks> {
 pub fn is_before_exec(pid: u32) -> bool {
     /// PF_FORKNOEXEC of the kernel.
     const FORKED: u64 = 0x40;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = read_proc(format!("/proc/{pid}/stat")).unwrap_or_default();
     // pid (name) state parent group session terminal its_group flags; the name may have anything in it.
     let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
     flags.is_some_and(|flags| flags & FORKED != 0)
@@ -76,7 +78,7 @@ pub fn is_before_exec(pid: u32) -> bool {
 /// The process's share of anonymous and shared memory: a page that three have counts as a third. Slow: the kernel looks at
 /// every page.
 pub fn share(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let text = read_proc(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let kib = lines.filter(|(field, _)| matches!(*field, "Pss_Anon" | "Pss_Shmem"));
     kib.filter_map(|(_, value)| value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).sum::<u64>() << 10
@@ -84,7 +86,7 @@ pub fn share(pid: u32) -> u64 {
 
 /// Something that changes when a process is made; `None` where that cannot be told.
 pub fn last_process() -> Option<String> {
-    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    let text = read_proc("/proc/loadavg").ok()?;
     text.split_ascii_whitespace().nth(4).map(str::to_owned)
 }
 

@@ -6,13 +6,13 @@
 //! never notices.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use uswap_sys::maps::{self, MapsOf};
 use uswap_sys::uffd::{Message, RawMessage, Uffd};
 
+use super::processes::read_proc;
 use crate::failure::say;
 
 /// The memory of processes that have ended.
@@ -105,7 +105,7 @@ impl Memory {
             else {
                 continue;
             };
-            if fs::read_to_string(format!("/proc/{pid}/smaps")).is_ok_and(|smaps| is_registered(&smaps, address))
+            if read_proc(format!("/proc/{pid}/smaps")).is_ok_and(|smaps| is_registered(&smaps, address))
                 && pidfd_send_signal(&process, Signal::KILL).is_ok()
             {
                 is_found = true;
@@ -137,7 +137,7 @@ fn descends_from_us(pid: u32, parents: &HashMap<u32, u32>) -> bool {
 /// Whether a process has memory that is registered with a userfaultfd for missing pages.
 pub fn has_managed_memory(pid: u32) -> bool {
     let flags = |line: &str| line.strip_prefix("VmFlags:").is_some_and(is_managed);
-    fs::read_to_string(format!("/proc/{pid}/smaps")).is_ok_and(|smaps| smaps.lines().any(flags))
+    read_proc(format!("/proc/{pid}/smaps")).is_ok_and(|smaps| smaps.lines().any(flags))
 }
 
 fn is_managed(flags: &str) -> bool {

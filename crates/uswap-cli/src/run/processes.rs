@@ -2,6 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
+
+/// A file of /proc. Names of processes and files may be any bytes: the kernel cuts them in the middle of a character, too.
+///
+/// # Errors
+/// When it cannot be read; the process may have ended.
+pub fn read_proc(path: impl AsRef<Path>) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// All processes that we can see, with their parents.
 pub fn parents_of_all_processes() -> Vec<(u32, u32)> {
@@ -17,7 +26,7 @@ pub fn parents_of_all_processes() -> Vec<(u32, u32)> {
 
 /// The parent of a process that lives.
 pub fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_proc(format!("/proc/{pid}/stat")).ok()?;
     // pid (name) state ppid ...; the name may have anything in it.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
@@ -27,13 +36,13 @@ pub fn parent_of(pid: u32) -> Option<u32> {
 
 /// Whether a process is stopped, by a signal or by who traces it.
 pub fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = read_proc(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
 }
 
 /// Whether a process was killed by somebody or has ended, though it may not have noticed yet.
 pub fn is_killed(pid: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let Ok(status) = read_proc(format!("/proc/{pid}/status")) else { return true };
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
     lines.any(|(key, value)| match key {
         "State" => value.trim().starts_with(['Z', 'X']),
@@ -49,7 +58,7 @@ pub fn has_sigkill_pending(key: &str, value: &str) -> bool {
 
 /// The process group of a process, and the one in the foreground of its terminal, if it has one.
 pub fn job_of(pid: u32) -> Option<(i32, i32)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_proc(format!("/proc/{pid}/stat")).ok()?;
     // pid (name) state ppid pgrp session tty_nr tpgid ...
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(2);
     let group = fields.next()?.parse().ok()?;
@@ -58,7 +67,7 @@ pub fn job_of(pid: u32) -> Option<(i32, i32)> {
 
 /// The session of a process: 0 where its leader is outside of our pid namespace.
 pub fn session_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_proc(format!("/proc/{pid}/stat")).ok()?;
     // pid (name) state ppid pgrp session ...
     stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }
@@ -92,6 +101,19 @@ mod tests {
             child.wait().unwrap();
             assert!(is_killed(child.id()));
         }
+    }
+
+    #[test]
+    fn a_process_with_any_bytes_for_a_name_is_known() {
+        // A thread of this process stands for one: its directory has the same files.
+        std::thread::spawn(|| {
+            rustix::thread::set_name(c"caf\xe9").unwrap();
+            let stat = read_proc("/proc/thread-self/stat").unwrap();
+            assert!(stat.contains("(caf\u{fffd}) "), "{stat}");
+            assert!(fs::read_to_string("/proc/thread-self/stat").is_err());
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

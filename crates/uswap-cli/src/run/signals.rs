@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn only_what_was_meant_for_us_is_forwarded() {
-        let sent = |signal, from_kernel| SignalInfo { signal, from_kernel, sender_pid: 5 };
+        let sent = |signal, from_kernel| SignalInfo { signal, from_kernel, sender_pid: 5, value: None };
         let forwarded = |info, from_tree| is_to_be_forwarded(&info, from_tree, false);
         assert!(forwarded(sent(libc::SIGTERM, false), false));
         assert!(!forwarded(sent(libc::SIGINT, true), false), "a key");
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn only_the_leader_of_a_session_tells_of_a_closed_terminal() {
         for signal in [libc::SIGHUP, libc::SIGCONT, libc::SIGINT] {
-            let info = SignalInfo { signal, from_kernel: true, sender_pid: 0 };
+            let info = SignalInfo { signal, from_kernel: true, sender_pid: 0, value: None };
             assert!(!is_to_be_forwarded(&info, false, false));
             assert_eq!(is_to_be_forwarded(&info, false, true), signal != libc::SIGINT);
         }

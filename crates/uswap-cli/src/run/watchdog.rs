@@ -21,7 +21,7 @@ use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use uswap_engine::group::{Counter, LatencyKind, ProcessSlot, READING_AHEAD};
 
-use super::processes::has_sigkill_pending;
+use super::processes::{has_sigkill_pending, read_proc};
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -166,7 +166,7 @@ fn somebody_waits(uffds: &[OwnedFd]) -> bool {
 
 fn faults_waiting(uffd: &OwnedFd) -> u64 {
     let path = format!("/proc/thread-self/fdinfo/{}", uffd.as_raw_fd());
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = read_proc(path).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("total:")?.trim().parse().ok()).unwrap_or(0)
 }
 
@@ -197,7 +197,7 @@ struct Thread {
 
 impl Thread {
     fn read(pid: u32, tid: u32) -> Option<Thread> {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}"));
+        let read = |file: &str| read_proc(format!("/proc/{pid}/task/{tid}/{file}"));
         let mut thread =
             Thread { tid, wchan: read("wchan").unwrap_or_default().trim().to_owned(), ..Thread::default() };
         let syscall = read("syscall").unwrap_or_default();

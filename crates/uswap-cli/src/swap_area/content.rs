@@ -43,7 +43,12 @@ pub fn examine(file: &File, length: u64) -> io::Result<Content> {
     read_all_there_is(file, &mut first, 0)?;
     let whole_pages = length / HEADER_BYTES as u64;
     match mkswap::parse(&first) {
-        Ok(Some(header)) if header.pages == whole_pages => return Ok(Content::Swap(header)),
+        Ok(Some(header)) if header.pages == whole_pages => {
+            return Ok(match other_use(file, length)? {
+                None => Content::Swap(header),
+                Some(what) => Content::Other(format!("it has a swap header, and is {what}")),
+            });
+        }
         Ok(Some(header)) => {
             let (says, has) = (header.pages * HEADER_BYTES as u64, whole_pages * HEADER_BYTES as u64);
             return Ok(Content::Other(format!("its swap header tells of {says} bytes, and it has {has}")));
@@ -62,6 +67,34 @@ pub fn examine(file: &File, length: u64) -> io::Result<Content> {
             size::chosen(READ_BYTES_MAX)
         )),
     })
+}
+
+/// What else a disk is by now whose first page has stayed as mkswap(8) left it: what begins behind that page, or at the end, need not
+/// write there. Magic numbers and their places are those that blkid(8) knows.
+fn other_use(file: &File, length: u64) -> io::Result<Option<&'static str>> {
+    const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
+    const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+    const MEMBER: &str = "a member of a RAID array (md)";
+    // md's formats 0.90 and 1.0 lie at the end: 64 KiB from it, and 8 KiB, both rounded down.
+    let from_end = |bytes: u64, rounded: u64| (length / rounded * rounded).checked_sub(bytes);
+    let places = [
+        (Some(0), MD, MEMBER),
+        (Some(4 << 10), MD, MEMBER),
+        (from_end(64 << 10, 64 << 10), MD, MEMBER),
+        (length.checked_sub(8 << 10).map(|at| at / 4096 * 4096), MD, MEMBER),
+        (Some((4 << 10) + 24), BCACHE, "a disk of bcache"),
+        (Some((64 << 10) + 64), b"_BHRfS_M", "a disk of btrfs"),
+        (Some(0), b"LUKS\xba\xbe", "encrypted (LUKS)"),
+        (Some(512), b"LABELONE", "a physical volume of LVM"),
+    ];
+    for (place, magic, what) in places {
+        let Some(place) = place else { continue };
+        let mut bytes = [0; 16];
+        if read_all_there_is(file, &mut bytes[..magic.len()], place)? == magic.len() && bytes.starts_with(magic) {
+            return Ok(Some(what));
+        }
+    }
+    Ok(None)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -191,6 +224,31 @@ mod tests {
         for length in [(4 << 20) - 1, (4 << 20) + 4096, 4096] {
             file.set_len(length).unwrap();
             assert!(matches!(examine(&file, length).unwrap(), Content::Other(why) if why.contains("4194304")));
+        }
+    }
+
+    #[test]
+    fn a_swap_header_before_something_else_is_not_believed() {
+        const LENGTH: u64 = (4 << 20) + (40 << 10);
+        let header = mkswap::format(LENGTH / 4096, [1; 16]);
+        let cases: [(u64, &[u8], &str); 6] = [
+            (4096, &0xa92b_4efc_u32.to_le_bytes(), "RAID"),
+            // Of 4136 KiB: 4096 is the last whole piece of 64, and the one before it is the superblock's; 8 before the end, as it is.
+            (4032 << 10, &0xa92b_4efc_u32.to_le_bytes(), "RAID"),
+            (4128 << 10, &0xa92b_4efc_u32.to_le_bytes(), "RAID"),
+            (65600, b"_BHRfS_M", "btrfs"),
+            (0, b"LUKS\xba\xbe", "LUKS"),
+            (512, b"LABELONE", "LVM"),
+        ];
+        for (at, magic, what) in cases {
+            let file = file(LENGTH);
+            file.write_all_at(&header, 0).unwrap();
+            assert!(matches!(examine(&file, LENGTH).unwrap(), Content::Swap(_)));
+            file.write_all_at(magic, at).unwrap();
+            assert!(
+                matches!(examine(&file, LENGTH).unwrap(), Content::Other(why) if why.contains(what)),
+                "{what} at {at}"
+            );
         }
     }
 

@@ -57,7 +57,7 @@ impl Supervisor {
             let is_for_all = signals::is_from_terminal(&info) || info.signal == libc::SIGCONT;
             let is_forwarded = signals::is_to_be_forwarded(&info, from_tree, self.main.leads_session);
             if !(is_for_all && pass_to_another_job(main, info.signal)) && is_forwarded {
-                let _ = launch::send_signal(main, info.signal);
+                let _ = launch::pass_signal(main, &info);
             }
         }
     }

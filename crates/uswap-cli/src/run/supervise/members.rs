@@ -20,6 +20,9 @@ const TIME_FOR_HELLO: Duration = Duration::from_secs(5);
 /// So many connections of other users may be silent at a time.
 const STRANGERS_OF_OTHERS_MAX: usize = 64;
 
+/// So many connections are taken up at a time.
+const ACCEPTED_AT_ONCE: usize = 64;
+
 /// One process of the tree, from its hello to its end.
 pub(super) struct Member {
     /// Names this membership, not the process: it gets a new one with every exec.
@@ -93,7 +96,9 @@ impl Supervisor {
     }
 
     pub(super) fn accept(&mut self) {
-        while let Some(connection) = self.door.accept() {
+        // No more at a time: anybody may connect, as fast as he likes, and others wait for the rest of this turn.
+        for _ in 0..ACCEPTED_AT_ONCE {
+            let Some(connection) = self.door.accept() else { return };
             let id = self.new_id();
             self.strangers.push(Stranger::new(id, connection));
             self.make_room_for_strangers();
