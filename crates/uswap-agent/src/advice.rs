@@ -89,6 +89,7 @@ unsafe fn forget_what_was_guarded(address: *mut c_void, len: usize, result: c_in
     let guarded = match is_advised(result) {
         true => len,
         // It goes from mapping to mapping up to one that it refuses (locked, sealed, not anonymous), and leaves the guards before that.
+        // If another thread unlocks that one right now, this goes further than the program's call came.
         false if (address as usize).checked_add(len).is_some() => {
             let (mut guarded, mut refused) = (0, len.div_ceil(PAGE_SIZE));
             while guarded + 1 < refused {

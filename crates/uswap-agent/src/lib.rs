@@ -21,6 +21,7 @@ mod libc_fork;
 mod libc_functions;
 mod libc_handlers;
 mod locks;
+mod own_userfaultfds;
 mod page_references;
 mod process_advice;
 mod raw_calls;

@@ -46,7 +46,8 @@ pub(crate) fn touch() {
     if head.is_null() {
         return;
     }
-    // SAFETY: libc's data, found by `find`; a thread that registers meanwhile waits for libc's lock, or is before the list's move.
+    // SAFETY: libc's data, found by `find`. Since glibc 2.36 a thread may register more handlers meanwhile, which moves the list within
+    // the heap: what it leaves can be read still, for no list is so long that it would be a mapping of its own.
     let Head { used, array, .. } = unsafe { head.read_volatile() };
     if array == head as usize + size_of::<Head>() {
         return;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
 use crate::kernel;
+use crate::own_userfaultfds;
 use crate::raw_calls::{self, as_libc_answers, hand_on};
 use crate::real::Real;
 
@@ -63,12 +64,15 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je {attach}",
         "cmp rdi, 440", // process_madvise
         "je {advise_process}",
+        "cmp rdi, 323", // userfaultfd
+        "je {userfaultfd}",
         "jmp {hand_on}",
         fork = sym make_child,
         advise = sym raw_calls::advise,
         remap = sym raw_calls::remap,
         attach = sym raw_calls::attach,
         advise_process = sym raw_calls::advise_process,
+        userfaultfd = sym own_userfaultfds::made,
         hand_on = sym hand_on,
     )
 }

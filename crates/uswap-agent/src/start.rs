@@ -26,6 +26,11 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     // Also for a process that is nobody's: it has the same functions.
     crate::libc_functions::prepare();
+    crate::own_userfaultfds::prepare();
+    crate::page_references::prepare();
+    crate::attach::prepare();
+    crate::locks::prepare();
+    crate::shell::prepare();
     let Some(rendezvous) = find_group() else { return };
     let _ = RENDEZVOUS.set(rendezvous);
     reserve::prepare();
@@ -41,10 +46,6 @@ extern "C" fn constructor() {
     crate::advice::prepare();
     crate::remap::prepare();
     crate::raw_forks::prepare();
-    crate::page_references::prepare();
-    crate::attach::prepare();
-    crate::locks::prepare();
-    crate::shell::prepare();
     crate::thread_count::prepare();
     crate::exec::prepare();
     crate::libc_fork::prepare();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use uswap_engine::group::{AREAS_MAX, Counter, Group, PAGE_BYTES, SwapoffProgress};
+use uswap_engine::group::{AREAS_MAX, CLUSTER_SLOTS, Counter, Group, PAGE_BYTES, SwapoffProgress};
 use uswap_sys::interrupt;
 
 use crate::failure::{Failure, reason, say};
@@ -257,7 +257,8 @@ fn given_up_by_another() -> NotEmpty {
 fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty> {
     let at_first = progress_of(group, areas).used_slots;
     let to_terminal = io::stderr().is_terminal();
-    let (mut least, mut most, mut moved, mut told) = (u64::MAX, 0, Instant::now(), Instant::now());
+    let (mut least, mut moved, mut told) = (u64::MAX, Instant::now(), Instant::now());
+    let mut inherited = Inherited::of(group, areas);
     loop {
         let progress = progress_of(group, areas);
         if !areas.iter().all(|&area| group.is_leaving(area)) {
@@ -268,9 +269,8 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
             let is_the_end = group.processes().next().is_none() && ends(pid);
             return if is_the_end { Err(NotEmpty::Ended) } else { Ok(()) };
         }
-        let inherited = inherited_pages_read(group, &progress);
-        if progress.used_slots < least || inherited > most {
-            (least, most, moved) = (least.min(progress.used_slots), most.max(inherited), Instant::now());
+        if progress.used_slots < least || inherited.comes_in(group, &progress) {
+            (least, moved) = (least.min(progress.used_slots), Instant::now());
         }
         if interrupt::requested().is_some() {
             return Err(NotEmpty::Stays("interrupted".to_owned()));
@@ -290,15 +290,32 @@ fn until_empty(group: &Group, areas: &[usize], pid: u32) -> Result<(), NotEmpty>
     }
 }
 
-/// Where all that is left belonged to processes that have ended, and counts in nobody's slots: what those have read who are not
-/// done yet, and have memory for it.
-fn inherited_pages_read(group: &Group, progress: &SwapoffProgress) -> u64 {
-    if progress.used_slots > 0 || progress.waits_for_memory {
-        return 0;
+/// What belonged to processes that have ended: it counts in nobody's slots, and comes in by their children.
+struct Inherited {
+    /// Pages that those have read so far who are not done.
+    read: u64,
+    /// So many more are progress: each child reads each of them once.
+    left: u64,
+}
+
+impl Inherited {
+    fn of(group: &Group, areas: &[usize]) -> Inherited {
+        let clusters: u64 = areas.iter().map(|&area| group.clusters_of_the_ended(area)).sum();
+        Inherited { read: 0, left: clusters * CLUSTER_SLOTS * group.processes().count() as u64 }
     }
-    let announced = group.announcements();
-    let unfinished = group.processes().filter(|(_, slot)| slot.called.carried_out.load(Relaxed) != announced);
-    unfinished.map(|(_, slot)| slot.tally.get(Counter::AreaPagesRead)).sum()
+
+    /// Whether some has come in since the last look, if that is all that is left, and there is memory for it.
+    fn comes_in(&mut self, group: &Group, progress: &SwapoffProgress) -> bool {
+        if progress.used_slots > 0 || progress.waits_for_memory || self.left == 0 {
+            return false;
+        }
+        let announced = group.announcements();
+        let unfinished = group.processes().filter(|(_, slot)| slot.called.carried_out.load(Relaxed) != announced);
+        let read = unfinished.map(|(_, slot)| slot.tally.get(Counter::AreaPagesRead)).sum();
+        let more = u64::saturating_sub(read, self.read);
+        (self.read, self.left) = (read, self.left.saturating_sub(more));
+        more > 0
+    }
 }
 
 /// Whether a supervisor without processes ends, as it does in a moment unless its program is unmanaged.

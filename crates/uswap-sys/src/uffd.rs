@@ -13,6 +13,7 @@ use std::fmt;
 use std::io;
 use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -285,6 +286,9 @@ impl RawMessage {
     }
 }
 
+/// Whether the program has made a userfaultfd of its own, with which memory may be registered.
+pub static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
+
 /// `USERFAULTFD_IOC_NEW`: the argument is a word of flags, the answer a descriptor.
 struct NewFromDevice {
     flags: usize,
@@ -524,8 +528,9 @@ impl Uffd {
         // the mapping, and says that the request is invalid.
         match unsafe { self.ioctl::<IOC_CONTINUE, _>(&mut request) } {
             Err(Errno::AGAIN) => None,
-            // With whichever. Where it is with this one already, to register it changes nothing; the other's is refused.
-            Err(Errno::INVAL) => Some(self.register(addr, len).is_ok()),
+            // With whichever. Where it is with this one already, to register it changes nothing; the other's is refused. Asked only
+            // where there may be another: what the program has mapped there since the first answer would be registered.
+            Err(Errno::INVAL) => Some(!HAS_OTHERS.load(Relaxed) || self.register(addr, len).is_ok()),
             _ => Some(false),
         }
     }

@@ -181,7 +181,7 @@ pub trait Faults: Sized + Send + Sync {
     /// it refuses to fill anything.
     fn is_changing(&self) -> bool;
 
-    /// Whether all of a range is one anonymous mapping and registered; `None` while the program is changing its memory.
+    /// Whether all of a range is one anonymous mapping and registered with this; `None` while the program is changing its memory.
     fn is_registered(&self, start: usize, len: usize) -> Option<bool>;
 
     /// Reads as many messages as there are and as fit, faults first; 0 when there is none.

@@ -199,13 +199,14 @@ cases! { "hostile":
 
 #[test]
 fn what_is_sent_with_a_signal_reaches_the_program() {
+    let Some(kill) = need("kill", "procps") else { return };
     let test = TempDir::new("values-of-signals");
     let launch = Launch::new(&test, c_program("hostile")).arg("values-of-signals").time_limit(Duration::from_secs(60));
     for mut running in [launch.bare(), launch.under(&Budget::mib(BUDGET_MIB))] {
         running.wait_until("it waits for signals", |running| running.stdout_so_far().contains("ready"));
         let pid = running.id().to_string();
         let send = |arguments: &[&str]| {
-            let output = tool(Command::new("kill").args(arguments).arg(&pid));
+            let output = tool(Command::new(&kill).args(arguments).arg(&pid));
             assert!(output.status.success(), "kill {arguments:?}");
         };
         send(&["-s", "USR1", "-q", "77"]);

@@ -143,7 +143,7 @@ fn what_follows_the_end_of_its_users_processes_is_managed() {
     let Some((test, _)) = program("ends-again", "users") else { return };
     let script = format!(
         "nobody='{} {}'; for i in $(seq 100); do $nobody true; \
-         kill -KILL $({} -u 65534 -x uswap-anchor) 2> /dev/null; \
+         kill -KILL $({} -P $PPID -u 65534 -x uswap-anchor) 2> /dev/null; \
          $nobody grep -q \"${{USWAP_E2E_SWAPS:+uswap-agent}}\" /proc/self/maps || echo \"unmanaged: $i\"; done",
         setpriv.display(),
         SETPRIV.join(" "),

@@ -42,7 +42,10 @@ pub fn is_stopped(pid: u32) -> bool {
 
 /// Whether a process was killed by somebody or has ended, though it may not have noticed yet.
 pub fn is_killed(pid: u32) -> bool {
-    let Ok(status) = read_proc(format!("/proc/{pid}/status")) else { return true };
+    let status = match read_proc(format!("/proc/{pid}/status")) {
+        Ok(status) => status,
+        Err(error) => return error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+    };
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
     lines.any(|(key, value)| match key {
         "State" => value.trim().starts_with(['Z', 'X']),

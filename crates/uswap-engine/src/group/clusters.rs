@@ -66,6 +66,12 @@ impl Group {
         self.owners(area).iter().filter(|owner| owner.load(Relaxed) != 0).count() as u64
     }
 
+    /// Clusters of an area whose owners have ended: children of theirs may have something there.
+    pub fn clusters_of_the_ended(&self, area: usize) -> u64 {
+        let owners = (0..self.owners(area).len()).filter_map(|cluster| self.cluster_owner(area, cluster as u32));
+        owners.filter(|&index| self.process(index).state() == SlotState::Dead).count() as u64
+    }
+
     /// Whether a process, also one that has ended, owns a cluster of an area.
     pub(super) fn is_owned(&self, area: usize) -> bool {
         self.owners(area).iter().any(|owner| ![0, WITHHELD].contains(&owner.load(Acquire)))
