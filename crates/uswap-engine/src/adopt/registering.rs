@@ -102,8 +102,8 @@ impl<H: Host> Engine<H> {
     /// The kernel did not register `range`. Harmless as long as nothing of it is swapped out: what is, would read as
     /// zeros, if it is not registered by itself.
     pub(super) fn forget_unless_swapped(&self, range: PageRange) {
-        // With it, every event that has been read is in the books.
-        let _gate = self.memory.gate.pass();
+        // With it, every event that has been read is in the books; and nobody is bringing in what the books forget.
+        let _gate = self.memory.gate.shut();
         if self.memory.uffd.is_changing() {
             // It may have been moved or unmapped a moment ago.
             return self.core().let_go_untouched(range);
