@@ -236,6 +236,10 @@ pub const READ_AGAIN_FOR: Duration = Duration::from_secs(2);
 /// After that was in vain, no other page of the area is waited for so for this long: of a broken disk thousands may be lost.
 pub const READ_AT_ONCE_FOR: Duration = Duration::from_secs(60);
 
+/// How often what others have read of a forked child's memory is dropped again before the child is ended. Once is the rule: it takes
+/// microseconds, and who reads in a loop is seldom faster.
+pub const UNDO_READS_MAX: u32 = 64;
+
 /// How long to wait before a failed transfer is tried again, after so many attempts beyond [`READ_ATTEMPTS`].
 pub fn rest_before_read(attempts: u32) -> Duration {
     Duration::from_millis(1 << attempts.min(7))

@@ -76,7 +76,13 @@ impl World {
         let process = self.below(kernel.processes.len() as u64) as usize;
         let process = &mut kernel.processes[process];
         let mm = &mut process.mm;
-        if !process.is_alive || mm.no_huge_pages || mm.readers > 0 {
+        if !process.is_alive || mm.readers > 0 {
+            return;
+        }
+        if mm.no_huge_pages {
+            if self.config.has_pagemap {
+                self.read_from_outside(mm);
+            }
             return;
         }
         let is_able = |vma: &&Vma| vma.attributes.userfault.is_none() && !vma.attributes.file && vma.attributes.write;
@@ -95,6 +101,20 @@ impl World {
                 self.note(Happening::HugePage, 1);
                 mm.allocate(page, Pte::Present(Page::new(Content::ZERO)));
             }
+        }
+    }
+
+    /// Another process reads memory of one that forks, or has just been forked: where nothing is there, and no userfaultfd, the kernel
+    /// puts its page of zeros. Not in a process that is not shown that.
+    fn read_from_outside(&self, mm: &mut Mm) {
+        let is_able = |vma: &&Vma| vma.attributes.userfault.is_none() && !vma.attributes.file && vma.attributes.write;
+        let missing = mm.vmas.iter().filter(is_able).flat_map(|vma| vma.start..vma.end);
+        let all: Vec<usize> = missing.filter(|&page| mm.pte(page) == Pte::Missing).collect();
+        if !all.is_empty() {
+            let page = all[self.below(all.len() as u64) as usize];
+            self.note(Happening::ReadFromOutside, 1);
+            self.trace(&(page..page + 1), format_args!("read from outside"));
+            mm.allocate(page, Pte::Present(Page::zero()));
         }
     }
 

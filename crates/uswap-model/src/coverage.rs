@@ -50,6 +50,7 @@ happenings! {
     KernelSwap = "pages that the kernel swapped out",
     LazyDrop = "pages that the kernel dropped after MADV_FREE",
     HugePage = "holes that the kernel filled for a huge page",
+    ReadFromOutside = "holes that another process read",
     Spurious = "threads woken for no reason",
     Stop = "threads that stood still",
     TimeJump = "waits for time alone",

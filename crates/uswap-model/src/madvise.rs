@@ -17,6 +17,18 @@ use crate::world::World;
 pub struct NotAll;
 
 impl World {
+    /// The engine drops what is not the program's, where nothing reports it: else it would wait for itself.
+    pub(crate) fn drop_for_the_engine(&self, range: Range<usize>) -> Result<(), NotAll> {
+        self.point();
+        let mut kernel = self.kernel_mut();
+        let process = self.this_process();
+        let mm = &mut kernel.process_mut(process).mm;
+        assert!(mm.vmas.over(range.clone()).all(|vma| teller(vma).is_none()), "the engine drops what is reported");
+        let is_mapped = !mm.vmas.is_free(range.clone());
+        drop_pages(mm, range, false);
+        if is_mapped { Ok(()) } else { Err(NotAll) }
+    }
+
     /// MADV_DONTNEED, or MADV_FREE with `lazily`.
     pub(crate) fn discard(&self, range: Range<usize>, lazily: bool) -> Result<(), NotAll> {
         self.note(Happening::Discard, 1);

@@ -89,7 +89,7 @@ impl System for Model {
             return Err(Errno::AGAIN.into());
         }
         let advised = match advice {
-            Advice::DontNeed => world.discard(pages, false),
+            Advice::DontNeed => world.drop_for_the_engine(pages),
             Advice::DontFork => world.keep_from_forks(pages, true),
             Advice::DoFork => world.keep_from_forks(pages, false),
             Advice::NoHugepage => Ok(()),

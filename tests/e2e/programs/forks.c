@@ -302,6 +302,31 @@ static void read_from_outside(void)
 	check(p, SIZE, 52, "read by itself");
 }
 
+/* A parent reads its child as soon as it has it: the child has its memory all the same. */
+static void read_at_birth(void)
+{
+	enum { READ = 2000 };
+	char *p = swapped(SIZE, 54, "read at birth"), *copy = map(READ * PAGE);
+	for (int k = 0; k < 10; k++) {
+		int ends[2];
+		MUST(pipe(ends) == 0);
+		push_out(p, READ * PAGE, "read at birth");
+		pid_t child = forked();
+		if (!child) {
+			char byte;
+			close(ends[1]);
+			MUST(read(ends[0], &byte, 1) == 0);
+			check(p, SIZE, 54, "of a child that was read at birth");
+			_exit(0);
+		}
+		struct iovec from = { p, READ * PAGE }, to = { copy, READ * PAGE };
+		MUST(process_vm_readv(child, &to, 1, &from, 1, 0) > 0);
+		close(ends[0]);
+		close(ends[1]);
+		must_succeed(child, "a child that was read at birth");
+	}
+}
+
 /* --- forks round libc, while another thread forks by it --- */
 
 static char *seen_by_all;
@@ -565,6 +590,7 @@ int main(int argc, char **argv)
 		{ "mapped-anew", mapped_anew },
 		{ "many-faults", many_faults },
 		{ "read-from-outside", read_from_outside },
+		{ "read-at-birth", read_at_birth },
 		{ "joins-late", joins_late },
 		{ "raw-beside", raw_beside },
 		{ "killed-early", killed_early },

@@ -51,6 +51,12 @@ fn all_mappings_are_read_from_outside() {
     forks("read-from-outside", 64, "96");
 }
 
+/// Somebody reads a child before its agent has registered anything.
+#[test]
+fn children_that_are_read_from_outside_at_birth() {
+    forks("read-at-birth", 48, "64");
+}
+
 /// While a thread forks by libc, another that does so by syscall(2) waits: its child would read zeros.
 #[test]
 fn a_fork_round_libc_beside_one_by_libc() {
