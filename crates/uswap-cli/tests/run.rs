@@ -543,6 +543,57 @@ fn a_session_that_is_led_from_outside_of_the_pid_namespace() {
 }
 
 #[test]
+fn a_limit_on_descriptors_that_is_lowered_meanwhile_ends_nothing() {
+    if !can_run() {
+        return;
+    }
+    let mut child =
+        uswap(&["-q", "--", "sh", "-c", "echo ready; sleep 1; exit 7"]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line_from(&mut child), "ready");
+    // Fewer than `uswap run` waits for.
+    let lowered = Command::new("prlimit").args(["--pid", &child.id().to_string(), "--nofile=4:4"]).status().unwrap();
+    assert!(lowered.success());
+    assert_eq!(end_of(&mut child).code(), Some(7));
+}
+
+#[test]
+fn the_directory_where_it_is_started_is_not_kept_in_use() {
+    if !can_run() {
+        return;
+    }
+    let directory = temporary("mount");
+    fs::create_dir(&directory).unwrap();
+    let script = r#"
+        mount -t tmpfs none "$0" && cd "$0" || exit 77
+        exec "$1" run -q -m 64M -- sh -c 'cd / && umount "$0" && echo gone' "$0"
+    "#;
+    let mut command = Command::new("unshare");
+    let output =
+        command.args(["-m", "sh", "-c", script]).arg(&directory).arg(env!("CARGO_BIN_EXE_uswap")).output().unwrap();
+    fs::remove_dir(&directory).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || errors.contains("unshare failed") {
+        return eprintln!("skipped: no mounts of its own: {errors}");
+    }
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "gone\n", "{errors}");
+}
+
+#[test]
+fn a_program_that_begins_a_pid_namespace() {
+    if !can_run() {
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-p", env!("CARGO_BIN_EXE_uswap"), "run", "-q", "-m", "64M", "--"]);
+    let output = command.args(["sh", "-c", "echo there"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("unshare failed") {
+        return eprintln!("skipped: no pid namespace of its own: {errors}");
+    }
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"there\n".as_slice()), "{errors}");
+}
+
+#[test]
 fn a_text_without_an_interpreter_is_read_by_the_shell() {
     use std::os::unix::fs::PermissionsExt;
     if !can_run() {

@@ -170,6 +170,8 @@ extern "C" fn hold(task: *mut c_void) -> c_int {
     // What is missing is the maker's, who sees the error.
     let _ = task.write(file, 0..PARTS);
     let _ = rustix::process::setsid();
+    // Or the file system where it was started would be in use.
+    let _ = rustix::process::chdir(c"/");
     let _ = rustix::thread::set_name(task.orders.name);
     let _ = unshare_files_and_close(&[task.file, task.line]);
     if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {

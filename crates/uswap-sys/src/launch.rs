@@ -308,8 +308,9 @@ extern "C" fn start_program(start: *mut c_void) -> c_int {
     // descriptors closed are those that were closed when we started, in a table that is the child's own.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        if libc::getppid() as u32 != start.parent {
-            // The supervisor died before the line above: nobody would tell us.
+        if ![start.parent, 0].contains(&(libc::getppid() as u32)) {
+            // The supervisor died before the line above: nobody would tell us. In a pid namespace of the child's own
+            // (unshare -p) it has no number.
             libc::_exit(125);
         }
         for fd in 0..3 {
@@ -391,7 +392,9 @@ fn open_descriptors() -> Vec<RawFd> {
 
 /// Puts /dev/null in the place of standard input and output, and of standard error if asked.
 pub fn null_stdio(error_too: bool) -> io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from);
+    // Without /dev: what refuses all text.
+    let null = open().or_else(|_| rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC))?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     if error_too {

@@ -298,12 +298,19 @@ unsafe fn clone_thread(flags: usize, start: *mut Start, control: &ControlBlock) 
     result
 }
 
+/// What whoever started the program has allowed its timers to be late (PR_SET_TIMERSLACK, systemd's TimerSlackNSec) is not for the
+/// calling thread: it looks at memory every millisecond.
+pub fn be_punctual() {
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
 unsafe extern "C" fn start_thread(start: *const Start) -> ! {
     // SAFETY: spawn wrote it, for this thread, and nobody changes it.
     let start = unsafe { &*start };
     if let Ok(name) = CStr::from_bytes_until_nul(&start.name) {
         let _ = rustix::thread::set_name(name);
     }
+    be_punctual();
     (start.main)(start.arg);
     exit_thread()
 }

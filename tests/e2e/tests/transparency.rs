@@ -197,6 +197,21 @@ cases! { "hostile":
     a_thread_with_its_own_files = "namespaces",
 }
 
+/// As systemd's TimerSlackNSec has it, for one.
+#[test]
+fn timers_that_may_be_late() {
+    let test = TempDir::new("late-timers");
+    let launch = Launch::new(&test, c_program("memory")).arg("mprotect").time_limit(Duration::from_secs(60));
+    // This thread's, and of all that it starts.
+    let half_a_second = std::num::NonZeroU64::new(500_000_000);
+    rustix::thread::set_current_timer_slack(half_a_second).expect("a number of nanoseconds");
+    let finished = says_with_and_without(&launch, "ok mprotect\n");
+    finished.assert_swapped();
+    let peak = finished.stats.as_ref().map_or(0, |stats| stats.number("peak_resident_bytes"));
+    // It fills 96 in one go.
+    assert!(peak < (BUDGET_MIB + 24) << 20, "{} MiB of {BUDGET_MIB}\n{finished}", peak >> 20);
+}
+
 #[test]
 fn what_is_sent_with_a_signal_reaches_the_program() {
     let Some(kill) = need("kill", "procps") else { return };

@@ -65,14 +65,14 @@ fn parse_status(status: &str) -> Option<Looks> {
     has_memory.then_some(looks)
 }
 
-/// Whether the process was forked and has not executed a program since.
-pub fn is_before_exec(pid: u32) -> bool {
+/// Whether the process was forked and has not executed a program since; `None` if that cannot be seen.
+pub fn is_before_exec(pid: u32) -> Option<bool> {
     /// PF_FORKNOEXEC of the kernel.
     const FORKED: u64 = 0x40;
-    let stat = read_proc(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = read_proc(format!("/proc/{pid}/stat")).ok()?;
     // pid (name) state parent group session terminal its_group flags; the name may have anything in it.
-    let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & FORKED != 0)
+    let flags: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse().ok()?;
+    Some(flags & FORKED != 0)
 }
 
 /// The process's share of anonymous and shared memory: a page that three have counts as a third. Slow: the kernel looks at
@@ -117,7 +117,7 @@ mod tests {
         let looks = look(me).unwrap();
         assert!(looks.counted >= 16 << 20 && looks.most >= looks.counted, "{looks:?}");
         assert!(share(me) >= 16 << 20);
-        assert!(!is_before_exec(me));
+        assert_eq!(is_before_exec(me), Some(false));
         assert!(children(std::os::unix::process::parent_id()).contains(&me));
         assert!(last_process().is_some());
         drop(block);

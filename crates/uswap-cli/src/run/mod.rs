@@ -27,6 +27,7 @@ use rustix::process::{Resource, Rlimit};
 use uswap_engine::group::{AREAS_MAX, AreaConfig, CLUSTER_SLOTS, FaultPlan, Group, GroupConfig};
 use uswap_engine::protocol::{self, Token};
 use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, SpawnError};
+use uswap_sys::thread;
 
 use crate::failure::{Failure, OURS, reason, say};
 use crate::memory_limit::{self, MemoryLimit, Source};
@@ -235,6 +236,9 @@ fn serve(
     // The program has its own; here they would only keep pipes open.
     inherited.close();
     let _ = launch::null_stdio(false);
+    // Nor a file system be in use.
+    let _ = std::env::set_current_dir("/");
+    thread::be_punctual();
     raise_limits();
 
     let ending = supervisor.until_main_ends(main);

@@ -56,7 +56,7 @@ impl Outsider {
             self.bytes = 0;
             return 0;
         };
-        if !descendants::is_before_exec(pid) {
+        if descendants::is_before_exec(pid) != Some(true) {
             self.bytes = looks.counted;
         } else if self.first_seen.elapsed() < JOINS_WITHIN || looks.shares_memory_of_its_parent() {
             // What a forked process has is its parent's at first, and after vfork that of its parent for good.

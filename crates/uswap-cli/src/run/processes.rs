@@ -1,5 +1,6 @@
 //! What /proc tells of processes that are not ours: parents, jobs, sessions, and whether one is stopped or was killed.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -22,6 +23,12 @@ pub fn parents_of_all_processes() -> Vec<(u32, u32)> {
         Some((pid, parent_of(pid)?))
     };
     entries.filter_map(look).collect()
+}
+
+/// Whether a process is below another, by the parents of all.
+pub fn is_below(parents: &HashMap<u32, u32>, pid: u32, ancestor: u32) -> bool {
+    let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1);
+    line.skip(1).any(|parent| parent == ancestor)
 }
 
 /// The parent of a process that lives.

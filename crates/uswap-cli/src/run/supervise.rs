@@ -29,9 +29,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use uswap_engine::group::Group;
 use uswap_engine::protocol::Token;
 use uswap_sys::launch::SignalFd;
+use uswap_sys::select;
 
 use door::Door;
 use lost_forks::LostForks;
@@ -53,6 +55,8 @@ use crate::swap_area::OpenArea;
 
 /// How often usage is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
+/// How often descriptors are asked one by one, where they cannot be waited for together.
+const ASK_EVERY: Duration = Duration::from_millis(2);
 /// How long others may take to end after the main program, before they count as daemons.
 const GRACE: Duration = Duration::from_millis(50);
 /// How long processes that have not said hello may take to, or to end.
@@ -243,9 +247,18 @@ impl Supervisor {
             let mut polled: Vec<PollFd<'_>> =
                 sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
             let timeout = Timespec::try_from(at_most.min(SAMPLE_EVERY)).ok();
-            if rustix::event::poll(&mut polled, timeout.as_ref()).is_ok() {
-                let with_events = polled.iter().zip(&sources).filter(|(fd, _)| !fd.revents().is_empty());
-                ready.extend(with_events.map(|(_, (source, _))| *source));
+            match rustix::event::poll(&mut polled, timeout.as_ref()) {
+                Ok(_) => {
+                    let with_events = polled.iter().zip(&sources).filter(|(fd, _)| !fd.revents().is_empty());
+                    ready.extend(with_events.map(|(_, (source, _))| *source));
+                }
+                Err(Errno::INTR) => {}
+                // There are more than our limit of descriptors is by now, or a filter refuses the call: they are asked one by one.
+                Err(_) => {
+                    std::thread::sleep(ASK_EVERY);
+                    let is_ready = |fd| select::readable([fd], Some(&Timespec::default())).is_ok_and(|[ready]| ready);
+                    ready.extend(sources.iter().filter(|(_, fd)| is_ready(*fd)).map(|(source, _)| *source));
+                }
             }
         }
         self.door.goes_on();

@@ -7,7 +7,7 @@ use uswap_system::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use super::{Group, PROCESSES_MAX, ProcessSlot, WORDS};
+use super::{Group, PROCESSES_MAX, ProcessSlot, SlotState, WORDS};
 
 /// The child of a fork has said hello, and is not in its ledgers yet.
 const ARRIVED: u32 = 1;
@@ -138,8 +138,12 @@ impl Group {
         let Some(leaving) = self.announced_to_leave(area) else { return false };
         let announced = self.announcements();
         let have_left = || {
-            let mut heirs = (0..PROCESSES_MAX as u32).filter(|&heir| self.process(owner).is_inheritor(heir));
-            heirs.all(|heir| self.process(heir).called.carried_out.load(Acquire) == announced)
+            let heirs = (0..PROCESSES_MAX as u32).filter(|&heir| self.process(owner).is_inheritor(heir));
+            heirs.map(|heir| self.process(heir)).all(|heir| {
+                // Whom one forked that has ended is an heir by the end of its flight.
+                let is_over = heir.state() == SlotState::Dead && heir.forks_in_flight() == 0;
+                is_over || heir.called.carried_out.load(Acquire) == announced
+            })
         };
         // Twice: whom an heir forked before it had left is in flight still, or among the heirs by now; whom it forks later has
         // nothing there.
@@ -158,6 +162,9 @@ impl Group {
             }
         }
         self.process(parent).fork_failed();
+        if self.process(parent).state() == SlotState::Dead && self.process(parent).forks_in_flight() == 0 {
+            self.inherits_nothing(parent);
+        }
     }
 
     /// `child` may read slots that `owner` owns.

@@ -310,6 +310,25 @@ fn what_a_dead_parent_owned_is_given_back_before_its_area_is_empty() {
     assert_eq!(group.swapoff_progress(0).unfinished, 0, "nobody's");
 }
 
+/// The child of a child that has ended before the supervisor heard of that one's child.
+#[test]
+fn an_heir_that_has_ended_holds_up_no_area() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let [owner, parent, child] = [1, 2, 3].map(|pid| group.allot(pid).unwrap());
+    group.process(owner).fork_begins();
+    group.fork_arrived(owner, parent);
+    group.process(parent).fork_begins();
+    group.retire(parent);
+    assert!(group.process(owner).is_inheritor(parent), "its child has not arrived");
+    group.fork_arrived(parent, child);
+    assert!(!group.process(owner).is_inheritor(parent) && group.process(owner).is_inheritor(child));
+    group.process(child).inherits();
+    group.set_leaving(0, true);
+    assert!(!group.heirs_have_left(owner, 0), "the child may have something there");
+    group.process(child).called.carried_out.store(group.announcements(), Release);
+    assert!(group.heirs_have_left(owner, 0));
+}
+
 /// Its user has been told, and may have put his own data there.
 #[test]
 fn an_area_that_is_off_is_never_used_again() {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 use rustix::process::WaitOptions;
 use uswap_sys::launch;
 
-use super::super::processes::{job_of, parents_of_all_processes, session_of};
+use super::super::processes::{is_below, job_of, parents_of_all_processes, session_of};
 use super::super::signals;
 use super::{Ending, Supervisor};
 
@@ -132,11 +132,7 @@ impl Supervisor {
     pub(super) fn kill_tree(&self) {
         let parents: HashMap<u32, u32> = parents_of_all_processes().into_iter().collect();
         let me = std::process::id();
-        let is_below = |pid: u32| {
-            let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1);
-            line.skip(1).any(|parent| parent == me)
-        };
-        for pid in parents.keys().copied().filter(|pid| is_below(*pid) && !self.is_anchor(*pid)) {
+        for pid in parents.keys().copied().filter(|pid| is_below(&parents, *pid, me) && !self.is_anchor(*pid)) {
             let _ = launch::send_signal(pid, libc::SIGKILL);
         }
         for member in &self.members {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use uswap_engine::group::{ProcessSlot, SlotState};
 
-use super::super::processes::parents_of_all_processes;
+use super::super::descendants::is_before_exec;
+use super::super::processes::{is_below, parents_of_all_processes};
 use super::Supervisor;
 
 /// How often they are looked for.
@@ -82,21 +83,23 @@ impl Supervisor {
         if suspects.is_empty() {
             return;
         }
-        let processes = parents_of_all_processes();
-        if !processes.iter().any(|(pid, _)| *pid == std::process::id()) {
+        let (me, parents) = (std::process::id(), parents_of_all_processes().into_iter().collect::<HashMap<_, _>>());
+        if !parents.contains_key(&me) {
             // It cannot be told who lives.
             return;
         }
+        let unknown = |pid: u32| {
+            !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
+        };
+        // Who has executed a program needs nothing of its parent's any more, and is none of ours (a static program).
+        let is_late = |pid: u32| is_below(&parents, pid, me) && unknown(pid) && is_before_exec(pid) != Some(false);
+        let may_be_late: Vec<u32> = parents.iter().filter(|&(&pid, _)| is_late(pid)).map(|(_, &of)| of).collect();
         for (index, forks, young) in suspects {
             let slot = group.process(index);
-            let parent = match slot.state() {
-                SlotState::Dead => std::process::id(),
-                _ => slot.life.pid.load(Relaxed),
-            };
-            let unknown = |pid: u32| {
-                !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
-            };
-            let possible = processes.iter().filter(|(pid, of)| *of == parent && unknown(*pid)).count();
+            let parent = slot.life.pid.load(Relaxed);
+            // The children of one that has ended are ours, or those of a subreaper of the tree.
+            let has_ended = slot.state() == SlotState::Dead || !parents.contains_key(&parent);
+            let possible = may_be_late.iter().filter(|&&of| has_ended || of == parent).count();
             // Those that have begun since may have no child yet.
             slot.forks_in_flight_are(forks.in_flight, young.saturating_add(possible as u32));
         }
