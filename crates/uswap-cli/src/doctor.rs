@@ -12,6 +12,7 @@ use rustix::process::Resource;
 use serde::Serialize;
 use uswap_engine::group::Compressor;
 use uswap_sys::AlignedBuffer;
+use uswap_sys::launch;
 use uswap_sys::pagemap::PageMap;
 use uswap_sys::ring::Ring;
 use uswap_sys::swapped_moves::{self, Tried};
@@ -91,6 +92,8 @@ impl Finding {
 
 /// The subcommand.
 pub fn main(options: &DoctorOptions) -> ExitCode {
+    // A limit on the size of files (ulimit -f) is a finding.
+    launch::ignore_file_size_signal();
     let findings = examine();
     let works = findings.iter().all(|finding| !matches!(finding.verdict, Verdict::Missing | Verdict::OneOf));
     let ways = findings.iter().filter(|finding| finding.verdict == Verdict::OneOf).count();
@@ -423,10 +426,15 @@ fn limits() -> Vec<Finding> {
         Some(count) => Finding::ok("vm.max_map_count", count.to_string()),
         None => Finding::new("vm.max_map_count", Verdict::Info, "unknown"),
     });
-    // The supervisor needs about four for each process.
+    // The supervisor needs about four for each process, and some for itself.
     const FILES_MIN: u64 = 4096;
+    const FILES_TO_START: u64 = 20;
     let files = rustix::process::getrlimit(Resource::Nofile).maximum;
     findings.push(match files {
+        Some(files) if files < FILES_TO_START => {
+            Finding::new("open files", Verdict::Missing, format!("hard limit {files}: uswap run cannot start"))
+                .fix(format!("ulimit -H -n {FILES_MIN} (docker run --ulimit nofile={FILES_MIN})"))
+        }
         Some(files) if files < FILES_MIN => Finding::new(
             "open files",
             Verdict::Warning,
@@ -436,6 +444,16 @@ fn limits() -> Vec<Finding> {
         Some(files) => Finding::ok("open files", format!("hard limit {files}")),
         None => Finding::ok("open files", "no limit"),
     });
+    if let Some(bytes) = rustix::process::getrlimit(Resource::Fsize).current {
+        findings.push(
+            Finding::new(
+                "size of files",
+                Verdict::Warning,
+                format!("limited to {}: no swap file may be larger", size::chosen(bytes)),
+            )
+            .fix("ulimit -f unlimited, or uswap run --swap file:PATH,size=SIZE"),
+        );
+    }
     if let Some(bytes) = rustix::process::getrlimit(Resource::As).current {
         findings.push(
             Finding::new(

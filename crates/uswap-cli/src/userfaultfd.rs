@@ -33,19 +33,30 @@ pub fn open_device() -> io::Result<File> {
 
 /// Finds the way that works here.
 pub fn find() -> Result<Source, Failure> {
-    if let Ok(device) = open_device() {
-        match Uffd::available(Some(device.as_fd())) {
-            Ok(features) => {
-                judge(features)?;
-                return Ok(Source { device: Some(device.into()) });
-            }
-            // A security module may refuse one way and allow the other.
-            Err(UffdUnavailable::NoPermission) => {}
-            Err(other) => return Err(explain(other)),
-        }
+    // A security module may refuse one way and allow the other, and anything may have this name.
+    if let Ok(device) = open_device()
+        && let Ok(features) = Uffd::available(Some(device.as_fd()))
+    {
+        judge(features)?;
+        return Ok(Source { device: Some(device.into()) });
     }
-    judge(Uffd::available(None).map_err(explain)?)?;
+    judge(Uffd::available(None).map_err(|error| explain(as_refusal(error, kernel_has_all())))?)?;
     Ok(Source { device: None })
+}
+
+/// A container's filter may say of calls that it refuses that there are none (ENOSYS).
+fn as_refusal(unavailable: UffdUnavailable, kernel_has_all: bool) -> UffdUnavailable {
+    match unavailable {
+        UffdUnavailable::NotSupported(Features::NONE) if kernel_has_all => UffdUnavailable::NoPermission,
+        other => other,
+    }
+}
+
+/// Whether this is Linux 6.8 or later.
+fn kernel_has_all() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6u32, 8u32)
 }
 
 fn judge(features: Features) -> Result<(), Failure> {
@@ -75,6 +86,14 @@ mod tests {
         let text = judge(NEEDED.without(Features::MOVE)).unwrap_err().to_string();
         assert!(text.contains("MOVE") && text.contains("6.8"), "{text}");
         assert!(judge(NEEDED).is_ok());
+    }
+
+    #[test]
+    fn a_call_that_a_filter_denies_to_exist_is_refused() {
+        let denied = || UffdUnavailable::NotSupported(Features::NONE);
+        assert!(matches!(as_refusal(denied(), true), UffdUnavailable::NoPermission));
+        assert!(matches!(as_refusal(denied(), false), UffdUnavailable::NotSupported(_)));
+        assert!(kernel_has_all() || Uffd::available(None).is_err());
     }
 
     #[test]

@@ -104,7 +104,8 @@ fn run(options: &RunOptions, Beginning { inherited, anchor }: Beginning) -> Resu
 /// by nobody: not the agent either, by the loader.
 fn let_the_agent_be_opened() -> Result<(), Failure> {
     use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
-    if matches!(dumpable_behavior(), Ok(DumpableBehavior::Dumpable))
+    // A filter that refuses the question is none of ours.
+    if matches!(dumpable_behavior(), Ok(DumpableBehavior::Dumpable) | Err(_))
         || set_dumpable_behavior(DumpableBehavior::Dumpable).is_ok()
     {
         return Ok(());
