@@ -15,7 +15,6 @@ use uswap_sys::maps;
 use uswap_sys::report::Reason;
 use uswap_system::looks::{Mappings, Vma};
 
-use crate::adopt::Newborn;
 use crate::engine::Engine;
 use crate::fork_journal::{JournalAtFork, Told};
 use crate::giving_way::Asking;
@@ -64,12 +63,12 @@ impl<H: Staffed> Monitor<H> {
     }
 
     /// In the child, before its memory is registered: makes its books say what happened in the window.
-    pub(crate) fn take_over_changes(&mut self, engine: &Engine<H>, journal: &JournalAtFork<H>) -> Newborn {
+    pub(crate) fn take_over_changes(&mut self, engine: &Engine<H>, journal: &JournalAtFork<H>) {
         let changes = match journal.wait_to_be_told() {
             Told::Still => {
                 engine.apply_installed(journal);
                 if !journal.lacks_notes() {
-                    return Newborn::default();
+                    return;
                 }
                 Vec::new()
             }
@@ -77,11 +76,10 @@ impl<H: Staffed> Monitor<H> {
             Told::NeverStill => end_child::<H>("its parent's other threads did not stop changing their mappings"),
             Told::Nothing => end_child::<H>("its parent ended or was stopped in that very moment"),
         };
-        let newborn = engine.apply_changes(journal, changes);
-        if let Err(error) = self.adopter.look_at_all(&newborn, engine) {
+        engine.apply_changes(journal, changes);
+        if let Err(error) = self.adopter.look_at_all(engine) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
-        newborn
     }
 }
 
@@ -134,7 +132,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    fn apply_changes(&self, journal: &JournalAtFork<H>, changes: Vec<Event>) -> Newborn {
+    fn apply_changes(&self, journal: &JournalAtFork<H>, changes: Vec<Event>) {
         let known = journal.notes().iter().filter_map(|note| match *note {
             Note::Read(event) => Some(event),
             _ => None,
@@ -147,11 +145,9 @@ impl<H: Host> Engine<H> {
             }
         };
         cut.done.into_iter().filter(|_| !is_on(Sabotage::ChangesNotApplied)).for_each(|event| self.apply(event));
-        let newborn = Newborn::new(&cut.doubtful);
         let mut core = self.core();
         cut.loose.into_iter().for_each(|range| core.given_up_lazily(range));
         cut.doubtful.into_iter().for_each(|range| core.doubt(range));
-        newborn
     }
 
     /// A page is touched that is given up for lost. If the user does not know, it was doubtful when this process was forked, or when

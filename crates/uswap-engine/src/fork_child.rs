@@ -39,9 +39,9 @@ impl<H: Staffed> Monitor<H> {
             Ok(engine) => engine,
             Err(error) => H::end(format_args!("its memory is partly swapped out, and it cannot swap: {error}")),
         };
-        let newborn = self.take_over_changes(engine, &journal);
+        self.take_over_changes(engine, &journal);
         drop(journal);
-        if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(&newborn, engine)) {
+        if let Err(error) = engine.wipe().and_then(|()| self.adopter.take_over(engine)) {
             engine.fatal(format_args!("uswap: a forked child cannot look at its memory: {}", Reason(&error)));
         }
         // It was copied without the mark that keeps it from forks round libc.

@@ -20,7 +20,6 @@ use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
 
 use self::kept_from_forks::FromForks;
-pub(crate) use self::newborn::Newborn;
 use crate::adoption_pace::AdoptionPace;
 use crate::engine::Engine;
 use crate::fork_advice::Kept;
@@ -158,7 +157,7 @@ impl<H: Host> Adopter<H> {
         self.verify_fresh(engine)?;
         let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
         let step = end.min(start + STEP);
-        let found = self.note_present(None, engine, start, step);
+        let found = self.note_present(false, engine, start, step);
         let left = if found.is_ok() { step } else { start };
         if left < end {
             self.unlooked.push_front((left, end));
@@ -175,7 +174,7 @@ impl<H: Host> Adopter<H> {
             self.adopted += 1;
             // What is in a hole of what this walk has adopted may not be registered yet.
             let is_verified = !self.fresh.iter().any(|&fresh| PageRange::of_bytes(fresh.0, fresh.1).overlaps(range));
-            return if look == Look::All && is_verified { self.note_present(None, engine, start, end) } else { Ok(0) };
+            return if look == Look::All && is_verified { self.note_present(false, engine, start, end) } else { Ok(0) };
         }
         let is_known = new < range.pages;
         let may_be_cut = look == Look::Beside && is_beside_adopted(engine, range);
@@ -269,13 +268,7 @@ impl<H: Host> Adopter<H> {
     }
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know. `newborn`: in a forked child.
-    fn note_present(
-        &mut self,
-        newborn: Option<&Newborn>,
-        engine: &Engine<H>,
-        start: usize,
-        end: usize,
-    ) -> io::Result<u64> {
+    fn note_present(&mut self, newborn: bool, engine: &Engine<H>, start: usize, end: usize) -> io::Result<u64> {
         let mut at = start;
         let mut found = 0;
         let mut looks = 0;
@@ -303,10 +296,12 @@ impl<H: Host> Adopter<H> {
             let mut core = engine.core();
             for populated in &self.populated[..count] {
                 let range = PageRange::of_bytes(populated.start, populated.end);
-                found += match newborn {
-                    _ if is_changing => core.found_unknown(range),
-                    Some(newborn) if populated.zero_page() => newborn.found_zeros(&mut core, range),
-                    _ => core.found_by_scan(range),
+                found += if is_changing {
+                    core.found_unknown(range)
+                } else if newborn && populated.zero_page() {
+                    newborn::found_zeros(&mut core, range)
+                } else {
+                    core.found_by_scan(range)
                 };
             }
             at = next;
@@ -315,17 +310,17 @@ impl<H: Host> Adopter<H> {
     }
 
     /// In a forked child, of which not everything was noted: what of adopted memory is there.
-    pub fn look_at_all(&mut self, newborn: &Newborn, engine: &Engine<H>) -> io::Result<()> {
+    pub fn look_at_all(&mut self, engine: &Engine<H>) -> io::Result<()> {
         let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
         for range in ranges {
-            self.note_present(Some(newborn), engine, range.start.address(), range.end().address())?;
+            self.note_present(true, engine, range.start.address(), range.end().address())?;
         }
         Ok(())
     }
 
     /// In a forked child: registers what the parent had adopted with the child's own userfaultfd. What is not mapped
     /// any more is forgotten.
-    pub fn take_over(&mut self, newborn: &Newborn, engine: &Engine<H>) -> io::Result<()> {
+    pub fn take_over(&mut self, engine: &Engine<H>) -> io::Result<()> {
         H::Mappings::read_maps(&mut self.maps)?;
         let ranges: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
         let mut vmas = maps::vmas(&self.maps).filter(Vma::is_anonymous_private).peekable();
@@ -343,7 +338,7 @@ impl<H: Host> Adopter<H> {
                     if engine.register_again(from, to) == Some(false) {
                         engine.forget_unless_swapped(PageRange::of_bytes(from, to));
                     } else {
-                        newborn.undo_reads(engine, from, to, &mut self.populated[..])?;
+                        engine.undo_reads(from, to, &mut self.populated[..])?;
                     }
                     at = to;
                 }
