@@ -222,7 +222,11 @@ fn arrives(group: &Group, model: &mut Model, parent: Option<u32>) {
         }
     }
     model.processes.get_mut(&child).expect("it is there").is_child = true;
-    model.processes.get_mut(&parent).expect("it is there").forks_in_flight -= 1;
+    let of = model.processes.get_mut(&parent).expect("it is there");
+    of.forks_in_flight -= 1;
+    if of.life == Life::Dead && of.forks_in_flight == 0 {
+        model.forget_heir(parent);
+    }
 }
 
 fn retires(group: &Group, model: &mut Model, index: u32) {
