@@ -301,7 +301,7 @@ struct Inherited {
 impl Inherited {
     fn of(group: &Group, areas: &[usize]) -> Inherited {
         let clusters: u64 = areas.iter().map(|&area| group.clusters_of_the_ended(area)).sum();
-        Inherited { read: 0, left: clusters * CLUSTER_SLOTS * group.processes().count() as u64 }
+        Inherited { read: read_by_unfinished(group), left: clusters * CLUSTER_SLOTS * group.processes().count() as u64 }
     }
 
     /// Whether some has come in since the last look, if that is all that is left, and there is memory for it.
@@ -309,13 +309,18 @@ impl Inherited {
         if progress.used_slots > 0 || progress.waits_for_memory || self.left == 0 {
             return false;
         }
-        let announced = group.announcements();
-        let unfinished = group.processes().filter(|(_, slot)| slot.called.carried_out.load(Relaxed) != announced);
-        let read = unfinished.map(|(_, slot)| slot.tally.get(Counter::AreaPagesRead)).sum();
-        let more = u64::saturating_sub(read, self.read);
+        let read = read_by_unfinished(group);
+        let more = read.saturating_sub(self.read);
         (self.read, self.left) = (read, self.left.saturating_sub(more));
         more > 0
     }
+}
+
+/// Pages that those have ever read from areas who have not carried out what was announced last.
+fn read_by_unfinished(group: &Group) -> u64 {
+    let announced = group.announcements();
+    let unfinished = group.processes().filter(|(_, slot)| slot.called.carried_out.load(Relaxed) != announced);
+    unfinished.map(|(_, slot)| slot.tally.get(Counter::AreaPagesRead)).sum()
 }
 
 /// Whether a supervisor without processes ends, as it does in a moment unless its program is unmanaged.
