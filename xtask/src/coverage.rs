@@ -19,6 +19,10 @@ const END: &str = "<!-- ... to here -->";
 
 /// Files of which the soak runs less, and why.
 const REASONS: &[(&str, &str)] = &[
+    (
+        "adopt/verify.rs",
+        "shared memory in the place of what was just adopted: the model has none that can be registered",
+    ),
     ("beside.rs", "reads that are lost in the window of a fork, and frames that others look at then"),
     ("books.rs", "the copy that Linux's child has"),
     ("compaction.rs", "what is done for tests alone, and passes that could not empty what they chose"),
@@ -35,6 +39,7 @@ const REASONS: &[(&str, &str)] = &[
     ("giving_way.rs", "what Linux's wrappers ask"),
     ("group.rs", "the supervisor's side: histograms that are read, files of others that are opened, other versions"),
     ("group/clusters.rs", "the supervisor's side: what is withheld and given back for the dead"),
+    ("group/control.rs", "what `uswap swapoff` makes of an area that is empty"),
     ("group/config.rs", "what a process of another build is refused for"),
     ("group/counters.rs", "names and sums that are read by the supervisor"),
     ("group/fault_latency.rs", "histograms that are read by the supervisor"),
