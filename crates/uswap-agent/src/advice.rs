@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 use uswap_engine::fork_advice::Advice;
 use uswap_engine::host::notices;
@@ -14,6 +14,7 @@ use uswap_engine::{guard_regions, lazy_free};
 use uswap_sys::{PAGE_SIZE, private_memory};
 
 use crate::kernel;
+use crate::libc_functions::libc_version;
 use crate::real::Real;
 
 /// `MADV_GUARD_INSTALL`, Linux 6.13.
@@ -34,10 +35,7 @@ pub(crate) fn prepare() {
 
 /// Whether libc guards the stacks of threads by MADV_GUARD_INSTALL, which it calls by itself (glibc 2.42).
 fn libc_guards_stacks() -> bool {
-    // SAFETY: a string that stays.
-    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-    let mut numbers = version.to_str().unwrap_or_default().split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(2), Some(42))
+    libc_version() >= (2, 42)
 }
 
 /// As libc's, and tells the engine what concerns fork.

@@ -47,6 +47,14 @@ macro_rules! bound_to_libc {
     };
 }
 
+/// glibc's version: 2 and what follows.
+pub(crate) fn libc_version() -> (u32, u32) {
+    // SAFETY: a string that stays.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let mut numbers = version.to_str().unwrap_or_default().split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 fn find(library: *mut c_void, name: &str, place: &AtomicPtr<c_void>) {
     let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { return };
     // SAFETY: dlsym only reads the name; the handle is dlopen's.

@@ -6,10 +6,12 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 use uswap_sys::PAGE_SIZE;
+
+use crate::libc_functions::libc_version;
 
 /// Handlers that libc has room for in its own data (`fork_handler_list`, a dynarray).
 const IN_PLACE: usize = 48;
@@ -60,10 +62,7 @@ pub(crate) fn touch() {
 }
 
 fn is_numbered() -> bool {
-    // SAFETY: a string that stays.
-    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-    let minor = version.to_str().unwrap_or_default().split('.').nth(1);
-    minor.and_then(|minor| minor.parse().ok()).is_none_or(|minor: u32| minor >= 36)
+    libc_version() >= (2, 36)
 }
 
 /// Looks for the list by its first handler in the data of libc.
@@ -82,7 +81,7 @@ struct Search {
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
     // SAFETY: as `find` gives it, and the loader's own description.
     let (search, info) = unsafe { (&mut *search.cast::<Search>(), &*info) };
-    // SAFETY: any function of libc's serves.
+    // Any function of libc's serves.
     let within_libc = libc::gnu_get_libc_version as *const () as usize;
     // SAFETY: the loader's own description.
     let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use uswap_sys::maps::{self, MapsOf};
 use uswap_sys::uffd::{Message, RawMessage, Uffd};
 
-use super::processes::read_proc;
+use super::processes::{descends_from_us, read_proc};
 use crate::failure::say;
 
 /// The memory of processes that have ended.
@@ -120,20 +120,6 @@ impl Memory {
     }
 }
 
-fn descends_from_us(pid: u32, parents: &HashMap<u32, u32>) -> bool {
-    let me = std::process::id();
-    let mut at = pid;
-    // A pid may have been used again while the list was made: no more steps than there are processes.
-    for _ in 0..parents.len() {
-        match parents.get(&at) {
-            Some(parent) if *parent == me => return true,
-            Some(parent) => at = *parent,
-            None => return false,
-        }
-    }
-    false
-}
-
 /// Whether a process has memory that is registered with a userfaultfd for missing pages.
 pub fn has_managed_memory(pid: u32) -> bool {
     let flags = |line: &str| line.strip_prefix("VmFlags:").is_some_and(is_managed);
@@ -171,14 +157,5 @@ mod tests {
                      3000-5000 rw-p 00000000 00:00 0  [heap]\nRss: 4 kB\nVmFlags: rd wr mr mw me um dc ac\n";
         assert!(!is_registered(smaps, 0x2fff) && is_registered(smaps, 0x3000) && is_registered(smaps, 0x4fff));
         assert!(!is_registered(smaps, 0x5000) && !is_registered("", 0));
-    }
-
-    #[test]
-    fn descent_is_followed_over_generations_and_never_for_ever() {
-        let me = std::process::id();
-        let (child, grandchild) = (me + 1, me + 2);
-        let parents = HashMap::from([(child, me), (grandchild, child), (7_000_001, 7_000_002), (7_000_002, 7_000_001)]);
-        assert!(descends_from_us(child, &parents) && descends_from_us(grandchild, &parents));
-        assert!(!descends_from_us(7_000_001, &parents) && !descends_from_us(7_000_003, &parents));
     }
 }

@@ -25,10 +25,12 @@ pub fn parents_of_all_processes() -> Vec<(u32, u32)> {
     entries.filter_map(look).collect()
 }
 
-/// Whether a process is below another, by the parents of all.
-pub fn is_below(parents: &HashMap<u32, u32>, pid: u32, ancestor: u32) -> bool {
+/// Whether a process is below us, by the parents of all.
+pub fn descends_from_us(pid: u32, parents: &HashMap<u32, u32>) -> bool {
+    let me = std::process::id();
+    // A pid may have been used again while the list was made: no more steps than there are processes.
     let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1);
-    line.skip(1).any(|parent| parent == ancestor)
+    line.skip(1).any(|parent| parent == me)
 }
 
 /// The parent of a process that lives.
@@ -124,6 +126,15 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn descent_is_followed_over_generations_and_never_for_ever() {
+        let me = std::process::id();
+        let (child, grandchild) = (me + 1, me + 2);
+        let parents = HashMap::from([(child, me), (grandchild, child), (7_000_001, 7_000_002), (7_000_002, 7_000_001)]);
+        assert!(descends_from_us(child, &parents) && descends_from_us(grandchild, &parents));
+        assert!(!descends_from_us(7_000_001, &parents) && !descends_from_us(7_000_003, &parents));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 use rustix::process::WaitOptions;
 use uswap_sys::launch;
 
-use super::super::processes::{is_below, job_of, parents_of_all_processes, session_of};
+use super::super::processes::{descends_from_us, job_of, parents_of_all_processes, session_of};
 use super::super::signals;
 use super::{Ending, Supervisor};
 
@@ -131,8 +131,7 @@ impl Supervisor {
     /// Everything that we or those below us have started, and whoever has said hello.
     pub(super) fn kill_tree(&self) {
         let parents: HashMap<u32, u32> = parents_of_all_processes().into_iter().collect();
-        let me = std::process::id();
-        for pid in parents.keys().copied().filter(|pid| is_below(&parents, *pid, me) && !self.is_anchor(*pid)) {
+        for pid in parents.keys().copied().filter(|pid| descends_from_us(*pid, &parents) && !self.is_anchor(*pid)) {
             let _ = launch::send_signal(pid, libc::SIGKILL);
         }
         for member in &self.members {

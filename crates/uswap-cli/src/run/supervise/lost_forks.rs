@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use uswap_engine::group::{ProcessSlot, SlotState};
 
 use super::super::descendants::is_before_exec;
-use super::super::processes::{is_below, parents_of_all_processes};
+use super::super::processes::{descends_from_us, parents_of_all_processes};
 use super::Supervisor;
 
 /// How often they are looked for.
@@ -83,8 +83,8 @@ impl Supervisor {
         if suspects.is_empty() {
             return;
         }
-        let (me, parents) = (std::process::id(), parents_of_all_processes().into_iter().collect::<HashMap<_, _>>());
-        if !parents.contains_key(&me) {
+        let parents: HashMap<u32, u32> = parents_of_all_processes().into_iter().collect();
+        if !parents.contains_key(&std::process::id()) {
             // It cannot be told who lives.
             return;
         }
@@ -92,7 +92,7 @@ impl Supervisor {
             !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
         };
         // Who has executed a program needs nothing of its parent's any more, and is none of ours (a static program).
-        let is_late = |pid: u32| is_below(&parents, pid, me) && unknown(pid) && is_before_exec(pid) != Some(false);
+        let is_late = |pid: u32| descends_from_us(pid, &parents) && unknown(pid) && is_before_exec(pid) != Some(false);
         let may_be_late: Vec<u32> = parents.iter().filter(|&(&pid, _)| is_late(pid)).map(|(_, &of)| of).collect();
         for (index, forks, young) in suspects {
             let slot = group.process(index);
