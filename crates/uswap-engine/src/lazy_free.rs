@@ -10,19 +10,59 @@
 //! nothing any more; from then on it stays. A process that has changed its user has no such way. There what is gone becomes zeros
 //! first, as it would read, so that the way that is left waits only for what goes at that very moment.
 
-use uswap_core::FrameBlock;
+use std::io;
+
 use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::{FrameBlock, PageNumber, PageRange, tuning};
 use uswap_sys::linux::Linux;
 
 use crate::engine::Engine;
 use crate::host::Host;
+use crate::smaps;
 
 /// The program is about to give memory up with MADV_FREE.
 pub fn note() {
     Linux::notices().lazy_free.note();
 }
 
+/// Mappings of which pages were given up.
+fn given_up<H: Host>() -> io::Result<Vec<PageRange>> {
+    let mappings = smaps::mappings::<H>()?;
+    Ok(mappings.iter().filter(|mapping| mapping.lazily_freed).map(|mapping| mapping.range).collect())
+}
+
 impl<H: Host> Engine<H> {
+    /// Of `fresh`, which has been adopted since the books had seen so many `moves`, the program may have given pages up before. After
+    /// the registration: what it gives up from there on is reported.
+    pub(crate) fn note_lazily_freed(&self, fresh: &[(usize, usize)], moves: u64) {
+        if fresh.is_empty() || !H::notices().lazy_free.is_noted() {
+            return;
+        }
+        for tries in 1.. {
+            let before = self.core().moves();
+            let given_up = given_up::<H>();
+            // Until it is noted: then it goes along with what is moved.
+            let gate = self.memory.gate.pass();
+            let is_still = self.has_not_moved_since(before);
+            if is_still || tries == tuning::VERIFY_TRIES {
+                let adopted: Vec<PageRange> = match is_still && before == moves {
+                    true => fresh.iter().map(|&(start, end)| PageRange::of_bytes(start, end)).collect(),
+                    // Some of it may be where it has been moved to.
+                    false => self.core().pages().adopted_ranges().collect(),
+                };
+                // Where the kernel does not tell, it may be any page.
+                let all = || vec![PageRange { start: PageNumber(0), pages: u64::MAX }];
+                let given_up = given_up.ok().filter(|_| is_still).unwrap_or_else(all);
+                for range in adopted {
+                    given_up.iter().for_each(|&part| self.core().given_up_lazily(range.intersection(part)));
+                }
+                return;
+            }
+            drop(gate);
+            self.pause_and_settle();
+        }
+    }
+
     /// Makes the kernel keep the pages that were moved into these frames of a block; returns which are gone already.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
         if !H::notices().lazy_free.is_noted() || moved == 0 || is_on(Sabotage::LazyFreeNotNoted) {

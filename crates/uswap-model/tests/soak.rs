@@ -75,7 +75,7 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 fn seeds_of_single_findings() {
     for seed in [
         10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862, 15_879_769,
-        14_023_182, 17_545_282, 20_018_130, 20_020_986,
+        14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261,
     ] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");

@@ -36,14 +36,15 @@ impl<H: Host> Engine<H> {
         for _ in 0..tuning::KEEP_TRIES {
             let moves = self.core().moves();
             let all = PageRange { start: PageNumber(0), pages: u64::MAX };
-            // In this order: what is unread is counted, and what was read is in the books.
-            match self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES) {
-                FromForks::Refused => return FromForks::Refused,
-                FromForks::Kept if !self.memory.uffd.is_changing() && self.core().moves() == moves => {
-                    return FromForks::Kept;
-                }
-                FromForks::Kept | FromForks::Changing => self.pause_and_settle(),
+            let outcome = self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES);
+            let is_over = {
+                let _gate = self.memory.gate.pass();
+                outcome == FromForks::Refused || outcome == FromForks::Kept && self.has_not_moved_since(moves)
+            };
+            if is_over {
+                return outcome;
             }
+            self.pause_and_settle();
         }
         FromForks::Changing
     }

@@ -40,6 +40,8 @@ pub(crate) struct Adopter<H: Host> {
     populated: Box<[PopulatedRange; RANGES]>,
     /// Ranges that were adopted and are to be checked against the maps again.
     fresh: Vec<(usize, usize)>,
+    /// Moves that the books had seen when the first of them was adopted, or earlier.
+    moves: u64,
     /// Ranges that were adopted and whose populated pages are to be looked up.
     unlooked: VecDeque<(usize, usize)>,
     /// Mappings that were found adopted, or became so, in the last walk.
@@ -76,6 +78,7 @@ impl<H: Host> Adopter<H> {
             candidates: Vec::with_capacity(1024),
             populated: Box::new([PopulatedRange::default(); RANGES]),
             fresh: Vec::with_capacity(1024),
+            moves: 0,
             unlooked: VecDeque::with_capacity(1024),
             adopted: 0,
             pace: AdoptionPace::new(H::now()),
@@ -91,6 +94,9 @@ impl<H: Host> Adopter<H> {
         H::Mappings::read_maps(&mut self.maps)?;
         self.mappings = None;
         self.adopted = 0;
+        if self.fresh.is_empty() {
+            self.moves = engine.core().moves();
+        }
         let found = self.adopt_listed(engine, look, chase);
         // Also what was adopted before a look failed.
         self.verify_fresh(engine).and(found)
@@ -353,23 +359,6 @@ impl<H: Host> Adopter<H> {
             }
         }
         Ok(())
-    }
-}
-
-/// Asked after the registration: what is given up from there on is reported. Where the kernel does not tell, any page
-/// may have been given up before.
-fn note_lazily_freed<H: Host>(engine: &Engine<H>, fresh: &[(usize, usize)]) {
-    if fresh.is_empty() || !H::notices().lazy_free.is_noted() {
-        return;
-    }
-    let freed: Vec<PageRange> = match smaps::mappings::<H>() {
-        Ok(mappings) => mappings.iter().filter(|mapping| mapping.lazily_freed).map(|one| one.range).collect(),
-        Err(_) => vec![PageRange { start: PageNumber(0), pages: u64::MAX / PAGE_SIZE as u64 }],
-    };
-    for range in freed {
-        for &(start, end) in fresh {
-            engine.core().given_up_lazily(PageRange::of_bytes(start, end).intersection(range));
-        }
     }
 }
 

@@ -90,8 +90,14 @@ impl<H: Host> Engine<H> {
             && self.core().pages().adopted_in(range) == range.pages
     }
 
+    /// With the gate held: whether all that was adopted when the books had seen so many `moves` is where it was.
+    pub(crate) fn has_not_moved_since(&self, moves: u64) -> bool {
+        // In this order: what is unread is counted, and what was read is in the books.
+        !self.memory.uffd.is_changing() && self.core().moves() == moves
+    }
+
     /// Lets the program go on, and applies what is held back if it rests.
-    pub(super) fn pause_and_settle(&self) {
+    pub(crate) fn pause_and_settle(&self) {
         crate::pause::pause::<H>();
         let _gate = self.memory.gate.shut();
         if !self.is_frozen() {

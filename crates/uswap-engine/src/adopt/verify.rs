@@ -10,7 +10,7 @@ use uswap_system::faults::Faults;
 use uswap_system::looks::{Mappings, Vma};
 
 use super::kept_from_forks::let_fork_unless_kept;
-use super::{Adopter, adoptable_part, note_lazily_freed};
+use super::{Adopter, adoptable_part};
 use crate::engine::Engine;
 use crate::host::Host;
 
@@ -27,7 +27,7 @@ impl<H: Host> Adopter<H> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..tuning::VERIFY_ROUNDS {
             if is_on(Sabotage::NotVerified) {
-                note_lazily_freed(engine, &self.fresh);
+                engine.note_lazily_freed(&self.fresh, self.moves);
                 self.fresh.clear();
             }
             if !self.fresh.is_empty() {
@@ -48,14 +48,14 @@ impl<H: Host> Adopter<H> {
             let at = start.max(verified);
             verified = end.max(verified);
             if let Err(error) = self.verify_range(engine, at, end, &mut listed, may_extend) {
+                engine.note_lazily_freed(&fresh, self.moves);
                 // To be verified yet.
                 self.fresh.extend_from_slice(&fresh[index..]);
-                note_lazily_freed(engine, &fresh[..index]);
                 return Err(error);
             }
         }
         // What was mapped meanwhile is registered only now.
-        note_lazily_freed(engine, &fresh);
+        engine.note_lazily_freed(&fresh, self.moves);
         if self.fresh.is_empty() {
             fresh.clear();
             self.fresh = fresh;
