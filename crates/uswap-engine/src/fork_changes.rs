@@ -30,16 +30,15 @@ impl<H: Staffed> Monitor<H> {
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
         // What was moved since the last look has taken its advice along.
         self.adopter.kept.catch_up(&H::notices().fork_advice);
-        engine.forking.window.keeps(self.adopter.kept.pages());
-        engine.let_adopted_fork(&self.adopter.kept);
+        let mut lacking = engine.let_adopted_fork(&self.adopter.kept);
         let (begun, mut seen, mut asking) = (H::now(), 0, Asking::new(&H::notices().giving_way));
         loop {
             let (moved, count) = engine.moved_since(seen);
             seen = count;
-            moved.into_iter().for_each(|place| engine.let_fork(place));
+            lacking.extend(moved.into_iter().filter(|&place| !engine.let_fork(place)));
             let is_still = engine.is_still();
             if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= tuning::LIFT_PATIENCE {
-                return;
+                break;
             }
             if !is_still {
                 asking.for_fault_of(begun);
@@ -47,6 +46,10 @@ impl<H: Staffed> Monitor<H> {
                 crate::pause::pause::<H>();
             }
         }
+        // The kernel's refusals keep it from the child as well as the program's wish: that it is not there tells nothing.
+        let mut kept = self.adopter.kept.pages().clone();
+        lacking.into_iter().for_each(|range| kept.insert(range));
+        engine.forking.window.keeps(kept);
     }
 
     /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.

@@ -209,8 +209,8 @@ impl<H: System> Window<H> {
     }
 
     /// Before the fork: the child will not have these, though its books do.
-    pub fn keeps(&self, ranges: &RangeSet) {
-        self.kept.lock().expect("no thread panics with this lock").clone_from(ranges);
+    pub fn keeps(&self, ranges: RangeSet) {
+        *self.kept.lock().expect("no thread panics with this lock") = ranges;
     }
 
     fn kept_at_fork(&self) -> RangeSet {

@@ -45,15 +45,17 @@ impl<H: Host> Engine<H> {
             let gate = self.memory.gate.pass();
             let is_still = self.has_not_moved_since(before);
             if is_still || tries == tuning::VERIFY_TRIES {
-                let adopted: Vec<PageRange> = match is_still && before == moves {
-                    true => fresh.iter().map(|&(start, end)| PageRange::of_bytes(start, end)).collect(),
+                // Also where the books have let go of it: what the kernel has registered there may come back to them.
+                let mut places: Vec<PageRange> =
+                    fresh.iter().map(|&(start, end)| PageRange::of_bytes(start, end)).collect();
+                if !is_still || before != moves {
                     // Some of it may be where it has been moved to.
-                    false => self.core().pages().adopted_ranges().collect(),
-                };
+                    places.extend(self.core().pages().adopted_ranges());
+                }
                 // Where the kernel does not tell, it may be any page.
                 let all = || vec![PageRange { start: PageNumber(0), pages: u64::MAX }];
                 let given_up = given_up.ok().filter(|_| is_still).unwrap_or_else(all);
-                for range in adopted {
+                for range in places {
                     given_up.iter().for_each(|&part| self.core().given_up_lazily(range.intersection(part)));
                 }
                 return;

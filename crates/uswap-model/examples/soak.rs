@@ -1,4 +1,4 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|DEFECT [PAGE]]`. Tells each violation, and what happened in all.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|DEFECT [PAGE]]`. Tells each violation, and what happened in all.
 //! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
 //! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
 //! violation, `soak defects` lists the defects.
@@ -29,7 +29,7 @@ fn main() {
     let page = arguments.get(3).map(|text| usize::from_str_radix(text, 16).expect("a page in hexadecimal"));
     let defect = Sabotage::ALL.iter().copied().find(|defect| defect.name() == kind);
     plant(defect);
-    assert!(defect.is_some() || ["all", "touches", "no-forks"].contains(&kind), "there is no {kind}");
+    assert!(defect.is_some() || ["all", "touches", "no-forks", "restless"].contains(&kind), "there is no {kind}");
     std::panic::set_hook(Box::new(|panic| {
         world::last_steps().iter().for_each(|step| println!("{step}"));
         println!("seed {}: Assertion: {}", SEED.load(Relaxed), panic.to_string().replace('\n', " "));
@@ -44,6 +44,7 @@ fn main() {
         let mut scenario = match kind {
             "touches" => scenario.touching_only(),
             "no-forks" => scenario.without_forks(),
+            "restless" => scenario.restless(seed),
             _ => scenario,
         };
         (scenario.world.trace, scenario.world.keeps_last_steps) = (page, count == 1 && !is_quiet);

@@ -71,6 +71,7 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// made longer. 15879769: an unmapping that was refused was believed, for a mremap had just brought the memory. 14023182: of a page that the
 /// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored. 14226977 and 16343582 are of a first mend of
 /// 15879769, 14416965 of the second. 14441297: the model's program tried a refused mremap again though another thread had moved the memory.
+/// 24187261: what was given up with MADV_FREE was forgotten where it was moved while it was being adopted.
 #[test]
 fn seeds_of_single_findings() {
     for seed in [
@@ -78,6 +79,16 @@ fn seeds_of_single_findings() {
         14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261,
     ] {
         let soaked = soak::run_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+    }
+}
+
+/// 38206: a forked child that the kernel had refused some memory took it for moved away, and what it had been moved to for overwritten.
+/// 4053881: what was given up with MADV_FREE was forgotten where the books had let go of it for a moment.
+#[test]
+fn seeds_where_nothing_rests() {
+    for seed in (0..60).chain([38_206, 4_053_881]) {
+        let soaked = soak::run_restless_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
     }
 }

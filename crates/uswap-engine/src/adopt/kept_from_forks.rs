@@ -20,14 +20,16 @@ pub(crate) enum FromForks {
 }
 
 impl<H: Host> Engine<H> {
-    /// Before a fork: the child gets adopted memory, but for what the program keeps from it.
-    pub(crate) fn let_adopted_fork(&self, kept: &Kept) {
-        self.for_adopted(|range| let_fork_unless_kept::<H>(range, kept));
+    /// Before a fork: the child gets adopted memory, but for what the program keeps from it. Returns what the kernel refuses to give it.
+    pub(crate) fn let_adopted_fork(&self, kept: &Kept) -> Vec<PageRange> {
+        let mut refused = Vec::new();
+        self.for_adopted(|range| refused.extend(let_fork_unless_kept::<H>(range, kept)));
+        refused
     }
 
-    /// Memory that was moved meanwhile.
-    pub(crate) fn let_fork(&self, range: PageRange) {
-        advise_for_fork::<H>(range, Advice::DoFork);
+    /// Memory that was moved meanwhile. Whether the child gets it.
+    pub(crate) fn let_fork(&self, range: PageRange) -> bool {
+        advise_for_fork::<H>(range, Advice::DoFork)
     }
 
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. Otherwise it is to be
@@ -96,7 +98,7 @@ impl<H: Host> Engine<H> {
         Some((next.end(), outcome))
     }
 
-    pub(super) fn for_adopted(&self, visit: impl Fn(PageRange)) {
+    pub(super) fn for_adopted(&self, mut visit: impl FnMut(PageRange)) {
         let mut from = PageNumber(0);
         loop {
             let next = self.core().pages().next_adopted_range(from);
@@ -107,11 +109,9 @@ impl<H: Host> Engine<H> {
     }
 }
 
-/// Children get `range`, but for what the program keeps from them.
-pub(super) fn let_fork_unless_kept<H: Host>(range: PageRange, kept: &Kept) {
-    for part in kept.outside(range) {
-        advise_for_fork::<H>(part, Advice::DoFork);
-    }
+/// Children get `range`, but for what the program keeps from them. Returns what the kernel refuses to give them.
+pub(super) fn let_fork_unless_kept<H: Host>(range: PageRange, kept: &Kept) -> Vec<PageRange> {
+    kept.outside(range).filter(|&part| !advise_for_fork::<H>(part, Advice::DoFork)).collect()
 }
 
 /// Whether the kernel has taken the advice: not where that would make too many mappings, nor for what is sealed (mseal) and may

@@ -40,7 +40,10 @@ impl LeftBehind {
     }
 
     /// These descriptors were given to processes; those that are still open refer to one of `files`.
-    pub fn descriptors(&mut self, given: Vec<RawFd>, files: &[OwnedFd]) {
+    pub fn descriptors(&mut self, mut given: Vec<RawFd>, files: &[OwnedFd]) {
+        // Who could not start has closed its own, and the next one was given the same numbers.
+        given.sort_unstable();
+        given.dedup();
         let inode = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let files: Vec<_> = files.iter().filter_map(|file| rustix::fs::fstat(file).ok().map(inode)).collect();
         self.descriptors.extend(given.into_iter().filter(|&given| {

@@ -57,7 +57,14 @@ pub fn run_seed(seed: u64) -> Soaked {
     run(scenario, chance)
 }
 
-/// The same, and its last steps are kept: [`last_steps`](crate::world::last_steps) tells them, also after a panic.
+/// Runs the schedule of `seed` in a world where nothing rests ([`Scenario::restless`]).
+pub fn run_restless_seed(seed: u64) -> Soaked {
+    let mut chance = Chance::new(seed);
+    let scenario = Scenario::draw(&mut chance).restless(seed);
+    run(scenario, chance)
+}
+
+/// The same as [`run_seed`], and its last steps are kept: [`last_steps`](crate::world::last_steps) tells them, also after a panic.
 pub fn run_seed_and_keep_steps(seed: u64) -> Soaked {
     let mut chance = Chance::new(seed);
     let mut scenario = Scenario::draw(&mut chance);

@@ -127,6 +127,33 @@ impl Habits {
         Habits { calls: 50 + chance.below(100), calls_of: [8, 1, 1, 0, 0, 0], lazily: 3, writes: 80, ..self }
     }
 
+    /// See [`Scenario::restless`](super::Scenario::restless).
+    pub(super) fn of_the_restless(self, chance: &mut Chance) -> Habits {
+        Habits {
+            threads: 1 + chance.index(4),
+            steps: 60 + chance.below(300),
+            calls: 40 + chance.below(400),
+            forks: if chance.happens(3, 4) { 10 + chance.below(150) } else { 0 },
+            calls_of: [
+                1 + chance.below(6),
+                1 + chance.below(4),
+                2 + chance.below(8),
+                1 + chance.below(4),
+                chance.below(3),
+                chance.below(3),
+            ],
+            lazily: chance.below(4),
+            follows: chance.below(6),
+            stays: [0, 2, 6][chance.index(3)],
+            resizes: chance.below(4),
+            files: if chance.happens(1, 4) { chance.below(20) } else { 0 },
+            rests_in_budget: false,
+            swaps_off: false,
+            rests: 1 + chance.below(40),
+            ..self
+        }
+    }
+
     pub(super) fn of_a_large_pool(self, base: usize, span: usize) -> Habits {
         Habits {
             space: base..base + span,

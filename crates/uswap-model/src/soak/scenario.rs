@@ -93,6 +93,39 @@ impl Scenario {
         self
     }
 
+    /// The same in a world where nothing rests: threads fork and change the same memory all the time, little of it stays as it is, and
+    /// what is late or refused now and then elsewhere is so often. A schedule takes as long as several, and finds as much as dozens.
+    pub fn restless(mut self, seed: u64) -> Scenario {
+        let mut chance = Chance::new(seed ^ 0x5eed_5eed_0000);
+        self.habits = self.habits.of_the_restless(&mut chance);
+        let world = &mut self.world;
+        let mut often = |rate: &mut u64, most: u64| {
+            if chance.happens(1, 2) {
+                *rate = 1 + chance.below(most);
+            }
+        };
+        often(&mut world.stops, 200);
+        often(&mut world.woken_first, 100);
+        often(&mut world.late_tasks, 160);
+        often(&mut world.late_reports, 160);
+        often(&mut world.late_drops, 160);
+        often(&mut world.late_looks, 120);
+        often(&mut world.late_reads, 64);
+        often(&mut world.lazy_drops, 800);
+        let mut rarely = |rate: &mut u64, one_in: u64, most: u64| {
+            if chance.happens(1, one_in) {
+                *rate = 1 + chance.below(most);
+            }
+        };
+        rarely(&mut world.refusals, 4, 80);
+        rarely(&mut world.failed_looks, 4, 100);
+        rarely(&mut world.no_memory, 4, 40);
+        rarely(&mut world.kernel_swap, 6, 200);
+        world.spurious = world.spurious.min(20);
+        rarely(&mut world.refused_unmaps, 4, 60);
+        self
+    }
+
     /// Whether what leaves finds a place, and nothing is refused: then a program that rests has no more than its budget.
     fn keeps_its_budget(&self) -> bool {
         let Scenario { world, group, .. } = self;
