@@ -38,10 +38,7 @@ pub(crate) struct Adopter<H: Host> {
     /// The mappings that may be adopted, in a walk.
     candidates: Vec<(usize, usize)>,
     populated: Box<[PopulatedRange; RANGES]>,
-    /// Ranges that were adopted and are to be checked against the maps again.
-    fresh: Vec<(usize, usize)>,
-    /// Moves that the books had seen when the first of them was adopted, or earlier.
-    moves: u64,
+    fresh: Fresh,
     /// Ranges that were adopted and whose populated pages are to be looked up.
     unlooked: VecDeque<(usize, usize)>,
     /// Mappings that were found adopted, or became so, in the last walk.
@@ -54,6 +51,14 @@ pub(crate) struct Adopter<H: Host> {
     mappings: Option<Vec<Mapping>>,
     /// Asks for single mappings in this walk, if it has asked for one.
     query: Option<Option<H::Mappings>>,
+}
+
+/// What was adopted and is to be checked against the maps again.
+struct Fresh {
+    /// First bytes, and one past the last.
+    ranges: Vec<(usize, usize)>,
+    /// Moves that the books had seen when the first of them was adopted, or earlier.
+    moves: u64,
 }
 
 /// Whether a walk also looks at memory that is adopted already.
@@ -77,8 +82,7 @@ impl<H: Host> Adopter<H> {
             maps: Vec::with_capacity(64 << 10),
             candidates: Vec::with_capacity(1024),
             populated: Box::new([PopulatedRange::default(); RANGES]),
-            fresh: Vec::with_capacity(1024),
-            moves: 0,
+            fresh: Fresh { ranges: Vec::with_capacity(1024), moves: 0 },
             unlooked: VecDeque::with_capacity(1024),
             adopted: 0,
             pace: AdoptionPace::new(H::now()),
@@ -94,8 +98,8 @@ impl<H: Host> Adopter<H> {
         H::Mappings::read_maps(&mut self.maps)?;
         self.mappings = None;
         self.adopted = 0;
-        if self.fresh.is_empty() {
-            self.moves = engine.core().moves();
+        if self.fresh.ranges.is_empty() {
+            self.fresh.moves = engine.core().moves();
         }
         let found = self.adopt_listed(engine, look, chase);
         // Also what was adopted before a look failed.
@@ -112,7 +116,7 @@ impl<H: Host> Adopter<H> {
         }
         let mut found = 0;
         for (mut at, end_of_mapping) in candidates.drain(..) {
-            if self.fresh.len() >= tuning::FRESH_MAX {
+            if self.fresh.ranges.len() >= tuning::FRESH_MAX {
                 break;
             }
             while let Some((start, end)) =
@@ -133,8 +137,8 @@ impl<H: Host> Adopter<H> {
     /// was just adopted are followed until the program works in memory that is registered, where it waits for room.
     fn chase(&mut self, engine: &Engine<H>) -> io::Result<u64> {
         let mut found = 0;
-        for index in 0..self.fresh.len() {
-            let mut at = self.fresh[index].1;
+        for index in 0..self.fresh.ranges.len() {
+            let mut at = self.fresh.ranges[index].1;
             for _ in 0..tuning::CHASE_STEPS {
                 let Some((start, end)) = self.query().and_then(|query| adoptable_part(query, at)) else { break };
                 if start != at {
@@ -179,7 +183,8 @@ impl<H: Host> Adopter<H> {
         if new == 0 {
             self.adopted += 1;
             // What is in a hole of what this walk has adopted may not be registered yet.
-            let is_verified = !self.fresh.iter().any(|&fresh| PageRange::of_bytes(fresh.0, fresh.1).overlaps(range));
+            let is_verified =
+                !self.fresh.ranges.iter().any(|&fresh| PageRange::of_bytes(fresh.0, fresh.1).overlaps(range));
             return if look == Look::All && is_verified { self.note_present(false, engine, start, end) } else { Ok(0) };
         }
         let is_known = new < range.pages;
@@ -220,7 +225,7 @@ impl<H: Host> Adopter<H> {
         let registered = engine.register(start, end);
         if registered {
             self.keep_from_forks(engine, PageRange::of_bytes(start, end));
-            self.fresh.push((start, end));
+            self.fresh.ranges.push((start, end));
             self.unlooked.push_back((start, end));
         }
         Ok(registered)

@@ -27,10 +27,10 @@ impl<H: Host> Adopter<H> {
         // What is found to be longer is adopted as it is, and verified in turn: nothing is looked up before.
         for round in 0..tuning::VERIFY_ROUNDS {
             if is_on(Sabotage::NotVerified) {
-                engine.note_lazily_freed(&self.fresh, self.moves);
-                self.fresh.clear();
+                engine.note_lazily_freed(&self.fresh.ranges, self.fresh.moves);
+                self.fresh.ranges.clear();
             }
-            if !self.fresh.is_empty() {
+            if !self.fresh.ranges.is_empty() {
                 self.verify(engine, round + 1 < tuning::VERIFY_ROUNDS)?;
             }
         }
@@ -40,7 +40,7 @@ impl<H: Host> Adopter<H> {
     /// `may_extend`: mappings of which only a part was adopted are adopted as a whole, and are to be verified after this.
     pub(super) fn verify(&mut self, engine: &Engine<H>, may_extend: bool) -> io::Result<()> {
         let mut listed = self.list()?;
-        let mut fresh = std::mem::take(&mut self.fresh);
+        let mut fresh = std::mem::take(&mut self.fresh.ranges);
         fresh.sort_unstable();
         let mut verified = 0;
         for index in 0..fresh.len() {
@@ -48,17 +48,17 @@ impl<H: Host> Adopter<H> {
             let at = start.max(verified);
             verified = end.max(verified);
             if let Err(error) = self.verify_range(engine, at, end, &mut listed, may_extend) {
-                engine.note_lazily_freed(&fresh, self.moves);
+                engine.note_lazily_freed(&fresh, self.fresh.moves);
                 // To be verified yet.
-                self.fresh.extend_from_slice(&fresh[index..]);
+                self.fresh.ranges.extend_from_slice(&fresh[index..]);
                 return Err(error);
             }
         }
         // What was mapped meanwhile is registered only now.
-        engine.note_lazily_freed(&fresh, self.moves);
-        if self.fresh.is_empty() {
+        engine.note_lazily_freed(&fresh, self.fresh.moves);
+        if self.fresh.ranges.is_empty() {
             fresh.clear();
-            self.fresh = fresh;
+            self.fresh.ranges = fresh;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl<H: Host> Adopter<H> {
                         continue;
                     }
                     // Not now.
-                    self.fresh.push((from, to));
+                    self.fresh.ranges.push((from, to));
                 }
                 engine.core().let_go_untouched(range);
             } else if may_extend && let Some(adopted) = self.adopt_rest(engine, from)? {
