@@ -271,7 +271,7 @@ impl PageTable {
     }
 
     /// Whether pages of the block of `page` were discarded.
-    pub(crate) fn was_discarded(&self, page: PageNumber) -> bool {
+    pub fn was_discarded(&self, page: PageNumber) -> bool {
         let (leaf_index, index) = split(page);
         match self.leaves.get(&leaf_index) {
             Some(leaf) => leaf.blocks[index / BLOCK_PAGES].discarded,

@@ -55,6 +55,12 @@ impl<H: Host> Engine<H> {
             return Served::AfterEvents;
         }
         let source: *const u8 = match self.look_up_beside(page) {
+            // The kernel may have dropped it meanwhile: then it is zeros, and otherwise it is found there.
+            Beside::Known(known, Some(PageState::Resident { clean: None }))
+                if self.core().pages().was_discarded(known) =>
+            {
+                self.memory.zeros()
+            }
             Beside::Installed | Beside::Known(_, Some(PageState::Resident { .. })) => {
                 self.memory.wake(page, 1);
                 return Served::Done;

@@ -138,10 +138,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Takes in what has been posted.
-    pub fn catch_up(&mut self, said: &ForkAdvice) {
+    /// Takes in what has been posted. Whether the program has given advice.
+    pub fn catch_up(&mut self, said: &ForkAdvice) -> bool {
+        let mut is_advised = false;
         while let Some(Posting { kind, start, len, to }) = said.postings.take() {
             let range = PageRange::of_bytes(start, start.saturating_add(len));
+            is_advised |= matches!(kind, DONT_FORK | DO_FORK);
             match kind {
                 DONT_FORK => self.pages.insert(range),
                 DO_FORK => {
@@ -149,13 +151,15 @@ impl Kept {
                     self.lifted.push(range);
                 }
                 GONE => self.pages.remove(range),
-                _ => self.moved(range, PageNumber::containing(to)),
+                _ => take_along(&mut self.pages, range, PageNumber::containing(to)),
             }
         }
         if said.lost.swap(false, AcqRel) {
             // A child that has too much sees what its parent has; one that has too little dies.
             self.pages = RangeSet::default();
+            is_advised = true;
         }
+        is_advised
     }
 
     /// Takes out what has not been looked at since the program has let its children have it: what cannot be told at this moment
@@ -172,18 +176,6 @@ impl Kept {
     /// What of `range` is adopted may go to children as it is.
     pub fn look_again(&mut self, range: PageRange) {
         self.lifted.push(range);
-    }
-
-    fn moved(&mut self, range: PageRange, to: PageNumber) {
-        let moved: Vec<PageRange> = self
-            .pages
-            .within(range)
-            .map(|part| PageRange { start: PageNumber(part.start.0 - range.start.0 + to.0), pages: part.pages })
-            .collect();
-        self.pages.remove(range.moved_to(to));
-        for part in moved {
-            self.pages.insert(part);
-        }
     }
 
     /// The kernel's flags of `range`, which is not adopted, are the program's; but not where mremap has enlarged a mapping
@@ -216,6 +208,16 @@ impl Kept {
     pub fn outside(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
         self.pages.outside(range)
     }
+}
+
+/// What is kept of `range` is kept where it has been moved to as well, and nothing else there.
+pub(crate) fn take_along(kept: &mut RangeSet, range: PageRange, to: PageNumber) {
+    let moved: Vec<PageRange> = kept
+        .within(range)
+        .map(|part| PageRange { start: PageNumber(part.start.0 - range.start.0 + to.0), pages: part.pages })
+        .collect();
+    kept.remove(range.moved_to(to));
+    moved.into_iter().for_each(|part| kept.insert(part));
 }
 
 #[cfg(all(test, uswap_words))]
@@ -285,7 +287,7 @@ mod tests {
     #[test]
     fn advice_moves_with_its_memory() {
         let mut kept = kept(&[range(10, 10), range(100, 50)]);
-        kept.moved(range(15, 10), PageNumber(120));
+        take_along(&mut kept.pages, range(15, 10), PageNumber(120));
         // What was at the target is gone; the old place stays until its unmapping.
         assert_eq!(all(&kept), [range(10, 10), range(100, 25), range(130, 20)]);
     }

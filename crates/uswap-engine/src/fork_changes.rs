@@ -15,7 +15,9 @@ use uswap_sys::maps;
 use uswap_sys::report::Reason;
 use uswap_system::looks::{Mappings, Vma};
 
+use crate::adopt::kept_from_forks::let_fork;
 use crate::engine::Engine;
+use crate::fork_advice::take_along;
 use crate::fork_journal::{JournalAtFork, Told};
 use crate::giving_way::Asking;
 use crate::host::Host;
@@ -26,16 +28,26 @@ use crate::worker::Worker;
 
 impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
-    /// meanwhile takes along how it was.
+    /// meanwhile takes along how it was. What the child will lack is written down for it: that it is not there tells nothing.
     pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
         // What was moved since the last look has taken its advice along.
         self.adopter.kept.catch_up(&H::notices().fork_advice);
-        let mut lacking = engine.let_adopted_fork(&self.adopter.kept);
+        let mut kept = self.adopter.kept.pages().clone();
+        let mut refused = RangeSet::default();
+        engine.let_adopted_fork(&self.adopter.kept).into_iter().for_each(|range| refused.insert(range));
         let (begun, mut seen, mut asking) = (H::now(), 0, Asking::new(&H::notices().giving_way));
         loop {
             let (moved, count) = engine.moved_since(seen);
             seen = count;
-            lacking.extend(moved.into_iter().filter(|&place| !engine.let_fork(place)));
+            for (from, place, may_stay) in moved {
+                take_along(&mut kept, from, place.start);
+                refused.remove(place);
+                if !may_stay {
+                    refused.remove(from);
+                }
+                let lacking = kept.outside(place).flat_map(let_fork::<H>);
+                lacking.for_each(|range| refused.insert(range));
+            }
             let is_still = engine.is_still();
             if (is_still && engine.moved_since(seen).1 == seen) || H::since(begun) >= tuning::LIFT_PATIENCE {
                 break;
@@ -46,16 +58,15 @@ impl<H: Staffed> Monitor<H> {
                 crate::pause::pause::<H>();
             }
         }
-        // The kernel's refusals keep it from the child as well as the program's wish: that it is not there tells nothing.
-        let mut kept = self.adopter.kept.pages().clone();
-        lacking.into_iter().for_each(|range| kept.insert(range));
+        let all = PageRange { start: PageNumber(0), pages: u64::MAX };
+        refused.within(all).for_each(|range| kept.insert(range));
         engine.forking.window.keeps(kept);
     }
 
     /// In the parent, after fork(2) and with the window still open: tells the child what other threads have done.
     pub(crate) fn tell_child(&mut self, engine: &Engine<H>) {
         let (begun, mut asking) = (H::now(), Asking::new(&H::notices().giving_way));
-        while !engine.tell_if_still() {
+        while !engine.tell_if_still(|| self.adopter.kept.catch_up(&H::notices().fork_advice)) {
             asking.for_fault_of(begun);
             if H::since(begun) >= tuning::STILL_PATIENCE {
                 return engine.forking.window.tell_nothing();
@@ -91,12 +102,18 @@ fn end_child<H: Host>(why: &str) -> ! {
 }
 
 impl<H: Host> Engine<H> {
-    /// Tells the child, if nothing is being changed: then everything that was done has been read.
-    fn tell_if_still(&self) -> bool {
+    /// Tells the child, if nothing is being changed: then everything that was done has been read. `is_advised`: whether the program has
+    /// given advice about forks since the child was promised its memory. Then what the child lacks may have been kept from it before it
+    /// was moved, and it cannot be told from what was moved before the fork.
+    fn tell_if_still(&self, is_advised: impl FnOnce() -> bool) -> bool {
         let _gate = self.memory.gate.shut();
         let is_still = self.is_still();
         if is_still {
-            self.forking.window.tell_changes();
+            // Asked last: advice is posted before its thread moves anything.
+            match is_advised() && !self.moved_since(0).0.is_empty() {
+                true => self.forking.window.tell_nothing(),
+                false => self.forking.window.tell_changes(),
+            }
         }
         is_still
     }
@@ -106,11 +123,12 @@ impl<H: Host> Engine<H> {
         !self.memory.uffd.kernel_is_changing() && self.forking.window.is_settled()
     }
 
-    /// Where memory was moved in this window, after so many changes; and how many there are by now.
-    fn moved_since(&self, seen: usize) -> (Vec<PageRange>, usize) {
+    /// From where to where memory was moved in this window, after so many changes, and whether it may have been left mapped; and how
+    /// many changes there are by now.
+    fn moved_since(&self, seen: usize) -> (Vec<(PageRange, PageRange, bool)>, usize) {
         let window = self.forking.window.seen.lock();
         let places = window.events().skip(seen).filter_map(|event| match event {
-            Event::Remapped { from, to, .. } => Some(from.moved_to(to)),
+            Event::Remapped { from, to, may_stay } => Some((from, from.moved_to(to), may_stay)),
             _ => None,
         });
         (places.collect(), window.events().count())

@@ -2,7 +2,9 @@
 
 use rustix::io::Errno;
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, tuning};
+use uswap_sys::maps;
 use uswap_system::Advice;
+use uswap_system::looks::Mappings;
 
 use crate::engine::Engine;
 use crate::fork_advice::Kept;
@@ -25,11 +27,6 @@ impl<H: Host> Engine<H> {
         let mut refused = Vec::new();
         self.for_adopted(|range| refused.extend(let_fork_unless_kept::<H>(range, kept)));
         refused
-    }
-
-    /// Memory that was moved meanwhile. Whether the child gets it.
-    pub(crate) fn let_fork(&self, range: PageRange) -> bool {
-        advise_for_fork::<H>(range, Advice::DoFork)
     }
 
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. Otherwise it is to be
@@ -111,7 +108,21 @@ impl<H: Host> Engine<H> {
 
 /// Children get `range`, but for what the program keeps from them. Returns what the kernel refuses to give them.
 pub(super) fn let_fork_unless_kept<H: Host>(range: PageRange, kept: &Kept) -> Vec<PageRange> {
-    kept.outside(range).filter(|&part| !advise_for_fork::<H>(part, Advice::DoFork)).collect()
+    kept.outside(range).flat_map(let_fork::<H>).collect()
+}
+
+/// Children get `range`. Returns what the kernel refuses to give them: at the first mapping that it refuses, it stops, so the others are
+/// asked for one by one.
+pub(crate) fn let_fork<H: Host>(range: PageRange) -> Vec<PageRange> {
+    if advise_for_fork::<H>(range, Advice::DoFork) {
+        return Vec::new();
+    }
+    let mut text = Vec::new();
+    if H::Mappings::read_maps(&mut text).is_err() {
+        return vec![range];
+    }
+    let parts = maps::vmas(&text).map(|vma| PageRange::of_bytes(vma.start, vma.end).intersection(range));
+    parts.filter(|part| part.pages > 0 && !advise_for_fork::<H>(*part, Advice::DoFork)).collect()
 }
 
 /// Whether the kernel has taken the advice: not where that would make too many mappings, nor for what is sealed (mseal) and may
