@@ -236,7 +236,7 @@ impl PageTable {
 
     /// All adopted ranges, in order, neighbours merged.
     pub fn adopted_ranges(&self) -> impl Iterator<Item = PageRange> + '_ {
-        self.adopted.within(PageRange { start: PageNumber(0), pages: u64::MAX })
+        self.adopted.within(PageRange::ALL)
     }
 
     /// The parts of `range` that are adopted.

@@ -58,6 +58,9 @@ pub struct PageRange {
 }
 
 impl PageRange {
+    /// All pages that there can be.
+    pub const ALL: Self = Self { start: PageNumber(0), pages: u64::MAX };
+
     /// The pages of the bytes `start..end`; both are multiples of [`PAGE_SIZE`].
     pub fn of_bytes(start: usize, end: usize) -> Self {
         debug_assert!(start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE) && start <= end);

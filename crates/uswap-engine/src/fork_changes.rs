@@ -58,8 +58,7 @@ impl<H: Staffed> Monitor<H> {
                 crate::pause::pause::<H>();
             }
         }
-        let all = PageRange { start: PageNumber(0), pages: u64::MAX };
-        refused.within(all).for_each(|range| kept.insert(range));
+        refused.within(PageRange::ALL).for_each(|range| kept.insert(range));
         engine.forking.window.keeps(kept);
     }
 

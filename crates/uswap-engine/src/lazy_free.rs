@@ -13,7 +13,7 @@
 use std::io;
 
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_core::{FrameBlock, PageNumber, PageRange, tuning};
+use uswap_core::{FrameBlock, PageRange, tuning};
 use uswap_sys::linux::Linux;
 
 use crate::engine::Engine;
@@ -53,8 +53,7 @@ impl<H: Host> Engine<H> {
                     places.extend(self.core().pages().adopted_ranges());
                 }
                 // Where the kernel does not tell, it may be any page.
-                let all = || vec![PageRange { start: PageNumber(0), pages: u64::MAX }];
-                let given_up = given_up.ok().filter(|_| is_still).unwrap_or_else(all);
+                let given_up = given_up.ok().filter(|_| is_still).unwrap_or_else(|| vec![PageRange::ALL]);
                 for range in places {
                     given_up.iter().for_each(|&part| self.core().given_up_lazily(range.intersection(part)));
                 }

@@ -34,8 +34,7 @@ impl<H: Host> Engine<H> {
     pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> FromForks {
         for _ in 0..tuning::KEEP_TRIES {
             let moves = self.core().moves();
-            let all = PageRange { start: PageNumber(0), pages: u64::MAX };
-            let outcome = self.keep_adopted_from_forks(all, kept, tuning::KEEP_PAUSES);
+            let outcome = self.keep_adopted_from_forks(PageRange::ALL, kept, tuning::KEEP_PAUSES);
             let is_over = {
                 let _gate = self.memory.gate.pass();
                 outcome == FromForks::Refused || outcome == FromForks::Kept && self.has_not_moved_since(moves)
