@@ -8,6 +8,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use uswap_engine::discards::Counted;
 use uswap_engine::fork_advice::Advice;
 use uswap_engine::host::notices;
 use uswap_engine::{guard_regions, lazy_free};
@@ -123,6 +124,12 @@ pub(crate) fn announce(advice: c_int) {
     }
 }
 
+/// A call with such advice is in the kernel, for as long as what this returns.
+pub(crate) fn counted(advice: c_int) -> Option<Counted<'static>> {
+    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED)
+        .then(|| notices().discards.begin())
+}
+
 /// Whether the wrapper does more than hand it on.
 pub(crate) fn takes_more(advice: c_int) -> bool {
     matches!(advice, GUARD_INSTALL | libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK)
@@ -137,6 +144,7 @@ unsafe fn real_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int
         // SAFETY: the caller's promise.
         return unsafe { kernel::ask(libc::SYS_madvise, [address as usize, len, advice as usize, 0, 0]) as c_int };
     }
+    let _counted = counted(advice);
     // SAFETY: the symbol is libc's function of this signature.
     let real = unsafe { std::mem::transmute::<*mut c_void, Madvise>(real) };
     // SAFETY: the caller's promise.

@@ -44,8 +44,10 @@ pub unsafe extern "C" fn process_madvise(
 ) -> isize {
     advice::announce(advice);
     let arguments = [pidfd as usize, pieces as usize, count, advice as usize, flags as usize];
+    let counted = advice::counted(advice);
     // SAFETY: the caller's promise.
     let done = unsafe { kernel::ask(libc::SYS_process_madvise, arguments) };
+    drop(counted);
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
     // With ENOMEM, a part of the first piece has been advised.

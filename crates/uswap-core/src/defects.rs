@@ -113,6 +113,8 @@ sabotages! {
     LazyFreeNotNoted in "engine/lazy_free.rs",
     /// Nothing is reclaimed.
     BudgetNotKept in "engine/monitor/mod.rs",
+    /// What has been discarded is done with after a while, though a call may be in the kernel still.
+    DiscardsEndByTime in "engine/monitor/mod.rs",
     /// An announcement (another budget, an area that leaves) is not heard.
     AnnouncementLost in "engine/swapoff.rs",
     /// Where the kernel counts changes, a scan takes its picture all the same.

@@ -35,11 +35,14 @@ pub const LOOK_AT_THREADS_EVERY: Duration = Duration::from_millis(500);
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
 /// How often all adopted memory is looked at anew, when nothing else is left to reclaim: that takes long.
 pub const LOOK_AT_ALL_EVERY: Duration = Duration::from_millis(100);
-/// After this time and at most twice as much, scans take in what is found at a place that the program has discarded: its thread
-/// may lose the processor between the report and the dropping of the pages, for as long as others keep it.
+/// After this time and at most twice as much, scans take in what is found at a place that the program has discarded, if no discard is
+/// in the kernel any more: its thread may lose the processor between the report and the dropping of the pages. Of a call that does
+/// not come by libc only the time is known.
 pub const DISCARD_ENDS: Duration = Duration::from_secs(1);
 /// The same where the program uses MADV_FREE, and writes to what is still there without a fault: that counts until it is found.
 pub const LAZY_DISCARD_ENDS: Duration = Duration::from_millis(200);
+/// A discard that is in the kernel for longer has been left by a jump out of a signal handler.
+pub const DISCARD_TAKES_MAX: Duration = Duration::from_secs(30);
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
 pub const LOOK_UP_STEPS: u32 = 8;
 /// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.

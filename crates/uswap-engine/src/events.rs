@@ -75,6 +75,7 @@ impl<H: Host> Engine<H> {
     fn settle(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.apply(event));
         self.memory.events_are_settled();
+        H::notices().fork_advice.all_is_settled();
     }
 
     /// As [`settle`](Self::settle), beside the books.
@@ -99,7 +100,7 @@ impl<H: Host> Engine<H> {
         self.books.begins_anew(event.range());
         if let Event::Remapped { from, to, .. } = event {
             self.books.begins_anew(from.moved_to(to));
-            H::notices().fork_advice.moved(from.start, to, from.pages);
+            H::notices().fork_advice.moved(from, to);
         }
         if let Event::Unmapped(range) = event {
             H::notices().fork_advice.gone(range);

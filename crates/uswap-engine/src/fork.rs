@@ -103,7 +103,7 @@ impl<H: Staffed> Monitor<H> {
         engine.hand_over_events();
         engine.forking.phase.is_still();
         self.post.fork.lift(true);
-        self.let_adopted_fork(engine);
+        self.give_child_its_memory(engine);
         self.post.fork.forbid_huge_pages();
         let forked = self.post.fork.let_fork(&self.threads);
         self.post.fork.allow_huge_pages();
@@ -114,6 +114,9 @@ impl<H: Staffed> Monitor<H> {
         {
             let _gate = engine.memory.gate.shut();
             engine.apply_notes();
+            if !engine.memory.uffd.holds_events() {
+                H::notices().fork_advice.all_is_settled();
+            }
             engine.forking.window.close();
             engine.forking.phase.goes_on();
         }

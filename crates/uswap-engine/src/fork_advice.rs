@@ -7,6 +7,10 @@
 //! where there is no engine yet nothing needs to be posted, and nobody would read it. Nobody ever waits here: V8 gives such
 //! advice thousands of times, and what the program's other threads wait for meanwhile is not known.
 //!
+//! Moves and unmappings are posted when their events are applied, and advice that was given later may have been posted before.
+//! So a posting has the number of the last read of events that had begun: advice that was posted before the read of a move
+//! had begun came before that. Of what was posted since, advice at the place to which memory was moved came after the move.
+//!
 //! The program's MADV_DOFORK of adopted memory is done by the kernel, too, and a fork that goes round the hooks would have
 //! holes there: the monitor keeps such memory from forks again ([`Kept::take_lifted`]).
 //!
@@ -14,7 +18,7 @@
 //! program ever used it.
 
 use uswap_core::{PAGE_SIZE, PageNumber, PageRange, RangeSet};
-use uswap_system::atomic::{AtomicBool, Ordering::*, fence};
+use uswap_system::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 
 use crate::postings::{Posting, Postings};
 use crate::smaps::Mapping;
@@ -36,6 +40,8 @@ const DO_FORK: u8 = 1;
 const MOVED: u8 = 2;
 /// Unmapped.
 const GONE: u8 = 3;
+/// mremap has added it to adopted memory, and it has been adopted by a fault.
+const GROWN: u8 = 4;
 
 /// What the program has said.
 pub struct ForkAdvice {
@@ -46,6 +52,27 @@ pub struct ForkAdvice {
     wipes: AtomicBool,
     /// There was no memory for a posting: what the program wants to keep from its children is not known any more.
     lost: AtomicBool,
+    reads: Reads,
+}
+
+/// Reads of events. Changed only while the gate is shut.
+struct Reads {
+    /// How many have begun.
+    begun: AtomicU64,
+    /// The first of which not all events are in the books; 0: there is none.
+    unsettled: AtomicU64,
+}
+
+impl Reads {
+    /// The last of those of which all that they have brought is posted, and will be before what is taken next.
+    fn settled(&self) -> u64 {
+        // In this order: a read is unsettled before it is counted.
+        let begun = self.begun.load(SeqCst);
+        match self.unsettled.load(SeqCst) {
+            0 => begun,
+            unsettled => unsettled - 1,
+        }
+    }
 }
 
 impl ForkAdvice {
@@ -55,7 +82,20 @@ impl ForkAdvice {
             keeps: AtomicBool::new(false),
             wipes: AtomicBool::new(false),
             lost: AtomicBool::new(false),
+            reads: Reads { begun: AtomicU64::new(0), unsettled: AtomicU64::new(0) },
         }
+    }
+
+    /// With the gate shut: events are read from here on.
+    pub(crate) fn begins_reading(&self) {
+        let number = self.reads.begun.load(Relaxed) + 1;
+        let _ = self.reads.unsettled.compare_exchange(0, number, SeqCst, Relaxed);
+        self.reads.begun.store(number, SeqCst);
+    }
+
+    /// With the gate shut: all that has been read is in the books.
+    pub(crate) fn all_is_settled(&self) {
+        self.reads.unsettled.store(0, SeqCst);
     }
 
     /// Any thread, after the kernel has taken the advice. Takes no lock and waits for nobody. Where there is no engine, nobody
@@ -73,7 +113,7 @@ impl ForkAdvice {
             return;
         }
         if let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) {
-            self.hand_over(&Posting { kind, start, len, to: 0 });
+            self.hand_over(&Posting { kind, start, len, to: 0, number: self.reads.begun.load(SeqCst) });
         }
     }
 
@@ -88,17 +128,28 @@ impl ForkAdvice {
 
     /// A handler: memory was unmapped. What comes to be there is another's.
     pub(crate) fn gone(&self, range: PageRange) {
-        if self.is_used() {
-            let (start, len) = (range.start.address(), range.pages as usize * PAGE_SIZE);
-            self.hand_over(&Posting { kind: GONE, start, len, to: 0 });
-        }
+        self.post_of_engine(GONE, range, 0);
     }
 
     /// A handler: adopted memory was moved by mremap.
-    pub(crate) fn moved(&self, from: PageNumber, to: PageNumber, pages: u64) {
+    pub(crate) fn moved(&self, from: PageRange, to: PageNumber) {
+        self.post_of_engine(MOVED, from, to.address());
+    }
+
+    /// A handler: what mremap has added to adopted memory has been adopted.
+    pub(crate) fn grown(&self, range: PageRange) {
+        self.post_of_engine(GROWN, range, 0);
+    }
+
+    fn post_of_engine(&self, kind: u8, range: PageRange, to: usize) {
         if self.is_used() {
-            let len = pages as usize * PAGE_SIZE;
-            self.hand_over(&Posting { kind: MOVED, start: from.address(), len, to: to.address() });
+            let (start, len) = (range.start.address(), range.pages as usize * PAGE_SIZE);
+            let number = match self.reads.unsettled.load(SeqCst) {
+                // Not of an event that was read.
+                0 => u64::MAX,
+                number => number,
+            };
+            self.hand_over(&Posting { kind, start, len, to, number });
         }
     }
 
@@ -121,6 +172,7 @@ impl ForkAdvice {
     /// The only thread of a forked child: what was kept from it is not there.
     pub(crate) fn child_begins(&self) {
         self.postings.clear();
+        self.all_is_settled();
     }
 }
 
@@ -135,42 +187,82 @@ pub(crate) struct Kept {
     pages: RangeSet,
     /// What the program has said that its children shall have, or was adopted, and has not been looked at since.
     lifted: Vec<PageRange>,
+    /// How many moves the books had seen when the first of it came, or before.
+    lifted_since: u64,
+    /// What mremap has added to adopted memory, and is not known yet to be kept or not.
+    grown: RangeSet,
+    /// Advice that may have been given after a move that is not posted yet.
+    recent: Vec<Posting>,
 }
 
 impl Kept {
     /// Takes in what has been posted. Whether the program has given advice.
     pub fn catch_up(&mut self, said: &ForkAdvice) -> bool {
+        let settled = said.reads.settled();
         let mut is_advised = false;
-        while let Some(Posting { kind, start, len, to }) = said.postings.take() {
-            let range = PageRange::of_bytes(start, start.saturating_add(len));
-            is_advised |= matches!(kind, DONT_FORK | DO_FORK);
-            match kind {
-                DONT_FORK => self.pages.insert(range),
-                DO_FORK => {
-                    self.pages.remove(range);
-                    self.lifted.push(range);
+        while let Some(posting) = said.postings.take() {
+            let range = posting.range();
+            match posting.kind {
+                DONT_FORK | DO_FORK => {
+                    is_advised = true;
+                    self.advise(posting.kind, range);
+                    self.recent.push(posting);
                 }
-                GONE => self.pages.remove(range),
-                _ => take_along(&mut self.pages, range, PageNumber::containing(to)),
+                GONE => {
+                    self.pages.remove(range);
+                    self.grown.remove(range);
+                    self.advise_anew(range, posting.number);
+                }
+                GROWN => self.grown.insert(range),
+                _ => {
+                    let to = PageNumber::containing(posting.to);
+                    take_along(&mut self.pages, range, to);
+                    take_along(&mut self.grown, range, to);
+                    self.advise_anew(range.moved_to(to), posting.number);
+                }
             }
         }
+        self.recent.retain(|advice| advice.number > settled);
         if said.lost.swap(false, AcqRel) {
             // A child that has too much sees what its parent has; one that has too little dies.
-            self.pages = RangeSet::default();
+            (self.pages, self.recent) = (RangeSet::default(), Vec::new());
             is_advised = true;
         }
         is_advised
     }
 
-    /// Takes out what has not been looked at since the program has let its children have it: what cannot be told at this moment
-    /// is put back.
-    pub fn take_lifted(&mut self) -> Vec<PageRange> {
-        std::mem::take(&mut self.lifted)
+    fn advise(&mut self, kind: u8, range: PageRange) {
+        match kind {
+            DONT_FORK => self.pages.insert(range),
+            _ => {
+                self.pages.remove(range);
+                self.lifted.push(range);
+            }
+        }
     }
 
-    /// See [`take_lifted`](Self::take_lifted).
-    pub fn put_back(&mut self, lifted: Vec<PageRange>) {
-        self.lifted = lifted;
+    /// What is at `place` has come there, or been mapped there, by an event that was read in the read of this number, or later: advice
+    /// about it that has been given since is that of what is there now.
+    fn advise_anew(&mut self, place: PageRange, number: u64) {
+        let later: Vec<(u8, PageRange)> = self
+            .recent
+            .iter()
+            .filter(|advice| advice.number >= number)
+            .map(|advice| (advice.kind, advice.range().intersection(place)))
+            .filter(|(_, part)| part.pages > 0)
+            .collect();
+        later.into_iter().for_each(|(kind, part)| self.advise(kind, part));
+    }
+
+    /// Takes out what has not been looked at since the program has let its children have it, and how many moves the books had seen by
+    /// then; what comes from here on comes after so many `moves`.
+    pub fn take_lifted(&mut self, moves: u64) -> (Vec<PageRange>, u64) {
+        (std::mem::take(&mut self.lifted), std::mem::replace(&mut self.lifted_since, moves))
+    }
+
+    /// What has been [taken out](Self::take_lifted) and cannot be told at this moment.
+    pub fn put_back(&mut self, lifted: Vec<PageRange>, since: u64) {
+        (self.lifted, self.lifted_since) = (lifted, since);
     }
 
     /// What of `range` is adopted may go to children as it is.
@@ -185,18 +277,29 @@ impl Kept {
         for mapping in mappings.iter().filter(|mapping| mapping.kept) {
             let both = mapping.range.intersection(range);
             match mapping.managed {
-                true => self.has_grown(both, mapping.range),
+                true => {
+                    self.has_grown(both);
+                    self.extend_to_grown(mapping.range);
+                }
                 false => self.pages.insert(both),
             }
         }
     }
 
-    /// mremap has added `grown` to `mapping`: its flags are the engine's, and the program's advice is that of the memory
-    /// before it.
-    pub fn has_grown(&mut self, grown: PageRange, mapping: PageRange) {
-        if mapping.start < grown.start && self.pages.contains(PageNumber(grown.start.0 - 1)) {
-            self.pages.insert(grown);
+    /// mremap has added `grown` to a mapping.
+    pub fn has_grown(&mut self, grown: PageRange) {
+        self.grown.insert(grown);
+    }
+
+    /// What mremap has added to `mapping` has the engine's flags, and the program's advice is that of the memory before it.
+    pub fn extend_to_grown(&mut self, mapping: PageRange) {
+        let grown: Vec<PageRange> = self.grown.within(mapping).filter(|part| part.pages > 0).collect();
+        for part in grown {
+            if mapping.start < part.start && self.pages.contains(PageNumber(part.start.0 - 1)) {
+                self.pages.insert(part);
+            }
         }
+        self.grown.remove(mapping);
     }
 
     /// All that is kept.
@@ -279,9 +382,69 @@ mod tests {
         let (said, mut kept) = (ForkAdvice::new(), Kept::default());
         let len = 10 * PAGE_SIZE;
         said.post(Advice::DontFork, range(10, 10).start.address(), len, || true);
+        said.begins_reading();
         said.gone(range(12, 3));
         kept.catch_up(&said);
         assert_eq!(all(&kept), [range(10, 2), range(15, 5)]);
+    }
+
+    fn advise(said: &ForkAdvice, advice: Advice, about: PageRange) {
+        said.post(advice, about.start.address(), about.pages as usize * PAGE_SIZE, || true);
+    }
+
+    #[test]
+    fn advice_at_a_new_place_outruns_the_report_of_the_move() {
+        for is_heard_first in [false, true] {
+            let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+            advise(&said, Advice::DontFork, range(10, 10));
+            said.begins_reading();
+            // The program has moved it, and thinks better of a half of it.
+            advise(&said, Advice::DoFork, range(105, 5));
+            if is_heard_first {
+                kept.catch_up(&said);
+            }
+            said.moved(range(10, 10), PageNumber(100));
+            said.gone(range(10, 10));
+            said.all_is_settled();
+            kept.catch_up(&said);
+            assert_eq!(all(&kept), [range(100, 5)]);
+        }
+    }
+
+    #[test]
+    fn advice_about_what_a_move_replaces_ends_with_it() {
+        let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        advise(&said, Advice::DontFork, range(100, 10));
+        said.begins_reading();
+        said.moved(range(10, 10), PageNumber(100));
+        said.all_is_settled();
+        kept.catch_up(&said);
+        assert_eq!(all(&kept), []);
+        assert!(kept.recent.is_empty(), "what was read is settled");
+    }
+
+    #[test]
+    fn advice_about_what_is_mapped_anew_is_not_that_of_what_is_gone() {
+        let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        advise(&said, Advice::DontFork, range(10, 10));
+        said.begins_reading();
+        advise(&said, Advice::DontFork, range(12, 2));
+        kept.catch_up(&said);
+        said.gone(range(10, 10));
+        kept.catch_up(&said);
+        assert_eq!(all(&kept), [range(12, 2)]);
+    }
+
+    #[test]
+    fn what_was_touched_first_of_what_has_grown_is_kept_as_well() {
+        let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        advise(&said, Advice::DontFork, range(10, 10));
+        said.grown(range(20, 1));
+        kept.catch_up(&said);
+        kept.has_grown(range(21, 9));
+        kept.extend_to_grown(range(10, 20));
+        assert_eq!(all(&kept), [range(10, 20)]);
+        assert!(kept.grown.within(range(0, 1000)).next().is_none());
     }
 
     #[test]

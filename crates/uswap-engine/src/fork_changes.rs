@@ -29,7 +29,7 @@ use crate::worker::Worker;
 impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was. What the child will lack is written down for it: that it is not there tells nothing.
-    pub(crate) fn let_adopted_fork(&mut self, engine: &Engine<H>) {
+    pub(crate) fn give_child_its_memory(&mut self, engine: &Engine<H>) {
         // What was moved since the last look has taken its advice along.
         self.adopter.kept.catch_up(&H::notices().fork_advice);
         let mut kept = self.adopter.kept.pages().clone();
@@ -68,7 +68,7 @@ impl<H: Staffed> Monitor<H> {
         while !engine.tell_if_still(|| self.adopter.kept.catch_up(&H::notices().fork_advice)) {
             asking.for_fault_of(begun);
             if H::since(begun) >= tuning::STILL_PATIENCE {
-                return engine.forking.window.tell_nothing();
+                return engine.forking.window.tell_never_still();
             }
             engine.read_aside(self.worker());
             crate::pause::pause::<H>();
@@ -87,6 +87,9 @@ impl<H: Staffed> Monitor<H> {
             }
             Told::Changed(changes) => changes,
             Told::NeverStill => end_child::<H>("its parent's other threads did not stop changing their mappings"),
+            Told::Advised => {
+                end_child::<H>("its parent's other threads also gave advice about forks (MADV_DONTFORK, MADV_DOFORK)")
+            }
             Told::Nothing => end_child::<H>("its parent ended or was stopped in that very moment"),
         };
         engine.apply_changes(journal, changes);
@@ -110,7 +113,7 @@ impl<H: Host> Engine<H> {
         if is_still {
             // Asked last: advice is posted before its thread moves anything.
             match is_advised() && !self.moved_since(0).0.is_empty() {
-                true => self.forking.window.tell_nothing(),
+                true => self.forking.window.tell_advised(),
                 false => self.forking.window.tell_changes(),
             }
         }

@@ -44,6 +44,7 @@ const NOTHING_TOLD: u32 = 0;
 const STILL: u32 = 1;
 const CHANGED: u32 = 2;
 const NEVER_STILL: u32 = 3;
+const ADVISED: u32 = 4;
 
 /// What a child is told.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub(crate) enum Told {
     Changed(Vec<Event>),
     /// The program did not stop changing its mappings.
     NeverStill,
+    /// It has given advice about forks in the window, and moved memory.
+    Advised,
     /// The parent has ended, or is stopped.
     Nothing,
 }
@@ -240,7 +243,7 @@ impl<H: System> Window<H> {
         let mut count = 0;
         for event in seen.events() {
             if count == CHANGES {
-                return self.tell_nothing();
+                return self.tell_never_still();
             }
             // SAFETY: the window is open and `count` is below `CHANGES`; the child reads when it has been told.
             unsafe { (&raw mut (*shared).changes).cast::<Event>().add(count).write(event) };
@@ -251,9 +254,14 @@ impl<H: System> Window<H> {
         told.store_and_wake(if count == 0 { STILL } else { CHANGED });
     }
 
-    /// Parent: it cannot be told what was done.
-    pub fn tell_nothing(&self) {
+    /// Parent: it cannot be told what was done, for it does not end.
+    pub fn tell_never_still(&self) {
         self.shared().0.store_and_wake(NEVER_STILL);
+    }
+
+    /// Parent: what was kept from the child, and then moved, cannot be told from what was moved.
+    pub fn tell_advised(&self) {
+        self.shared().0.store_and_wake(ADVISED);
     }
 
     /// In a child that has a copy of the parent's window: its journal, which the child has mapped.
@@ -337,6 +345,7 @@ impl<H: System> JournalAtFork<H> {
                 Told::Changed(changes.to_vec())
             }
             NEVER_STILL => Told::NeverStill,
+            ADVISED => Told::Advised,
             _ => Told::Nothing,
         }
     }

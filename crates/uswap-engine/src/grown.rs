@@ -35,13 +35,14 @@ impl<H: Host> Adopter<H> {
                         None => return Ok(Some(start)),
                         // Unless it is the program's own userfaultfd that it is registered with.
                         Some(true) if engine.memory.uffd.register(start, len).is_ok() => {
-                            self.kept.has_grown(part, PageRange::of_bytes(vma.start, vma.end));
+                            self.kept.has_grown(part);
                             engine.note_if_changing(part);
                             engine.core().adopt(part);
                         }
                         Some(_) => {}
                     }
                 }
+                self.kept.extend_to_grown(PageRange::of_bytes(vma.start, vma.end));
             }
         }
         Ok(None)

@@ -226,6 +226,7 @@ impl<H: Host> Engine<H> {
         }
         let left_mapped = &H::notices().left_mapped;
         left_mapped.begins_reading();
+        H::notices().fork_advice.begins_reading();
         let count = match self.memory.uffd.read(&mut messages) {
             Ok(count) => count,
             Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
@@ -254,6 +255,8 @@ impl<H: Host> Engine<H> {
         }
         if frozen {
             self.forking.window.ends_reading();
+        } else if !self.memory.uffd.holds_events() {
+            H::notices().fork_advice.all_is_settled();
         }
         drop(gate);
         count
@@ -352,6 +355,7 @@ impl<H: Host> Engine<H> {
             Some(false) => return Some(self.answer_registered_of_others(page)),
             Some(true) => self.core().adopt(range),
         }
+        H::notices().fork_advice.grown(range);
         self.memory.note_grown(true);
         None
     }

@@ -38,7 +38,7 @@ pub(crate) fn heirs_hold(heirs: &[Ledger], entry: EntryId) -> bool {
 
 #[repr(C)]
 struct Header {
-    /// Each a [`Holder`]; 0: it is just being written.
+    /// Each a [`Holder`]; 0: it is just being written, or was to be by a child that has been killed.
     holders: [AtomicU64; HOLDERS_MAX],
     /// Holders that have registered; beyond [`HOLDERS_MAX`] their number only.
     registered: AtomicU32,
@@ -150,9 +150,10 @@ impl Ledger {
     pub fn is_alive(&mut self, heirs: Heirs, lives: impl Fn(Holder) -> bool) -> bool {
         let header = self.header();
         let registered = header.registered.load(Acquire);
-        let is_held = self.has_living_holder(registered as usize, lives);
+        let (is_held, is_coming) = self.holders(registered as usize, lives);
         // In this order: the forks of a holder that has been seen dead had begun, and are pending still or registered.
-        let is_pending = header.pending.load(Acquire) != 0 || header.registered.load(Acquire) != registered;
+        let is_pending =
+            is_coming || header.pending.load(Acquire) != 0 || header.registered.load(Acquire) != registered;
         let may_be_alive = match heirs {
             Heirs::Arriving => is_held || is_pending,
             Heirs::Present => is_held,
@@ -163,9 +164,17 @@ impl Ledger {
         (is_held || is_pending) && self.lost < LOST_LOOKS
     }
 
-    fn has_living_holder(&self, registered: usize, lives: impl Fn(Holder) -> bool) -> bool {
-        let Some(holders) = self.header().holders.get(..registered) else { return true };
-        holders.iter().any(|holder| Holder::of_word(holder.load(Acquire)).is_none_or(&lives))
+    /// Whether a holder lives, and whether one is just being written down, of so many that have registered.
+    fn holders(&self, registered: usize, lives: impl Fn(Holder) -> bool) -> (bool, bool) {
+        let Some(holders) = self.header().holders.get(..registered) else { return (true, false) };
+        let mut found = (false, false);
+        for holder in holders {
+            match Holder::of_word(holder.load(Acquire)) {
+                Some(holder) => found.0 |= lives(holder),
+                None => found.1 = true,
+            }
+        }
+        found
     }
 
     /// The same ledger, mapped a second time: what a forked child has.
@@ -237,6 +246,17 @@ mod tests {
         assert_eq!(looks(&mut ledger, Heirs::Present), LOST_LOOKS - 1);
         assert!(ledger.is_alive(Heirs::Arriving, lives), "what was seen before does not count");
         assert_eq!(looks(&mut ledger, Heirs::None), LOST_LOOKS - 1);
+        ledger.discard();
+    }
+
+    #[test]
+    fn a_child_that_died_while_it_registered_holds_nothing_for_ever() {
+        let mut ledger = Ledger::new(64).unwrap();
+        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.header().registered.fetch_add(1, AcqRel);
+        assert_eq!(looks(&mut ledger, Heirs::Arriving), 2 * LOST_LOOKS);
+        // The parent has others, of other forks.
+        assert_eq!(looks(&mut ledger, Heirs::Present), LOST_LOOKS - 1);
         ledger.discard();
     }
 

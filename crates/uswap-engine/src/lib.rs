@@ -10,7 +10,7 @@
 //!   waits for faults;
 //! - [`swapin`], [`swapout`]: the two ways of a page;
 //! - [`adopt`]: which of the program's memory is managed; [`lazy_free`]: what it gave up before; [`whole_mappings`]: no
-//!   mapping is adopted in part; [`guard_regions`], [`page_references`], [`left_mapped`] and [`control_blocks`]: what is done with its memory that needs care;
+//!   mapping is adopted in part; [`guard_regions`], [`page_references`], [`left_mapped`], [`discards`] and [`control_blocks`]: what is done with its memory that needs care;
 //! - [`monitor`]: the reclaim thread, which keeps the process inside its budget; `scale`: what the process has of it;
 //!   `adoption_pace`: how often its mappings are looked at; [`post`]: what the program's threads tell it; `writer`, which waits
 //!   for disks in its stead; [`engine_threads`]: how all threads start;
@@ -33,6 +33,7 @@ pub mod compaction;
 pub mod compress;
 mod content;
 pub mod control_blocks;
+pub mod discards;
 pub mod engine;
 pub mod engine_threads;
 mod events;

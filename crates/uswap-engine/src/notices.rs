@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use uswap_system::System;
 
 use crate::control_blocks::ControlBlocks;
+use crate::discards::Discards;
 use crate::fork_advice::{Advice, ForkAdvice};
 use crate::giving_way::GivingWay;
 use crate::left_mapped::LeftMapped;
@@ -27,6 +28,8 @@ pub struct Notices<S: System> {
     pub page_references: Noted,
     /// It has given memory up with MADV_FREE.
     pub lazy_free: Noted,
+    /// Its discards that are in the kernel.
+    pub discards: Discards,
     /// Its mremaps that leave the old range mapped.
     pub left_mapped: LeftMapped,
     /// Its mremaps that were refused.
@@ -45,6 +48,7 @@ impl<S: System> Notices<S> {
             guard_regions: Noted::new(),
             page_references: Noted::new(),
             lazy_free: Noted::new(),
+            discards: Discards::new(),
             left_mapped: LeftMapped::new(),
             whole_mappings: Requests::new(),
             control_blocks: ControlBlocks::new(),
@@ -75,6 +79,7 @@ impl<S: System> Notices<S> {
     pub fn child_begins(&self) {
         self.fork_advice.child_begins();
         self.giving_way.child_begins();
+        self.discards.child_begins();
     }
 }
 

@@ -9,8 +9,9 @@
 
 use std::ptr::{NonNull, null_mut};
 
+use uswap_core::PageRange;
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
-use uswap_system::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use uswap_system::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Places of a segment: it takes 20 KiB. Few where each step is looked at, so that segments come and go.
 const PLACES: usize = if cfg!(all(test, uswap_words)) { 2 } else { 512 };
@@ -22,6 +23,15 @@ pub(crate) struct Posting {
     pub start: usize,
     pub len: usize,
     pub to: usize,
+    /// What puts postings of several threads in order.
+    pub number: u64,
+}
+
+impl Posting {
+    /// The memory that it is about.
+    pub fn range(&self) -> PageRange {
+        PageRange::of_bytes(self.start, self.start.saturating_add(self.len))
+    }
 }
 
 struct Place {
@@ -31,6 +41,7 @@ struct Place {
     start: AtomicUsize,
     len: AtomicUsize,
     to: AtomicUsize,
+    number: AtomicU64,
 }
 
 impl Place {
@@ -41,6 +52,7 @@ impl Place {
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             to: AtomicUsize::new(0),
+            number: AtomicU64::new(0),
         }
     }
 }
@@ -124,6 +136,7 @@ impl Postings {
                 place.start.store(posting.start, Relaxed);
                 place.len.store(posting.len, Relaxed);
                 place.to.store(posting.to, Relaxed);
+                place.number.store(posting.number, Relaxed);
                 place.is_written.store(1, Release);
                 return true;
             }
@@ -160,6 +173,7 @@ impl Postings {
             start: place.start.load(Relaxed),
             len: place.len.load(Relaxed),
             to: place.to.load(Relaxed),
+            number: place.number.load(Relaxed),
         })
     }
 
@@ -240,7 +254,7 @@ mod tests {
     use super::*;
 
     fn posting(start: usize) -> Posting {
-        Posting { kind: 1, start, len: 2, to: 3 }
+        Posting { kind: 1, start, len: 2, to: 3, number: 4 }
     }
 
     #[test]
@@ -294,7 +308,7 @@ mod tests {
                 let postings = &postings;
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        assert!(postings.post(&Posting { kind: thread, start: number, len: 0, to: 0 }));
+                        assert!(postings.post(&Posting { kind: thread, start: number, len: 0, to: 0, number: 0 }));
                     }
                 });
             }

@@ -163,6 +163,7 @@ pub fn discard(range: Range<usize>, lazily: bool) {
     if lazily {
         notices.lazy_free.note();
     }
+    let _counted = notices.discards.begin();
     user_mode::discard(range, lazily);
 }
 

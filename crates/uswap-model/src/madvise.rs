@@ -55,7 +55,7 @@ impl World {
                 self.report(reports);
                 // It takes effect now, and nothing is counted any more.
                 self.point();
-                self.stand_still(self.config.late_drops);
+                self.stand_still_long(self.config.late_drops);
                 kernel = self.kernel_mut();
                 let begun = part.clone();
                 // What is mapped there by now is looked up again.

@@ -1,6 +1,7 @@
 //! The scheduler: threads, and who of them goes on.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 use crate::coroutine::{Coroutine, Resumed, suspend};
 use crate::coverage::Happening;
@@ -13,9 +14,11 @@ use crate::world::World;
 const RUN_MAX: u64 = 3000;
 /// Steps for which a thread that is stopped stands still, at most.
 const STOP_MAX: u64 = 5000;
-/// Virtual nanoseconds for which it does, at most: the engine gives a thread of the program so much time between the report of a
-/// discard and its effect (`LAZY_DISCARD_ENDS`), and more.
+/// Virtual nanoseconds for which it does, at most.
 const STOP_MAX_NS: u64 = 60_000_000;
+/// Virtual nanoseconds for which one that is within a discard now and then gets no processor: more than the engine would give it if it
+/// did not count such calls (`LAZY_DISCARD_ENDS`).
+const LONG_STOP_MAX_NS: u64 = 1_500_000_000;
 
 /// Which thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -253,6 +256,15 @@ impl World {
         let Some(thread) = self.scheduler.running().filter(|_| self.happens(parts, 256)) else { return };
         self.stop(thread);
         suspend();
+    }
+
+    /// As [`stand_still`](Self::stand_still), of a thread within a discard.
+    pub(crate) fn stand_still_long(&self, parts: u64) {
+        self.stand_still(parts);
+        if self.happens(parts, 16 * 256) {
+            self.note(Happening::Stop, 1);
+            self.sleep(Duration::from_nanos(self.below(LONG_STOP_MAX_NS)));
+        }
     }
 
     fn stop(&self, thread: ThreadId) {

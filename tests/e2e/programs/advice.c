@@ -113,9 +113,55 @@ static void let_go_by_syscall(void)
 	check(p, SIZE, 33, "parent");
 }
 
+/* To another place: over memory that is mapped for that. */
+static char *moved(char *p)
+{
+	char *to = map(SIZE);
+	MUST(mremap(p, SIZE, SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+	return to;
+}
+
+/* And where it has been moved to meanwhile. */
+static void let_go_and_moved(void)
+{
+	char *p = swapped(SIZE, 34, "before MADV_DOFORK");
+	for (int round = 0; round < 20; round++) {
+		MUST(madvise(p, SIZE, MADV_DOFORK) == 0);
+		p = moved(p);
+		usleep(round * 2000);
+	}
+	push_out(p, SIZE, "after mremap");
+	if (read_in_clone(p, 34) == 66)
+		bad("the child of a raw clone read wrong data");
+	check(p, SIZE, 34, "parent");
+}
+
+/* What is kept from children, or given to them, as soon as it has been moved. */
+static void moved_and_advised(void)
+{
+	size_t pages = SIZE / PAGE;
+	char *p = swapped(SIZE, 35, "before mremap");
+	for (int round = 0; round < 20; round++) {
+		p = moved(p);
+		if (round % 2) {
+			MUST(madvise(p, SIZE, MADV_DOFORK) == 0);
+			continue;
+		}
+		MUST(madvise(p, SIZE, MADV_DONTFORK) == 0);
+		for (size_t k = 0; k < pages; k++) {
+			if (k % 3 != 1)
+				MUST(madvise(p + k * PAGE, PAGE, MADV_DOFORK) == 0);
+		}
+		see_child(p, pages, 35);
+	}
+	check(p, SIZE, 35, "parent");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = { { "many", many }, { "let-go-and-cloned", let_go_and_cloned },
-						  { "let-go-by-syscall", let_go_by_syscall } };
+						  { "let-go-by-syscall", let_go_by_syscall },
+						  { "let-go-and-moved", let_go_and_moved },
+						  { "moved-and-advised", moved_and_advised } };
 	return RUN_CASE(argc, argv, cases);
 }

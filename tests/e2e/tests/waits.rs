@@ -34,6 +34,18 @@ fn memory_let_go_by_syscall_is_not_zeros_in_a_raw_clone() {
     let_go_and_cloned("let-go-by-syscall");
 }
 
+/// The same of memory that is moved right after.
+#[test]
+fn memory_let_go_and_moved_is_not_zeros_in_a_raw_clone() {
+    let_go_and_cloned("let-go-and-moved");
+}
+
+/// Advice about forks that comes right after an mremap is about what that has brought.
+#[test]
+fn memory_that_is_kept_from_children_as_soon_as_it_is_moved() {
+    let_go_and_cloned("moved-and-advised");
+}
+
 fn let_go_and_cloned(case: &str) {
     let test = TempDir::new(case);
     let launch = Launch::new(&test, c_program("advice"))

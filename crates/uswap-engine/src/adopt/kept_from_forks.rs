@@ -47,11 +47,29 @@ impl<H: Host> Engine<H> {
         FromForks::Changing
     }
 
-    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks.
-    pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept) {
-        let mut lifted = kept.take_lifted();
-        lifted.retain(|&range| self.keep_adopted_from_forks(range, kept, 0) != FromForks::Kept);
-        kept.put_back(lifted);
+    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks. The books had seen
+    /// so many `moves` when the program was last heard. `false`: some of it has been moved since, and all that is adopted is to be looked
+    /// at.
+    pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept, moves: u64) -> bool {
+        let (mut lifted, since) = kept.take_lifted(moves);
+        if lifted.is_empty() {
+            return true;
+        }
+        let outcomes: Vec<FromForks> =
+            lifted.iter().map(|&range| self.keep_adopted_from_forks(range, kept, 0)).collect();
+        let (is_changing, has_moved) = {
+            let _gate = self.memory.gate.pass();
+            // In this order: what is unread is counted, and what was read is in the books.
+            (self.memory.uffd.is_changing(), self.core().moves() != since)
+        };
+        if !has_moved {
+            let mut outcomes = outcomes.into_iter();
+            lifted.retain(|_| outcomes.next() != Some(FromForks::Kept) || is_changing);
+            if !lifted.is_empty() {
+                kept.put_back(lifted, since);
+            }
+        }
+        !has_moved
     }
 
     /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now: the worst

@@ -222,18 +222,24 @@ impl<H: Host> Adopter<H> {
     /// Adopts `start..end`, to be verified and looked up. `false` when the kernel refuses.
     fn register(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<bool> {
         self.learn_what_is_kept(engine, PageRange::of_bytes(start, end))?;
+        let moves = engine.core().moves();
         let registered = engine.register(start, end);
         if registered {
-            self.keep_from_forks(engine, PageRange::of_bytes(start, end));
+            self.keep_from_forks(engine, PageRange::of_bytes(start, end), moves);
             self.fresh.ranges.push((start, end));
             self.unlooked.push_back((start, end));
         }
         Ok(registered)
     }
 
-    /// Adopted memory goes to no child of a fork that goes round the hooks.
-    fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange) {
-        if engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES) != FromForks::Kept {
+    /// Adopted memory goes to no child of a fork that goes round the hooks. It has been adopted since the books had seen so many `moves`.
+    fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange, moves: u64) {
+        let outcome = engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES);
+        let is_there = {
+            let _gate = engine.memory.gate.pass();
+            engine.has_not_moved_since(moves)
+        };
+        if outcome != FromForks::Kept || !is_there {
             self.kept.look_again(range);
         }
     }

@@ -2,10 +2,12 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use uswap_core::PageRange;
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::tuning;
 use uswap_sys::maps;
+use uswap_sys::report::Reason;
 use uswap_system::faults::Faults;
 use uswap_system::looks::{Mappings, Vma};
 
@@ -72,6 +74,7 @@ impl<H: Host> Adopter<H> {
         may_extend: bool,
     ) -> io::Result<()> {
         let mut tries = 0;
+        let moves = engine.core().moves();
         while at < end {
             let piece = match self.query() {
                 Some(query) => query.at_or_after(at).map(|vma| Piece::of(&vma)),
@@ -112,7 +115,7 @@ impl<H: Host> Adopter<H> {
                 // Not now. Where the kernel has it registered, faults bring it back to the books.
                 engine.core().let_go_untouched(range);
             }
-            self.keep_from_forks(engine, range);
+            self.keep_from_forks(engine, range, moves);
             tries = 0;
             at = to;
         }
@@ -147,29 +150,52 @@ impl<H: Host> Adopter<H> {
         if is_on(Sabotage::OthersLetGoUnasked) || !engine.memory.uffd.kernel_is_changing() {
             return Ok(true);
         }
-        let _ = engine.memory.uffd.register(start, end - start);
+        self.register_what_came(engine, start, end)?;
         engine.note_if_changing(others);
         Ok(false)
     }
 
+    /// With the gate held: registers what has been moved to where others were let go. Mapping by mapping, for where one of several cannot
+    /// be registered the kernel registers none.
+    fn register_what_came(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<()> {
+        let mut pieces = Vec::new();
+        self.for_pieces(start, end, |piece| {
+            pieces.push(piece);
+            true
+        })?;
+        for piece in pieces {
+            let (from, to) = (piece.start.max(start), piece.end.min(end));
+            let refused = engine.memory.uffd.register(from, to - from).err();
+            if let Some(error) = refused.filter(|error| piece.is_anonymous_private && !may_be_of_others(error)) {
+                engine.fatal(format_args!("uswap: memory at {from:#x} cannot be registered: {}", Reason(&error)));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether any of `start..end` is private and anonymous.
     fn has_anonymous(&mut self, start: usize, end: usize) -> io::Result<bool> {
-        if self.query().is_none() {
-            return Ok(self
-                .list()?
-                .iter()
-                .any(|piece| piece.is_anonymous_private && piece.start < end && start < piece.end));
-        }
+        let mut found = false;
+        self.for_pieces(start, end, |piece| {
+            found |= piece.is_anonymous_private;
+            !found
+        })?;
+        Ok(found)
+    }
+
+    /// Visits what is mapped of `start..end`, until `goes_on` says no.
+    fn for_pieces(&mut self, start: usize, end: usize, mut goes_on: impl FnMut(Piece) -> bool) -> io::Result<()> {
+        let listed = self.list()?;
+        let mut of_list = listed.iter().filter(|piece| piece.start < end && start < piece.end);
         let mut at = start;
-        while let Some(piece) = self.query().and_then(|query| query.at_or_after(at).map(|vma| Piece::of(&vma)))
-            && piece.start < end
-        {
-            if piece.is_anonymous_private {
-                return Ok(true);
-            }
+        loop {
+            let piece = match self.query() {
+                Some(query) => query.at_or_after(at).map(|vma| Piece::of(&vma)).filter(|piece| piece.start < end),
+                None => of_list.next().copied(),
+            };
+            let Some(piece) = piece.filter(|&piece| goes_on(piece)) else { return Ok(()) };
             at = piece.end;
         }
-        Ok(false)
     }
 
     /// Adopts the mapping at `address` as a whole, if only a part of it is; returns its end if it did.
@@ -180,6 +206,12 @@ impl<H: Host> Adopter<H> {
         let is_whole = engine.core().pages().adopted_in(whole) == whole.pages;
         Ok((!is_whole && self.register_whole(engine, start, end)?).then_some(end))
     }
+}
+
+/// Whether the kernel has refused to register memory because it is not there any more, or registered with the program's own
+/// userfaultfd, so that it is not what was managed.
+fn may_be_of_others(refused: &io::Error) -> bool {
+    [Errno::INVAL, Errno::BUSY].iter().any(|errno| refused.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// A mapping, as far as it matters whether it is adopted by mistake.

@@ -94,7 +94,7 @@ fn a_look_at_flights_before_the_holders_is_found() {
             let registered = ledger.header().registered.load(Acquire);
             let is_pending = ledger.header().pending.load(Acquire) != 0;
             preempt();
-            is_pending || ledger.has_living_holder(registered as usize, lives)
+            is_pending || ledger.holders(registered as usize, lives).0
         };
         a_holder_forks(Ledger::register, early);
     });

@@ -242,6 +242,23 @@ impl<H: Staffed> Monitor<H> {
         }
     }
 
+    /// What has been discarded is done with when all calls have ended that may be about it, or none of them can be under way any more.
+    fn let_discards_grow_old(&mut self, engine: &Engine<H>) {
+        let notices = H::notices();
+        let patience = if notices.lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
+        let age = H::since(self.looks.discards_aged);
+        if age <= patience {
+            return;
+        }
+        if age > tuning::DISCARD_TAKES_MAX {
+            notices.discards.give_up();
+        }
+        if is_on(Sabotage::DiscardsEndByTime) || notices.discards.turn_ends() {
+            self.looks.discards_aged = H::now();
+            engine.core().discards_grow_old();
+        }
+    }
+
     fn look_after_the_rest(&mut self) {
         self.end_with_others();
         let Some(engine) = self.engine() else {
@@ -253,17 +270,16 @@ impl<H: Staffed> Monitor<H> {
         let _ = H::refill_reserve();
         engine.compact(&mut self.pool.compaction);
         // Not only when it is needed, for what is posted takes memory.
+        let moves = engine.core().moves();
         self.adopter.kept.catch_up(&H::notices().fork_advice);
-        engine.keep_lifted_from_forks(&mut self.adopter.kept);
+        if !engine.keep_lifted_from_forks(&mut self.adopter.kept, moves) {
+            self.post.fork.lift(true);
+        }
         self.keep_from_forks(engine);
         if H::since(self.looks.published) < tuning::PUBLISH_EVERY {
             return;
         }
-        let patience = if H::notices().lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
-        if H::since(self.looks.discards_aged) > patience {
-            self.looks.discards_aged = H::now();
-            engine.core().discards_grow_old();
-        }
+        self.let_discards_grow_old(engine);
         self.looks.published = H::now();
         engine.core().asked_grow_old();
         H::keep_addresses();

@@ -37,7 +37,13 @@ fn posted_and_read(threads: u8, take: fn(&Postings) -> Option<Posting>) {
             let postings = postings.clone();
             thread::spawn(move || {
                 for start in 0..EACH {
-                    assert!(postings.post(&Posting { kind, start, len: start + 1, to: start + 2 }));
+                    assert!(postings.post(&Posting {
+                        kind,
+                        start,
+                        len: start + 1,
+                        to: start + 2,
+                        number: start as u64 + 3
+                    }));
                 }
             })
         })
@@ -45,10 +51,10 @@ fn posted_and_read(threads: u8, take: fn(&Postings) -> Option<Posting>) {
     let mut next = vec![0; usize::from(threads)];
     let mut read = |posting: Posting| {
         let number = &mut next[usize::from(posting.kind)];
-        let Posting { start, len, to, .. } = posting;
+        let Posting { start, len, to, number: order, .. } = posting;
         assert_eq!(
-            (start, len, to),
-            (*number, *number + 1, *number + 2),
+            (start, len, to, order),
+            (*number, *number + 1, *number + 2, *number as u64 + 3),
             "a posting that is lost, double or half written"
         );
         *number += 1;
@@ -112,7 +118,7 @@ fn a_reader_that_unmaps_what_others_look_at_is_found() {
 fn a_child_begins_with_nothing() {
     holds(|| {
         let postings = Arc::new(Postings::new());
-        let posting = |start| Posting { kind: 0, start, len: 0, to: 0 };
+        let posting = |start| Posting { kind: 0, start, len: 0, to: 0, number: 0 };
         let of_another = postings.clone();
         let another = thread::spawn(move || (0..2 * EACH).for_each(|start| assert!(of_another.post(&posting(start)))));
         preempt();
