@@ -51,7 +51,7 @@ pub(crate) extern "C" fn as_libc_answers(answer: c_long) -> c_long {
     -1
 }
 
-/// madvise, if the advice is one that the wrapper looks at: 4, 8, 10, 11, 18, 102.
+/// madvise, if the advice is one that the wrapper looks at: 4, 8, 10, 11, 18, 24, 102.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn advise() -> c_long {
     naked_asm!(
@@ -64,6 +64,8 @@ pub(crate) unsafe extern "C" fn advise() -> c_long {
         "cmp ecx, 11",
         "je 2f",
         "cmp ecx, 18",
+        "je 2f",
+        "cmp ecx, 24",
         "je 2f",
         "cmp ecx, 102",
         "jne {hand_on}",

@@ -39,6 +39,9 @@ impl<H: Host> Engine<H> {
         if is_lost || frozen && is_on(Sabotage::ForkNoteLost) {
             return;
         }
+        if H::notices().fork_advice.is_used() {
+            self.memory.order().was_read(event, H::notices().fork_advice.last_read());
+        }
         if frozen {
             self.note_aside(&[Note::Read(event)]);
         } else {
@@ -75,6 +78,14 @@ impl<H: Host> Engine<H> {
     fn settle(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.apply(event));
         self.memory.events_are_settled();
+        self.all_is_in_the_books();
+    }
+
+    /// With the gate shut: whatever has been read is in the books.
+    pub(crate) fn all_is_in_the_books(&self) {
+        if H::notices().fork_advice.is_used() {
+            self.memory.order().forget_reads();
+        }
         H::notices().fork_advice.all_is_settled();
     }
 
@@ -95,15 +106,23 @@ impl<H: Host> Engine<H> {
         ));
     }
 
+    /// In which read `event` was.
+    fn read_of(&self, event: Event) -> Option<u64> {
+        if H::notices().fork_advice.is_used() { self.memory.order().read_of(event) } else { None }
+    }
+
     pub(crate) fn apply(&self, event: Event) {
+        // Told first: who sees in the books that something has been moved has been told, or will find them changed.
+        let said = &H::notices().fork_advice;
+        match event {
+            Event::Remapped { from, to, .. } => said.moved(from, to, self.read_of(event)),
+            Event::Unmapped(range) => said.gone(range, self.read_of(event)),
+            _ => {}
+        }
         self.core().apply(event);
         self.books.begins_anew(event.range());
         if let Event::Remapped { from, to, .. } = event {
             self.books.begins_anew(from.moved_to(to));
-            H::notices().fork_advice.moved(from, to);
-        }
-        if let Event::Unmapped(range) = event {
-            H::notices().fork_advice.gone(range);
         }
         // What threads wait for there may have ended with it, unknown to whoever would have woken them.
         let range = event.range();

@@ -115,7 +115,7 @@ impl<H: Staffed> Monitor<H> {
             let _gate = engine.memory.gate.shut();
             engine.apply_notes();
             if !engine.memory.uffd.holds_events() {
-                H::notices().fork_advice.all_is_settled();
+                engine.all_is_in_the_books();
             }
             engine.forking.window.close();
             engine.forking.phase.goes_on();

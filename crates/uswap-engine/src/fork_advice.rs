@@ -8,8 +8,9 @@
 //! advice thousands of times, and what the program's other threads wait for meanwhile is not known.
 //!
 //! Moves and unmappings are posted when their events are applied, and advice that was given later may have been posted before.
-//! So a posting has the number of the last read of events that had begun: advice that was posted before the read of a move
-//! had begun came before that. Of what was posted since, advice at the place to which memory was moved came after the move.
+//! So reads of events are numbered, and advice has the number of the last one that had begun: advice that was posted before the
+//! read of a move had begun came before that. Of what was posted since, advice at the place to which memory was moved came
+//! after the move.
 //!
 //! The program's MADV_DOFORK of adopted memory is done by the kernel, too, and a fork that goes round the hooks would have
 //! holes there: the monitor keeps such memory from forks again ([`Kept::take_lifted`]).
@@ -42,6 +43,9 @@ const MOVED: u8 = 2;
 const GONE: u8 = 3;
 /// mremap has added it to adopted memory, and it has been adopted by a fault.
 const GROWN: u8 = 4;
+
+/// Advice that a move may still overtake: more of it comes in one moment only where the monitor has not looked for long.
+const RECENT_MAX: usize = 4096;
 
 /// What the program has said.
 pub struct ForkAdvice {
@@ -113,7 +117,7 @@ impl ForkAdvice {
             return;
         }
         if let Some(len) = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0) {
-            self.hand_over(&Posting { kind, start, len, to: 0, number: self.reads.begun.load(SeqCst) });
+            self.hand_over(&Posting { kind, start, len, to: 0, number: self.last_read() });
         }
     }
 
@@ -126,31 +130,39 @@ impl ForkAdvice {
         }
     }
 
-    /// A handler: memory was unmapped. What comes to be there is another's.
-    pub(crate) fn gone(&self, range: PageRange) {
-        self.post_of_engine(GONE, range, 0);
+    /// The number of the last read that has begun.
+    pub(crate) fn last_read(&self) -> u64 {
+        self.reads.begun.load(SeqCst)
     }
 
-    /// A handler: adopted memory was moved by mremap.
-    pub(crate) fn moved(&self, from: PageRange, to: PageNumber) {
-        self.post_of_engine(MOVED, from, to.address());
+    /// A handler: memory was unmapped. What comes to be there is another's. `read`: in which that was told, if it was.
+    pub(crate) fn gone(&self, range: PageRange, read: Option<u64>) {
+        if self.is_used() {
+            self.post_of_engine(GONE, range, 0, read);
+        }
+    }
+
+    /// A handler: adopted memory was moved by mremap. `read`: as for [`gone`](Self::gone).
+    pub(crate) fn moved(&self, from: PageRange, to: PageNumber, read: Option<u64>) {
+        self.post_of_engine(MOVED, from, to.address(), read);
     }
 
     /// A handler: what mremap has added to adopted memory has been adopted.
     pub(crate) fn grown(&self, range: PageRange) {
-        self.post_of_engine(GROWN, range, 0);
+        if self.is_used() {
+            self.post_of_engine(GROWN, range, 0, None);
+        }
     }
 
-    fn post_of_engine(&self, kind: u8, range: PageRange, to: usize) {
-        if self.is_used() {
-            let (start, len) = (range.start.address(), range.pages as usize * PAGE_SIZE);
-            let number = match self.reads.unsettled.load(SeqCst) {
-                // Not of an event that was read.
-                0 => u64::MAX,
-                number => number,
-            };
-            self.hand_over(&Posting { kind, start, len, to, number });
-        }
+    fn post_of_engine(&self, kind: u8, range: PageRange, to: usize, read: Option<u64>) {
+        let (start, len) = (range.start.address(), range.pages as usize * PAGE_SIZE);
+        let number = read.unwrap_or_else(|| match self.reads.unsettled.load(SeqCst) {
+            // Not of an event that was read.
+            0 => u64::MAX,
+            // Noted by nobody, for the program had kept nothing from its children by then.
+            unsettled => unsettled,
+        });
+        self.hand_over(&Posting { kind, start, len, to, number });
     }
 
     fn hand_over(&self, posting: &Posting) {
@@ -186,9 +198,9 @@ pub(crate) fn engine_begins() {
 pub(crate) struct Kept {
     pages: RangeSet,
     /// What the program has said that its children shall have, or was adopted, and has not been looked at since.
-    lifted: Vec<PageRange>,
-    /// How many moves the books had seen when the first of it came, or before.
-    lifted_since: u64,
+    lifted: RangeSet,
+    /// Some of that has been moved, it is not known where to.
+    is_astray: bool,
     /// What mremap has added to adopted memory, and is not known yet to be kept or not.
     grown: RangeSet,
     /// Advice that may have been given after a move that is not posted yet.
@@ -218,11 +230,18 @@ impl Kept {
                     let to = PageNumber::containing(posting.to);
                     take_along(&mut self.pages, range, to);
                     take_along(&mut self.grown, range, to);
+                    let lifted: Vec<PageRange> = moved_parts(&self.lifted, range, to);
+                    lifted.into_iter().for_each(|part| self.lifted.insert(part));
                     self.advise_anew(range.moved_to(to), posting.number);
                 }
             }
         }
-        self.recent.retain(|advice| advice.number > settled);
+        if said.postings.is_empty() {
+            self.recent.retain(|advice| advice.number > settled);
+        }
+        // Too old to be what a move has yet to overtake, if there are so many.
+        let too_many = self.recent.len().saturating_sub(RECENT_MAX);
+        self.recent.drain(..too_many);
         if said.lost.swap(false, AcqRel) {
             // A child that has too much sees what its parent has; one that has too little dies.
             (self.pages, self.recent) = (RangeSet::default(), Vec::new());
@@ -232,12 +251,31 @@ impl Kept {
     }
 
     fn advise(&mut self, kind: u8, range: PageRange) {
+        self.decide_grown(range);
         match kind {
             DONT_FORK => self.pages.insert(range),
             _ => {
                 self.pages.remove(range);
-                self.lifted.push(range);
+                self.lifted.insert(range);
             }
+        }
+    }
+
+    /// Advice comes about `range`: what mremap has added to it, or right behind it, has had the advice of before.
+    fn decide_grown(&mut self, range: PageRange) {
+        let with_next = PageRange { pages: range.pages + 1, ..range };
+        let touched: Vec<PageRange> =
+            self.grown.within(PageRange::ALL).filter(|part| part.overlaps(with_next)).collect();
+        for part in touched {
+            self.extend_to(part);
+            self.grown.remove(part);
+        }
+    }
+
+    /// What has been added to memory has its advice.
+    fn extend_to(&mut self, grown: PageRange) {
+        if grown.start.0.checked_sub(1).is_some_and(|before| self.pages.contains(PageNumber(before))) {
+            self.pages.insert(grown);
         }
     }
 
@@ -254,20 +292,20 @@ impl Kept {
         later.into_iter().for_each(|(kind, part)| self.advise(kind, part));
     }
 
-    /// Takes out what has not been looked at since the program has let its children have it, and how many moves the books had seen by
-    /// then; what comes from here on comes after so many `moves`.
-    pub fn take_lifted(&mut self, moves: u64) -> (Vec<PageRange>, u64) {
-        (std::mem::take(&mut self.lifted), std::mem::replace(&mut self.lifted_since, moves))
+    /// Takes out what has not been looked at since the program has let its children have it, if it is known where it is.
+    pub fn take_lifted(&mut self) -> Option<Vec<PageRange>> {
+        let lifted = std::mem::take(&mut self.lifted);
+        (!std::mem::take(&mut self.is_astray)).then(|| lifted.within(PageRange::ALL).collect())
     }
 
-    /// What has been [taken out](Self::take_lifted) and cannot be told at this moment.
-    pub fn put_back(&mut self, lifted: Vec<PageRange>, since: u64) {
-        (self.lifted, self.lifted_since) = (lifted, since);
+    /// Some of what is adopted has been moved before it could be looked at.
+    pub fn goes_astray(&mut self) {
+        self.is_astray = true;
     }
 
     /// What of `range` is adopted may go to children as it is.
     pub fn look_again(&mut self, range: PageRange) {
-        self.lifted.push(range);
+        self.lifted.insert(range);
     }
 
     /// The kernel's flags of `range`, which is not adopted, are the program's; but not where mremap has enlarged a mapping
@@ -293,10 +331,10 @@ impl Kept {
 
     /// What mremap has added to `mapping` has the engine's flags, and the program's advice is that of the memory before it.
     pub fn extend_to_grown(&mut self, mapping: PageRange) {
-        let grown: Vec<PageRange> = self.grown.within(mapping).filter(|part| part.pages > 0).collect();
+        let grown: Vec<PageRange> = self.grown.within(mapping).collect();
         for part in grown {
-            if mapping.start < part.start && self.pages.contains(PageNumber(part.start.0 - 1)) {
-                self.pages.insert(part);
+            if mapping.start < part.start {
+                self.extend_to(part);
             }
         }
         self.grown.remove(mapping);
@@ -315,12 +353,15 @@ impl Kept {
 
 /// What is kept of `range` is kept where it has been moved to as well, and nothing else there.
 pub(crate) fn take_along(kept: &mut RangeSet, range: PageRange, to: PageNumber) {
-    let moved: Vec<PageRange> = kept
-        .within(range)
-        .map(|part| PageRange { start: PageNumber(part.start.0 - range.start.0 + to.0), pages: part.pages })
-        .collect();
+    let moved = moved_parts(kept, range, to);
     kept.remove(range.moved_to(to));
     moved.into_iter().for_each(|part| kept.insert(part));
+}
+
+/// Where what there is of `range` is when that has been moved.
+fn moved_parts(set: &RangeSet, range: PageRange, to: PageNumber) -> Vec<PageRange> {
+    let at = |page: PageNumber| PageNumber(page.0 - range.start.0 + to.0);
+    set.within(range).map(|part| PageRange { start: at(part.start), pages: part.pages }).collect()
 }
 
 #[cfg(all(test, uswap_words))]
@@ -383,7 +424,7 @@ mod tests {
         let len = 10 * PAGE_SIZE;
         said.post(Advice::DontFork, range(10, 10).start.address(), len, || true);
         said.begins_reading();
-        said.gone(range(12, 3));
+        said.gone(range(12, 3), Some(1));
         kept.catch_up(&said);
         assert_eq!(all(&kept), [range(10, 2), range(15, 5)]);
     }
@@ -403,8 +444,8 @@ mod tests {
             if is_heard_first {
                 kept.catch_up(&said);
             }
-            said.moved(range(10, 10), PageNumber(100));
-            said.gone(range(10, 10));
+            said.moved(range(10, 10), PageNumber(100), Some(1));
+            said.gone(range(10, 10), Some(1));
             said.all_is_settled();
             kept.catch_up(&said);
             assert_eq!(all(&kept), [range(100, 5)]);
@@ -414,9 +455,11 @@ mod tests {
     #[test]
     fn advice_about_what_a_move_replaces_ends_with_it() {
         let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        // An event of other memory, which is held until this one comes.
+        said.begins_reading();
         advise(&said, Advice::DontFork, range(100, 10));
         said.begins_reading();
-        said.moved(range(10, 10), PageNumber(100));
+        said.moved(range(10, 10), PageNumber(100), Some(2));
         said.all_is_settled();
         kept.catch_up(&said);
         assert_eq!(all(&kept), []);
@@ -430,7 +473,7 @@ mod tests {
         said.begins_reading();
         advise(&said, Advice::DontFork, range(12, 2));
         kept.catch_up(&said);
-        said.gone(range(10, 10));
+        said.gone(range(10, 10), Some(1));
         kept.catch_up(&said);
         assert_eq!(all(&kept), [range(12, 2)]);
     }
@@ -445,6 +488,36 @@ mod tests {
         kept.extend_to_grown(range(10, 20));
         assert_eq!(all(&kept), [range(10, 20)]);
         assert!(kept.grown.within(range(0, 1000)).next().is_none());
+    }
+
+    #[test]
+    fn advice_about_what_has_grown_is_its_own() {
+        let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        advise(&said, Advice::DontFork, range(10, 10));
+        said.grown(range(20, 10));
+        advise(&said, Advice::DoFork, range(25, 5));
+        kept.catch_up(&said);
+        kept.extend_to_grown(range(10, 20));
+        assert_eq!(all(&kept), [range(10, 15)]);
+        // What is kept later does not keep what had grown before.
+        said.grown(range(110, 10));
+        advise(&said, Advice::DontFork, range(100, 10));
+        kept.catch_up(&said);
+        kept.extend_to_grown(range(100, 20));
+        assert_eq!(all(&kept), [range(10, 15), range(100, 10)]);
+    }
+
+    #[test]
+    fn what_children_shall_have_is_looked_at_where_it_has_been_moved_to() {
+        let (said, mut kept) = (ForkAdvice::new(), Kept::default());
+        advise(&said, Advice::DoFork, range(10, 10));
+        said.moved(range(5, 10), PageNumber(100), Some(1));
+        kept.catch_up(&said);
+        assert_eq!(kept.take_lifted(), Some(vec![range(10, 10), range(105, 5)]));
+        kept.look_again(range(10, 1));
+        kept.goes_astray();
+        assert_eq!(kept.take_lifted(), None);
+        assert_eq!(kept.take_lifted(), Some(vec![]));
     }
 
     #[test]

@@ -256,7 +256,7 @@ impl<H: Host> Engine<H> {
         if frozen {
             self.forking.window.ends_reading();
         } else if !self.memory.uffd.holds_events() {
-            H::notices().fork_advice.all_is_settled();
+            self.all_is_in_the_books();
         }
         drop(gate);
         count

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -50,6 +51,52 @@ impl<S: System> Trash<S> {
     }
 }
 
+/// Events that were read and are not in the books yet.
+#[derive(Default)]
+pub(crate) struct ReadEvents {
+    order: EventOrder,
+    /// In which read each was, where it matters.
+    reads: Vec<(Event, u64)>,
+}
+
+impl ReadEvents {
+    /// An event was read, in the read of this number.
+    pub fn was_read(&mut self, event: Event, number: u64) {
+        self.reads.push((event, number));
+    }
+
+    /// The number of the read in which `event` was, as far as it was noted; the last one that may be it.
+    pub fn read_of(&self, event: Event) -> Option<u64> {
+        let is_it = |read: Event| match (read, event) {
+            (Event::Remapped { from, to, .. }, Event::Remapped { from: other, to: place, .. }) => {
+                from.start == other.start && to == place
+            }
+            (Event::Unmapped(range), Event::Unmapped(other)) => range.overlaps(other),
+            _ => false,
+        };
+        self.reads.iter().filter(|&&(read, _)| is_it(read)).map(|&(_, number)| number).max()
+    }
+
+    /// All are in the books.
+    pub fn forget_reads(&mut self) {
+        self.reads.clear();
+    }
+}
+
+impl Deref for ReadEvents {
+    type Target = EventOrder;
+
+    fn deref(&self) -> &EventOrder {
+        &self.order
+    }
+}
+
+impl DerefMut for ReadEvents {
+    fn deref_mut(&mut self) -> &mut EventOrder {
+        &mut self.order
+    }
+}
+
 /// The program's memory, and the frames.
 pub(crate) struct Memory<S: System> {
     pub uffd: Userfault<S::Faults>,
@@ -58,7 +105,7 @@ pub(crate) struct Memory<S: System> {
     zeros: PrivateMapping,
     pub gate: Gate<S>,
     /// Events that were read.
-    order: Lock<EventOrder, S>,
+    order: Lock<ReadEvents, S>,
     trash: Lock<Trash<S>, S>,
     /// Where its memory is.
     trash_range: (usize, usize),
@@ -110,7 +157,7 @@ impl<S: System> Mapped<S> {
             frames,
             zeros,
             gate: Gate::new(Level::Gate),
-            order: Lock::new(Level::Order, EventOrder::default()),
+            order: Lock::new(Level::Order, ReadEvents::default()),
             trash_range: (trash.memory.start(), trash.memory.end()),
             trash: Lock::new(Level::Trash, trash),
             grown: AtomicBool::new(false),
@@ -188,7 +235,7 @@ impl<S: System> Memory<S> {
     }
 
     /// What is known of events that were read.
-    pub fn order(&self) -> LockGuard<'_, EventOrder, S> {
+    pub fn order(&self) -> LockGuard<'_, ReadEvents, S> {
         self.order.lock()
     }
 

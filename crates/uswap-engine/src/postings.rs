@@ -177,6 +177,16 @@ impl Postings {
         })
     }
 
+    /// The reader: whether nothing is there, or just being written.
+    pub fn is_empty(&self) -> bool {
+        let here = self.at(self.reading.load(Relaxed));
+        let taken = self.taken.load(Relaxed);
+        match taken == PLACES {
+            true => here.next.load(Acquire).is_null(),
+            false => here.given.load(Acquire) == taken,
+        }
+    }
+
     /// The reader: unmaps what it has read, if no thread can be looking at it.
     fn free_read(&self) {
         if self.inside.load(SeqCst) != 0 {

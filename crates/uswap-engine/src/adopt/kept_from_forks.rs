@@ -8,6 +8,7 @@ use uswap_system::looks::Mappings;
 
 use crate::engine::Engine;
 use crate::fork_advice::Kept;
+use crate::giving_way::Asking;
 use crate::host::Host;
 
 /// Whether memory is kept from forks that go round the hooks.
@@ -32,6 +33,7 @@ impl<H: Host> Engine<H> {
     /// After a fork, and at all other times: a fork that goes round the hooks gets no adopted memory. Otherwise it is to be
     /// tried again, for some may be left.
     pub(crate) fn keep_all_adopted_from_forks(&self, kept: &Kept) -> FromForks {
+        let (begun, mut asking) = (H::now(), Asking::new(&H::notices().giving_way));
         for _ in 0..tuning::KEEP_TRIES {
             let moves = self.core().moves();
             let outcome = self.keep_adopted_from_forks(PageRange::ALL, kept, tuning::KEEP_PAUSES);
@@ -42,16 +44,17 @@ impl<H: Host> Engine<H> {
             if is_over {
                 return outcome;
             }
+            asking.for_fault_of(begun);
             self.pause_and_settle();
         }
         FromForks::Changing
     }
 
     /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks. The books had seen
-    /// so many `moves` when the program was last heard. `false`: some of it has been moved since, and all that is adopted is to be looked
+    /// so many `moves` before the program was heard. `false`: some of it has been moved since, and all that is adopted is to be looked
     /// at.
     pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept, moves: u64) -> bool {
-        let (mut lifted, since) = kept.take_lifted(moves);
+        let Some(lifted) = kept.take_lifted() else { return false };
         if lifted.is_empty() {
             return true;
         }
@@ -60,15 +63,12 @@ impl<H: Host> Engine<H> {
         let (is_changing, has_moved) = {
             let _gate = self.memory.gate.pass();
             // In this order: what is unread is counted, and what was read is in the books.
-            (self.memory.uffd.is_changing(), self.core().moves() != since)
+            (self.memory.uffd.is_changing(), self.core().moves() != moves)
         };
-        if !has_moved {
-            let mut outcomes = outcomes.into_iter();
-            lifted.retain(|_| outcomes.next() != Some(FromForks::Kept) || is_changing);
-            if !lifted.is_empty() {
-                kept.put_back(lifted, since);
-            }
-        }
+        // What is moved now is told, and looked at there.
+        let is_done = |outcome| outcome == FromForks::Kept && !is_changing;
+        let left = lifted.into_iter().zip(outcomes).filter(|&(_, outcome)| !is_done(outcome));
+        left.for_each(|(range, _)| kept.look_again(range));
         !has_moved
     }
 

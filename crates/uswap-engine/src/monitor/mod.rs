@@ -253,9 +253,11 @@ impl<H: Staffed> Monitor<H> {
         if age > tuning::DISCARD_TAKES_MAX {
             notices.discards.give_up();
         }
+        // With the books: what is noted in them has seen the turn as it was then.
+        let mut core = engine.core();
         if is_on(Sabotage::DiscardsEndByTime) || notices.discards.turn_ends() {
             self.looks.discards_aged = H::now();
-            engine.core().discards_grow_old();
+            core.discards_grow_old();
         }
     }
 
