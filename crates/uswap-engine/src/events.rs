@@ -106,17 +106,17 @@ impl<H: Host> Engine<H> {
         ));
     }
 
-    /// In which read `event` was.
-    fn read_of(&self, event: Event) -> Option<u64> {
-        if H::notices().fork_advice.is_used() { self.memory.order().read_of(event) } else { None }
+    /// In which read `event` was, which is applied.
+    fn take_read_of(&self, event: Event) -> Option<u64> {
+        if H::notices().fork_advice.is_used() { self.memory.order().take_read_of(event) } else { None }
     }
 
     pub(crate) fn apply(&self, event: Event) {
         // Told first: who sees in the books that something has been moved has been told, or will find them changed.
         let said = &H::notices().fork_advice;
         match event {
-            Event::Remapped { from, to, .. } => said.moved(from, to, self.read_of(event)),
-            Event::Unmapped(range) => said.gone(range, self.read_of(event)),
+            Event::Remapped { from, to, .. } => said.moved(from, to, self.take_read_of(event)),
+            Event::Unmapped(range) => said.gone(range, self.take_read_of(event)),
             _ => {}
         }
         self.core().apply(event);

@@ -149,9 +149,7 @@ impl ForkAdvice {
 
     /// A handler: what mremap has added to adopted memory has been adopted.
     pub(crate) fn grown(&self, range: PageRange) {
-        if self.is_used() {
-            self.post_of_engine(GROWN, range, 0, None);
-        }
+        self.post_of_engine(GROWN, range, 0, None);
     }
 
     fn post_of_engine(&self, kind: u8, range: PageRange, to: usize, read: Option<u64>) {
@@ -197,10 +195,10 @@ pub(crate) fn engine_begins() {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pages: RangeSet,
-    /// What the program has said that its children shall have, or was adopted, and has not been looked at since.
+    /// What the program has said that its children shall have, or has been added to adopted memory, and has not been looked at since.
     lifted: RangeSet,
-    /// Some of that has been moved, it is not known where to.
-    is_astray: bool,
+    /// What was adopted may be anywhere: all is to be looked at.
+    is_anywhere: bool,
     /// What mremap has added to adopted memory, and is not known yet to be kept or not.
     grown: RangeSet,
     /// Advice that may have been given after a move that is not posted yet.
@@ -225,7 +223,7 @@ impl Kept {
                     self.grown.remove(range);
                     self.advise_anew(range, posting.number);
                 }
-                GROWN => self.grown.insert(range),
+                GROWN => self.has_grown(range),
                 _ => {
                     let to = PageNumber::containing(posting.to);
                     take_along(&mut self.pages, range, to);
@@ -245,6 +243,7 @@ impl Kept {
         if said.lost.swap(false, AcqRel) {
             // A child that has too much sees what its parent has; one that has too little dies.
             (self.pages, self.recent) = (RangeSet::default(), Vec::new());
+            self.look_everywhere();
             is_advised = true;
         }
         is_advised
@@ -295,17 +294,12 @@ impl Kept {
     /// Takes out what has not been looked at since the program has let its children have it, if it is known where it is.
     pub fn take_lifted(&mut self) -> Option<Vec<PageRange>> {
         let lifted = std::mem::take(&mut self.lifted);
-        (!std::mem::take(&mut self.is_astray)).then(|| lifted.within(PageRange::ALL).collect())
+        (!std::mem::take(&mut self.is_anywhere)).then(|| lifted.within(PageRange::ALL).collect())
     }
 
-    /// Some of what is adopted has been moved before it could be looked at.
-    pub fn goes_astray(&mut self) {
-        self.is_astray = true;
-    }
-
-    /// What of `range` is adopted may go to children as it is.
-    pub fn look_again(&mut self, range: PageRange) {
-        self.lifted.insert(range);
+    /// Something was adopted that has been moved, or could not be told from what others have mapped there.
+    pub fn look_everywhere(&mut self) {
+        self.is_anywhere = true;
     }
 
     /// The kernel's flags of `range`, which is not adopted, are the program's; but not where mremap has enlarged a mapping
@@ -324,9 +318,10 @@ impl Kept {
         }
     }
 
-    /// mremap has added `grown` to a mapping.
+    /// mremap has added `grown` to a mapping, whose mark may have been lifted then.
     pub fn has_grown(&mut self, grown: PageRange) {
         self.grown.insert(grown);
+        self.lifted.insert(grown);
     }
 
     /// What mremap has added to `mapping` has the engine's flags, and the program's advice is that of the memory before it.
@@ -514,8 +509,9 @@ mod tests {
         said.moved(range(5, 10), PageNumber(100), Some(1));
         kept.catch_up(&said);
         assert_eq!(kept.take_lifted(), Some(vec![range(10, 10), range(105, 5)]));
-        kept.look_again(range(10, 1));
-        kept.goes_astray();
+        advise(&said, Advice::DoFork, range(10, 1));
+        kept.catch_up(&said);
+        kept.look_everywhere();
         assert_eq!(kept.take_lifted(), None);
         assert_eq!(kept.take_lifted(), Some(vec![]));
     }

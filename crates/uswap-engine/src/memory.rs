@@ -65,16 +65,16 @@ impl ReadEvents {
         self.reads.push((event, number));
     }
 
-    /// The number of the read in which `event` was, as far as it was noted; the last one that may be it.
-    pub fn read_of(&self, event: Event) -> Option<u64> {
+    /// Takes out the number of the read in which `event` was: the first that is left of several that are alike.
+    pub fn take_read_of(&mut self, event: Event) -> Option<u64> {
         let is_it = |read: Event| match (read, event) {
             (Event::Remapped { from, to, .. }, Event::Remapped { from: other, to: place, .. }) => {
-                from.start == other.start && to == place
+                (from, to) == (other, place)
             }
-            (Event::Unmapped(range), Event::Unmapped(other)) => range.overlaps(other),
-            _ => false,
+            _ => read == event,
         };
-        self.reads.iter().filter(|&&(read, _)| is_it(read)).map(|&(_, number)| number).max()
+        let index = self.reads.iter().position(|&(read, _)| is_it(read))?;
+        Some(self.reads.remove(index).1)
     }
 
     /// All are in the books.

@@ -126,6 +126,10 @@ impl Faults for ModelFaults {
         current().is_registered(self.id, pages_of(start, len))
     }
 
+    fn has_registered(&self, start: usize, len: usize) -> bool {
+        self.is_registered(start, len) != Some(false)
+    }
+
     fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
         Ok(current().read_messages(self.id, messages))
     }

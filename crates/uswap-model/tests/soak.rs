@@ -71,12 +71,14 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// made longer. 15879769: an unmapping that was refused was believed, for a mremap had just brought the memory. 14023182: of a page that the
 /// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored. 14226977 and 16343582 are of a first mend of
 /// 15879769, 14416965 of the second. 14441297: the model's program tried a refused mremap again though another thread had moved the memory.
-/// 24187261: what was given up with MADV_FREE was forgotten where it was moved while it was being adopted.
+/// 24187261: what was given up with MADV_FREE was forgotten where it was moved while it was being adopted. 39050290: an unmapping that was
+/// refused was believed, for the memory around it had just been registered once more. 6461: what a thread discards that gets no processor
+/// for a second came back, as long as only time told that it was done.
 #[test]
 fn seeds_of_single_findings() {
     for seed in [
         10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862, 15_879_769,
-        14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261,
+        14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261, 39_050_290, 6_461,
     ] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");

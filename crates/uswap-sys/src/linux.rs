@@ -280,6 +280,11 @@ impl Faults for Uffd {
         Uffd::is_registered(self, start, len)
     }
 
+    #[inline]
+    fn has_registered(&self, start: usize, len: usize) -> bool {
+        Uffd::has_registered(self, start, len)
+    }
+
     fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
         let mut read = [RawMessage::default(); MESSAGES];
         let room = messages.len().min(MESSAGES);

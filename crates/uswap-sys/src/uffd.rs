@@ -535,6 +535,18 @@ impl Uffd {
         }
     }
 
+    /// As [`is_registered`](Self::is_registered), also while the program is changing its memory, if the kernel looks for the mapping
+    /// before it says so (since Linux 6.9). `false` where it cannot be told: with an older kernel, or where the program has a
+    /// userfaultfd as well. Only for threads whose stack is not registered.
+    pub fn has_registered(&self, addr: usize, len: usize) -> bool {
+        self.is_registered(addr, len).unwrap_or_else(|| {
+            let here = 0u8;
+            let stack = (&raw const here as usize) & !(PAGE_SIZE - 1);
+            let looks_first = || self.is_registered(stack, PAGE_SIZE) == Some(false) && self.is_changing();
+            !HAS_OTHERS.load(Relaxed) && looks_first()
+        })
+    }
+
     /// Waits until there is a message; false when the time is over or a signal came. `None` waits for
     /// ever. Fault path.
     pub fn wait_readable(&self, timeout_ms: Option<i32>) -> io::Result<bool> {

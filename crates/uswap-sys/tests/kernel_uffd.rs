@@ -228,10 +228,15 @@ fn t11m_what_is_registered_can_be_asked() {
         scope.spawn(move || unsafe { rustix::mm::munmap(at(start + 3 * P), P).unwrap() });
         assert!(uffd.wait_readable(Some(10_000)).unwrap());
         assert_eq!(uffd.is_registered(start, P), None);
+        // With a kernel that looks for the mapping first.
+        let looks_first = uffd.is_registered(start + 2 * P, P) == Some(false);
+        assert_eq!(uffd.has_registered(start, P), looks_first);
+        assert!(!uffd.has_registered(start + 2 * P, P));
         assert_eq!(next(&uffd), Message::Unmap { start: start + 3 * P, end: start + 4 * P });
     });
     assert_eq!(uffd.is_registered(start + 3 * P, P), Some(false));
     assert_eq!(uffd.is_registered(start, P), Some(true));
+    assert!(uffd.has_registered(start, P) && !uffd.has_registered(start + 3 * P, P));
     // Another's is another's, and stays so; that is asked for where there may be one.
     let theirs = uffd_or_skip!(Features::NONE);
     let other = registered(&theirs, 1);

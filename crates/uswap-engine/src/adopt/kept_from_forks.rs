@@ -51,25 +51,16 @@ impl<H: Host> Engine<H> {
     }
 
     /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks. The books had seen
-    /// so many `moves` before the program was heard. `false`: some of it has been moved since, and all that is adopted is to be looked
-    /// at.
+    /// so many `moves` before the program was heard. `false`: some of it has been moved since, or cannot be told at this moment, and all
+    /// that is adopted is to be looked at.
     pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept, moves: u64) -> bool {
         let Some(lifted) = kept.take_lifted() else { return false };
-        if lifted.is_empty() {
-            return true;
-        }
-        let outcomes: Vec<FromForks> =
-            lifted.iter().map(|&range| self.keep_adopted_from_forks(range, kept, 0)).collect();
-        let (is_changing, has_moved) = {
-            let _gate = self.memory.gate.pass();
-            // In this order: what is unread is counted, and what was read is in the books.
-            (self.memory.uffd.is_changing(), self.core().moves() != moves)
-        };
-        // What is moved now is told, and looked at there.
-        let is_done = |outcome| outcome == FromForks::Kept && !is_changing;
-        let left = lifted.into_iter().zip(outcomes).filter(|&(_, outcome)| !is_done(outcome));
-        left.for_each(|(range, _)| kept.look_again(range));
-        !has_moved
+        let is_kept = |&range: &PageRange| self.keep_adopted_from_forks(range, kept, 0) == FromForks::Kept;
+        lifted.is_empty()
+            || lifted.iter().all(is_kept) && {
+                let _gate = self.memory.gate.pass();
+                self.has_not_moved_since(moves)
+            }
     }
 
     /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now: the worst

@@ -235,16 +235,12 @@ impl<H: Host> Adopter<H> {
     /// Adopted memory goes to no child of a fork that goes round the hooks. It has been adopted since the books had seen so many `moves`.
     fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange, moves: u64) {
         let outcome = engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES);
-        let (is_changing, has_moved) = {
+        let is_there = {
             let _gate = engine.memory.gate.pass();
-            // In this order: what is unread is counted, and what was read is in the books.
-            (engine.memory.uffd.is_changing(), engine.core().moves() != moves)
+            engine.has_not_moved_since(moves)
         };
-        if has_moved {
-            self.kept.goes_astray();
-        }
-        if outcome != FromForks::Kept || is_changing {
-            self.kept.look_again(range);
+        if outcome != FromForks::Kept || !is_there {
+            self.kept.look_everywhere();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Registration of what is adopted, and letting go of what the kernel does not register: books first, and never while it cannot be
 //! told whether what is there is what the books mean.
 
-use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState, tuning};
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState, RangeSet, tuning};
 use uswap_sys::private_memory;
 use uswap_system::faults::Faults;
 
@@ -45,9 +45,31 @@ impl<H: Host> Engine<H> {
         if self.memory.uffd.holds_events() {
             return None;
         }
-        let registered = self.memory.uffd.register(start, end - start).is_ok();
-        self.note_if_changing(PageRange::of_bytes(start, end));
-        Some(registered)
+        if self.memory.uffd.has_registered(start, end - start) {
+            return Some(true);
+        }
+        Some(self.register_and_note(PageRange::of_bytes(start, end)))
+    }
+
+    /// With the gate held: whether the kernel has registered `range`. If the program is changing its memory, what is there may be newer
+    /// than what is unread.
+    fn register_and_note(&self, range: PageRange) -> bool {
+        let registered = self.memory.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();
+        self.note_if_changing(range);
+        registered
+    }
+
+    /// With the gate held: `range`, but for what is adopted and registered already. That is left alone: to register it once more would
+    /// do so with what is mapped there by now, too, if it has been unmapped meanwhile; and it could not be told any more whether an
+    /// unmapping of it that is unread has been refused.
+    fn not_registered(&self, range: PageRange) -> Vec<PageRange> {
+        let adopted: Vec<PageRange> = self.core().pages().adopted_within(range).collect();
+        let mut parts = RangeSet::default();
+        parts.insert(range);
+        let bytes = |part: &PageRange| part.pages as usize * PAGE_SIZE;
+        let is_registered = |part: &PageRange| self.memory.uffd.has_registered(part.start.address(), bytes(part));
+        adopted.into_iter().filter(is_registered).for_each(|part| parts.remove(part));
+        parts.within(range).collect()
     }
 
     /// What is mapped there may have been moved there, and its event be unread: adopted now, it would pass for what was
@@ -63,11 +85,9 @@ impl<H: Host> Engine<H> {
             if !self.memory.uffd.holds_events()
                 && (looks + 1 >= tuning::CHANGING_LOOKS_MAX || !self.memory.uffd.is_changing())
             {
+                let parts = self.not_registered(range);
                 self.core().adopt(range);
-                let registered =
-                    self.memory.uffd.register(range.start.address(), range.pages as usize * PAGE_SIZE).is_ok();
-                self.note_if_changing(range);
-                return Some(registered);
+                return Some(parts.into_iter().all(|part| self.register_and_note(part)));
             }
         }
         None
