@@ -133,7 +133,7 @@ impl<H: Host> Engine<H> {
 impl<H: Host> Mappings for Engine<H> {
     fn is_registered(&self, range: PageRange) -> Option<bool> {
         match self.memory.uffd.is_registered(range.start.address(), range.pages as usize * PAGE_SIZE) {
-            // The kernel looks for the mapping first: of one that is gone it does not tell whether anything is being changed.
+            // A change may have begun since the kernel asked itself whether there is one.
             Some(false) if self.memory.uffd.kernel_is_changing() => None,
             answer => answer,
         }

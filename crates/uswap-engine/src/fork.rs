@@ -132,7 +132,8 @@ impl<H: Staffed> Monitor<H> {
 
     /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.
     pub(crate) fn keep_from_forks(&mut self, engine: &Engine<H>) {
-        if !self.post.fork.is_lifted() || self.looks.refused.is_some_and(|at| H::since(at) < tuning::REFUSED_AGAIN) {
+        if !self.post.fork.all_is_lifted() || self.looks.refused.is_some_and(|at| H::since(at) < tuning::REFUSED_AGAIN)
+        {
             return;
         }
         let outcome = engine.keep_all_adopted_from_forks(&self.adopter.kept);

@@ -197,7 +197,7 @@ pub(crate) struct Kept {
     pages: RangeSet,
     /// What the program has said that its children shall have, or has been added to adopted memory, and has not been looked at since.
     lifted: RangeSet,
-    /// What was adopted may be anywhere: all is to be looked at.
+    /// It is not known any more what the program has let its children have.
     is_anywhere: bool,
     /// What mremap has added to adopted memory, and is not known yet to be kept or not.
     grown: RangeSet,
@@ -223,7 +223,8 @@ impl Kept {
                     self.grown.remove(range);
                     self.advise_anew(range, posting.number);
                 }
-                GROWN => self.has_grown(range),
+                GROWN if said.is_used() => self.has_grown(range),
+                GROWN => self.look_again(range),
                 _ => {
                     let to = PageNumber::containing(posting.to);
                     take_along(&mut self.pages, range, to);
@@ -243,7 +244,7 @@ impl Kept {
         if said.lost.swap(false, AcqRel) {
             // A child that has too much sees what its parent has; one that has too little dies.
             (self.pages, self.recent) = (RangeSet::default(), Vec::new());
-            self.look_everywhere();
+            self.is_anywhere = true;
             is_advised = true;
         }
         is_advised
@@ -291,15 +292,19 @@ impl Kept {
         later.into_iter().for_each(|(kind, part)| self.advise(kind, part));
     }
 
-    /// Takes out what has not been looked at since the program has let its children have it, if it is known where it is.
-    pub fn take_lifted(&mut self) -> Option<Vec<PageRange>> {
-        let lifted = std::mem::take(&mut self.lifted);
-        (!std::mem::take(&mut self.is_anywhere)).then(|| lifted.within(PageRange::ALL).collect())
+    /// Takes out what has not been looked at since the program has let its children have it.
+    pub fn take_lifted(&mut self) -> Vec<PageRange> {
+        std::mem::take(&mut self.lifted).within(PageRange::ALL).collect()
     }
 
-    /// Something was adopted that has been moved, or could not be told from what others have mapped there.
-    pub fn look_everywhere(&mut self) {
-        self.is_anywhere = true;
+    /// What of `range` is adopted, or is when it has been moved by moves that are not heard of yet, may go to children as it is.
+    pub fn look_again(&mut self, range: PageRange) {
+        self.lifted.insert(range);
+    }
+
+    /// Whether it is not known what the program has let its children have, so that all is to be looked at. Once.
+    pub fn take_is_anywhere(&mut self) -> bool {
+        std::mem::take(&mut self.is_anywhere)
     }
 
     /// The kernel's flags of `range`, which is not adopted, are the program's; but not where mremap has enlarged a mapping
@@ -508,12 +513,8 @@ mod tests {
         advise(&said, Advice::DoFork, range(10, 10));
         said.moved(range(5, 10), PageNumber(100), Some(1));
         kept.catch_up(&said);
-        assert_eq!(kept.take_lifted(), Some(vec![range(10, 10), range(105, 5)]));
-        advise(&said, Advice::DoFork, range(10, 1));
-        kept.catch_up(&said);
-        kept.look_everywhere();
-        assert_eq!(kept.take_lifted(), None);
-        assert_eq!(kept.take_lifted(), Some(vec![]));
+        assert_eq!(kept.take_lifted(), [range(10, 10), range(105, 5)]);
+        assert_eq!(kept.take_lifted(), []);
     }
 
     #[test]

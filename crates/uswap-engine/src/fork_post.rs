@@ -67,6 +67,8 @@ pub struct ForkPost<H> {
     unasked: AtomicBool,
     /// Adopted memory may go to children, those of forks that go round the hooks as well.
     lifted: AtomicBool,
+    /// The same of some of it, by the program's own advice, or because it was adopted while the program was changing its memory.
+    some_lifted: AtomicBool,
     /// What huge pages were allowed before they were forbidden for the sake of a child; or [`NOT_FORBIDDEN`]. The child has it, too.
     huge_pages: AtomicU32,
 }
@@ -81,6 +83,7 @@ impl<H: Host> ForkPost<H> {
             forker: AtomicU32::new(0),
             unasked: AtomicBool::new(false),
             lifted: AtomicBool::new(false),
+            some_lifted: AtomicBool::new(false),
             huge_pages: AtomicU32::new(NOT_FORBIDDEN),
         }
     }
@@ -234,6 +237,11 @@ impl<H: Host> ForkPost<H> {
 
     /// Whether the child of a fork that goes round the hooks would have adopted memory.
     pub fn is_lifted(&self) -> bool {
+        self.all_is_lifted() || self.some_lifted.load(Acquire)
+    }
+
+    /// Whether any of it may go to children.
+    pub(crate) fn all_is_lifted(&self) -> bool {
         self.lifted.load(Acquire)
     }
 
@@ -241,6 +249,7 @@ impl<H: Host> ForkPost<H> {
     pub fn child_begins(&self) {
         self.unasked.store(false, Relaxed);
         self.lifted.store(false, Relaxed);
+        self.some_lifted.store(false, Relaxed);
         self.awake.unlock();
         self.state.store(IDLE);
         self.child.store(CHILD_STARTING);
@@ -301,6 +310,11 @@ impl<H: Host> ForkPost<H> {
     /// Notes whether adopted memory may go to children.
     pub(crate) fn lift(&self, lifted: bool) {
         self.lifted.store(lifted, Release);
+    }
+
+    /// Notes whether some of it may.
+    pub(crate) fn lift_some(&self, lifted: bool) {
+        self.some_lifted.store(lifted, Release);
     }
 
     /// The child's monitor: its memory is served.

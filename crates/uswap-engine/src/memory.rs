@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::event_order::{Event, EventOrder};
-use uswap_core::{BLOCK_PAGES, FrameId, PAGE_SIZE, PageNumber};
+use uswap_core::{BLOCK_PAGES, FrameId, PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
 use uswap_system::faults::Faults;
 use uswap_system::looks::Residency;
@@ -255,6 +255,13 @@ impl<S: System> Memory<S> {
     /// Where free frames are given back.
     pub fn trash(&self) -> LockGuard<'_, Trash<S>, S> {
         self.trash.lock()
+    }
+
+    /// Whether all of `range` is one mapping and registered, as far as the kernel tells, which it does also while the program is changing
+    /// its memory.
+    pub fn sees_registered(&self, range: PageRange) -> bool {
+        // The one without events.
+        self.trash().uffd.sees_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
     }
 
     /// A handler: a managed mapping turned out to have grown, or the monitor has adopted what it has grown by.

@@ -126,8 +126,8 @@ impl Faults for ModelFaults {
         current().is_registered(self.id, pages_of(start, len))
     }
 
-    fn has_registered(&self, start: usize, len: usize) -> bool {
-        self.is_registered(start, len) != Some(false)
+    fn sees_registered(&self, start: usize, len: usize) -> bool {
+        self.is_registered(start, len) == Some(true)
     }
 
     fn read(&self, messages: &mut [Message]) -> io::Result<usize> {

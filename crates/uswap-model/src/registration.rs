@@ -61,14 +61,13 @@ impl World {
         Ok(())
     }
 
-    /// As UFFDIO_CONTINUE of anonymous memory answers: `None` while something is counted, if the mapping is as asked for.
+    /// As UFFDIO_CONTINUE of anonymous memory answers: `None` while something is counted.
     pub(crate) fn is_registered(&self, id: UserfaultId, pages: Option<Range<usize>>) -> Option<bool> {
         self.point();
         let kernel = self.kernel();
         let Some(pages) = pages else { return Some(false) };
         let vma = kernel.process(kernel.userfaults[id.0].process).mm.vma_at(pages.start);
-        // The mapping is looked for first.
-        let is_registered = vma.is_some_and(|vma| vma.end >= pages.end && vma.attributes.userfault.is_some());
-        if is_registered && kernel.userfaults[id.0].changing > 0 { None } else { Some(is_registered) }
+        let is_registered = || vma.is_some_and(|vma| vma.end >= pages.end && vma.attributes.userfault.is_some());
+        (kernel.userfaults[id.0].changing == 0).then(is_registered)
     }
 }

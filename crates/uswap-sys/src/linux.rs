@@ -281,8 +281,8 @@ impl Faults for Uffd {
     }
 
     #[inline]
-    fn has_registered(&self, start: usize, len: usize) -> bool {
-        Uffd::has_registered(self, start, len)
+    fn sees_registered(&self, start: usize, len: usize) -> bool {
+        Uffd::sees_registered(self, start, len)
     }
 
     fn read(&self, messages: &mut [Message]) -> io::Result<usize> {

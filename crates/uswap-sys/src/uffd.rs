@@ -535,16 +535,11 @@ impl Uffd {
         }
     }
 
-    /// As [`is_registered`](Self::is_registered), also while the program is changing its memory, if the kernel looks for the mapping
-    /// before it says so (since Linux 6.9). `false` where it cannot be told: with an older kernel, or where the program has a
-    /// userfaultfd as well. Only for threads whose stack is not registered.
-    pub fn has_registered(&self, addr: usize, len: usize) -> bool {
-        self.is_registered(addr, len).unwrap_or_else(|| {
-            let here = 0u8;
-            let stack = (&raw const here as usize) & !(PAGE_SIZE - 1);
-            let looks_first = || self.is_registered(stack, PAGE_SIZE) == Some(false) && self.is_changing();
-            !HAS_OTHERS.load(Relaxed) && looks_first()
-        })
+    /// Whether all of a range is one anonymous mapping and registered, with whichever descriptor; `false` also where the program has one.
+    /// To be asked of a descriptor without events: of one that has them the kernel tells nothing while the program is changing its
+    /// memory.
+    pub fn sees_registered(&self, addr: usize, len: usize) -> bool {
+        !HAS_OTHERS.load(Relaxed) && self.is_registered(addr, len) == Some(true)
     }
 
     /// Waits until there is a message; false when the time is over or a signal came. `None` waits for

@@ -184,9 +184,9 @@ pub trait Faults: Sized + Send + Sync {
     /// Whether all of a range is one anonymous mapping and registered with this; `None` while the program is changing its memory.
     fn is_registered(&self, start: usize, len: usize) -> Option<bool>;
 
-    /// Whether all of a range is one anonymous mapping and registered with this, also while the program is changing its memory; not
-    /// where it may be registered with another.
-    fn has_registered(&self, start: usize, len: usize) -> bool;
+    /// Whether all of a range is one anonymous mapping and registered, with whichever; `false` where the program has one of its own. To be
+    /// asked of one without events, which can tell also while the program is changing its memory.
+    fn sees_registered(&self, start: usize, len: usize) -> bool;
 
     /// Reads as many messages as there are and as fit, faults first; 0 when there is none.
     ///

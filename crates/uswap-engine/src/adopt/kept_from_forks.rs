@@ -51,16 +51,16 @@ impl<H: Host> Engine<H> {
     }
 
     /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks. The books had seen
-    /// so many `moves` before the program was heard. `false`: some of it has been moved since, or cannot be told at this moment, and all
-    /// that is adopted is to be looked at.
+    /// so many `moves` before the program was heard. Whether it is all kept from them: what is not, or has been moved since, is to be
+    /// looked at again.
     pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept, moves: u64) -> bool {
-        let Some(lifted) = kept.take_lifted() else { return false };
+        let lifted = kept.take_lifted();
         let is_kept = |&range: &PageRange| self.keep_adopted_from_forks(range, kept, 0) == FromForks::Kept;
-        lifted.is_empty()
-            || lifted.iter().all(is_kept) && {
-                let _gate = self.memory.gate.pass();
-                self.has_not_moved_since(moves)
-            }
+        let is_done: Vec<bool> = lifted.iter().map(is_kept).collect();
+        // Whoever moves it tells before the books have it: what is looked at again is looked at where it is by then.
+        let has_moved = self.core().moves() != moves;
+        let left = lifted.into_iter().zip(is_done).filter(|&(_, is_done)| !is_done || has_moved);
+        left.map(|(range, _)| kept.look_again(range)).count() == 0
     }
 
     /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now: the worst
@@ -85,11 +85,12 @@ impl<H: Host> Engine<H> {
         // With the gate held nothing is read: what the program gives up from here on stays counted.
         let _gate = self.memory.gate.pass();
         let is_changing = self.memory.uffd.is_changing();
-        let next = self.core().pages().adopted_within(range).next()?;
-        if is_changing {
+        let next = self.core().pages().adopted_within(range).next();
+        if is_changing && range.pages > 0 {
             // The books have what was there. What a thread has mapped there meanwhile, its children must have.
-            return Some((next.end(), FromForks::Changing));
+            return Some((next.unwrap_or(range).end(), FromForks::Changing));
         }
+        let next = next?;
         let is_taken = advise_for_fork::<H>(next, Advice::DontFork);
         let outcome = match (is_taken, self.memory.uffd.kernel_is_changing()) {
             (_, true) => FromForks::Changing,

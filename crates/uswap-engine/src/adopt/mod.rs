@@ -235,12 +235,8 @@ impl<H: Host> Adopter<H> {
     /// Adopted memory goes to no child of a fork that goes round the hooks. It has been adopted since the books had seen so many `moves`.
     fn keep_from_forks(&mut self, engine: &Engine<H>, range: PageRange, moves: u64) {
         let outcome = engine.keep_adopted_from_forks(range, &self.kept, tuning::ADOPT_PAUSES);
-        let is_there = {
-            let _gate = engine.memory.gate.pass();
-            engine.has_not_moved_since(moves)
-        };
-        if outcome != FromForks::Kept || !is_there {
-            self.kept.look_everywhere();
+        if outcome != FromForks::Kept || engine.core().moves() != moves {
+            self.kept.look_again(range);
         }
     }
 

@@ -8,6 +8,9 @@ use uswap_system::faults::Faults;
 use crate::engine::Engine;
 use crate::host::Host;
 
+/// Parts of a mapping that are registered one by one: each takes some system calls, while no event is read.
+const PIECES_MAX: usize = 32;
+
 impl<H: Host> Engine<H> {
     /// Adopts `start..end`: books first. `false` when the kernel refuses, or the program does not rest.
     pub(super) fn register(&self, start: usize, end: usize) -> bool {
@@ -45,7 +48,7 @@ impl<H: Host> Engine<H> {
         if self.memory.uffd.holds_events() {
             return None;
         }
-        if self.memory.uffd.has_registered(start, end - start) {
+        if self.memory.sees_registered(PageRange::of_bytes(start, end)) {
             return Some(true);
         }
         Some(self.register_and_note(PageRange::of_bytes(start, end)))
@@ -59,16 +62,17 @@ impl<H: Host> Engine<H> {
         registered
     }
 
-    /// With the gate held: `range`, but for what is adopted and registered already. That is left alone: to register it once more would
-    /// do so with what is mapped there by now, too, if it has been unmapped meanwhile; and it could not be told any more whether an
-    /// unmapping of it that is unread has been refused.
+    /// With the gate held, while the program is changing its memory: `range`, but for what is adopted and registered already. That is left
+    /// alone: to register it once more would do so with what is mapped there by now, too, if it has been unmapped meanwhile; and it could
+    /// not be told any more whether an unmapping of it that is unread has been refused.
     fn not_registered(&self, range: PageRange) -> Vec<PageRange> {
-        let adopted: Vec<PageRange> = self.core().pages().adopted_within(range).collect();
+        let adopted: Vec<PageRange> = self.core().pages().adopted_within(range).take(PIECES_MAX + 1).collect();
         let mut parts = RangeSet::default();
         parts.insert(range);
-        let bytes = |part: &PageRange| part.pages as usize * PAGE_SIZE;
-        let is_registered = |part: &PageRange| self.memory.uffd.has_registered(part.start.address(), bytes(part));
-        adopted.into_iter().filter(is_registered).for_each(|part| parts.remove(part));
+        if adopted.len() <= PIECES_MAX {
+            let is_registered = |&part: &PageRange| self.memory.sees_registered(part);
+            adopted.into_iter().filter(is_registered).for_each(|part| parts.remove(part));
+        }
         parts.within(range).collect()
     }
 
@@ -85,7 +89,8 @@ impl<H: Host> Engine<H> {
             if !self.memory.uffd.holds_events()
                 && (looks + 1 >= tuning::CHANGING_LOOKS_MAX || !self.memory.uffd.is_changing())
             {
-                let parts = self.not_registered(range);
+                let is_still = !self.memory.uffd.is_changing();
+                let parts = if is_still { vec![range] } else { self.not_registered(range) };
                 self.core().adopt(range);
                 return Some(parts.into_iter().all(|part| self.register_and_note(part)));
             }

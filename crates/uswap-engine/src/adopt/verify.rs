@@ -137,6 +137,8 @@ impl<H: Host> Adopter<H> {
     /// What is none of our business is not registered, and its children have it. `false`: ours may be there by now, moved there with
     /// what it has swapped out, and is registered; it is to be looked at again.
     fn let_go_of_others(&mut self, engine: &Engine<H>, start: usize, end: usize) -> io::Result<bool> {
+        // What is moved away from there takes that along.
+        self.kept.look_again(PageRange::of_bytes(start, end));
         self.kept.catch_up(&H::notices().fork_advice);
         // Nothing is read meanwhile: what is moved there after the look stays counted.
         let _gate = engine.memory.gate.pass();

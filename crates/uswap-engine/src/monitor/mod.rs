@@ -274,9 +274,10 @@ impl<H: Staffed> Monitor<H> {
         // Not only when it is needed, for what is posted takes memory.
         let moves = engine.core().moves();
         self.adopter.kept.catch_up(&H::notices().fork_advice);
-        if !engine.keep_lifted_from_forks(&mut self.adopter.kept, moves) {
+        if self.adopter.kept.take_is_anywhere() {
             self.post.fork.lift(true);
         }
+        self.post.fork.lift_some(!engine.keep_lifted_from_forks(&mut self.adopter.kept, moves));
         self.keep_from_forks(engine);
         if H::since(self.looks.published) < tuning::PUBLISH_EVERY {
             return;
