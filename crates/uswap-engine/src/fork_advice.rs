@@ -169,6 +169,11 @@ impl ForkAdvice {
         }
     }
 
+    /// The monitor: whether it has taken in all that has been posted.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.postings.is_empty()
+    }
+
     /// Whether the program ever kept memory from its children.
     pub(crate) fn is_used(&self) -> bool {
         self.keeps.load(Acquire)
@@ -235,7 +240,7 @@ impl Kept {
                 }
             }
         }
-        if said.postings.is_empty() {
+        if said.is_heard() {
             self.recent.retain(|advice| advice.number > settled);
         }
         // Too old to be what a move has yet to overtake, if there are so many.

@@ -11,6 +11,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +36,7 @@ const FRAME_BLOCKS_MAX: u32 = 8192;
 /// A registered range without events: frames moved there can be given back to the kernel, which would be an event in the
 /// frame area.
 pub(crate) struct Trash<S: System> {
-    pub uffd: S::Faults,
+    pub uffd: Arc<S::Faults>,
     pub memory: PrivateMapping,
 }
 
@@ -109,6 +110,8 @@ pub(crate) struct Memory<S: System> {
     trash: Lock<Trash<S>, S>,
     /// Where its memory is.
     trash_range: (usize, usize),
+    /// Its userfaultfd, which has no events.
+    without_events: Arc<S::Faults>,
     /// A handler has served a page that an mremap has added to a managed mapping: the rest is to be adopted.
     grown: AtomicBool,
 }
@@ -141,7 +144,7 @@ impl<S: System> Mapped<S> {
         if let Some(descriptor) = uffd.descriptor() {
             supervisor.keep(descriptor)?;
         }
-        Ok(Mapped { uffd, trash: Trash { uffd: trash_uffd, memory: trash }, frames, blocks, zeros, pagemap })
+        Ok(Mapped { uffd, trash: Trash { uffd: Arc::new(trash_uffd), memory: trash }, frames, blocks, zeros, pagemap })
     }
 
     /// Last of all that an engine is made of, because from here on nothing may fail: unmapping registered memory waits for a
@@ -159,6 +162,7 @@ impl<S: System> Mapped<S> {
             gate: Gate::new(Level::Gate),
             order: Lock::new(Level::Order, ReadEvents::default()),
             trash_range: (trash.memory.start(), trash.memory.end()),
+            without_events: trash.uffd.clone(),
             trash: Lock::new(Level::Trash, trash),
             grown: AtomicBool::new(false),
         })
@@ -260,8 +264,7 @@ impl<S: System> Memory<S> {
     /// Whether all of `range` is one mapping and registered, as far as the kernel tells, which it does also while the program is changing
     /// its memory.
     pub fn sees_registered(&self, range: PageRange) -> bool {
-        // The one without events.
-        self.trash().uffd.sees_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
+        self.without_events.sees_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
     }
 
     /// A handler: a managed mapping turned out to have grown, or the monitor has adopted what it has grown by.
@@ -282,7 +285,8 @@ impl<S: System> Memory<S> {
     /// In the copy that a forked child has: forgets it. Its descriptors are those of other files there, and another thread may
     /// have been writing into the rest.
     pub fn forget(self) {
-        let Memory { uffd, pagemap, frames, zeros, gate: _, order, trash, trash_range: _, grown: _ } = self;
-        std::mem::forget((uffd, pagemap, trash.into_inner(), frames, zeros, order));
+        let Memory { uffd, pagemap, frames, zeros, gate: _, order, trash, trash_range: _, without_events, grown: _ } =
+            self;
+        std::mem::forget((uffd, pagemap, trash.into_inner(), without_events, frames, zeros, order));
     }
 }

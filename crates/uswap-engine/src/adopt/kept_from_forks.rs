@@ -50,17 +50,28 @@ impl<H: Host> Engine<H> {
         FromForks::Changing
     }
 
-    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks. The books had seen
-    /// so many `moves` before the program was heard. Whether it is all kept from them: what is not, or has been moved since, is to be
-    /// looked at again.
-    pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept, moves: u64) -> bool {
-        let lifted = kept.take_lifted();
-        let is_kept = |&range: &PageRange| self.keep_adopted_from_forks(range, kept, 0) == FromForks::Kept;
-        let is_done: Vec<bool> = lifted.iter().map(is_kept).collect();
-        // Whoever moves it tells before the books have it: what is looked at again is looked at where it is by then.
-        let has_moved = self.core().moves() != moves;
-        let left = lifted.into_iter().zip(is_done).filter(|&(_, is_done)| !is_done || has_moved);
-        left.map(|(range, _)| kept.look_again(range)).count() == 0
+    /// Adopted memory that the program has let its children have goes to no child of a fork that goes round the hooks. Whether it is all
+    /// kept from them: what is not is to be looked at again.
+    pub(crate) fn keep_lifted_from_forks(&self, kept: &mut Kept) -> bool {
+        let (said, mut pauses) = (&H::notices().fork_advice, tuning::ADOPT_PAUSES);
+        for _ in 0..tuning::KEEP_TRIES {
+            let moves = self.core().moves();
+            kept.catch_up(said);
+            let (mut left, is_heard) = (Vec::new(), said.is_heard());
+            for range in kept.take_lifted() {
+                // Whoever moves it tells before the books have it: what is looked at again is looked at where it is by then.
+                let is_kept = self.keep_adopted_from_forks(range, kept, pauses) == FromForks::Kept;
+                pauses = 0;
+                left.push((range, is_kept));
+            }
+            let is_where_it_was = is_heard && self.core().moves() == moves;
+            left.retain(|&(_, is_kept)| !is_kept || !is_where_it_was);
+            left.iter().for_each(|&(range, _)| kept.look_again(range));
+            if left.is_empty() || is_where_it_was {
+                return left.is_empty() && is_heard;
+            }
+        }
+        false
     }
 
     /// As [`keep_all_adopted_from_forks`](Self::keep_all_adopted_from_forks), of what is adopted of `range` by now: the worst

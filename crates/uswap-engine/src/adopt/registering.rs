@@ -8,7 +8,7 @@ use uswap_system::faults::Faults;
 use crate::engine::Engine;
 use crate::host::Host;
 
-/// Parts of a mapping that are registered one by one: each takes some system calls, while no event is read.
+/// Adopted parts of a mapping that are looked up one by one: each takes some system calls, while no event is read.
 const PIECES_MAX: usize = 32;
 
 impl<H: Host> Engine<H> {
@@ -62,17 +62,15 @@ impl<H: Host> Engine<H> {
         registered
     }
 
-    /// With the gate held, while the program is changing its memory: `range`, but for what is adopted and registered already. That is left
-    /// alone: to register it once more would do so with what is mapped there by now, too, if it has been unmapped meanwhile; and it could
-    /// not be told any more whether an unmapping of it that is unread has been refused.
+    /// With the gate held: `range`, but for what is adopted and registered already, as far as that is looked up. It is left alone: to
+    /// register it once more would do so with what is mapped there by now, too, if it has been unmapped meanwhile; and it could not be
+    /// told any more whether an unmapping of it that is unread has been refused.
     fn not_registered(&self, range: PageRange) -> Vec<PageRange> {
-        let adopted: Vec<PageRange> = self.core().pages().adopted_within(range).take(PIECES_MAX + 1).collect();
+        let adopted: Vec<PageRange> = self.core().pages().adopted_within(range).take(PIECES_MAX).collect();
         let mut parts = RangeSet::default();
         parts.insert(range);
-        if adopted.len() <= PIECES_MAX {
-            let is_registered = |&part: &PageRange| self.memory.sees_registered(part);
-            adopted.into_iter().filter(is_registered).for_each(|part| parts.remove(part));
-        }
+        let is_registered = |&part: &PageRange| self.memory.sees_registered(part);
+        adopted.into_iter().filter(is_registered).for_each(|part| parts.remove(part));
         parts.within(range).collect()
     }
 
@@ -89,10 +87,12 @@ impl<H: Host> Engine<H> {
             if !self.memory.uffd.holds_events()
                 && (looks + 1 >= tuning::CHANGING_LOOKS_MAX || !self.memory.uffd.is_changing())
             {
-                let is_still = !self.memory.uffd.is_changing();
-                let parts = if is_still { vec![range] } else { self.not_registered(range) };
+                let parts = self.not_registered(range);
                 self.core().adopt(range);
-                return Some(parts.into_iter().all(|part| self.register_and_note(part)));
+                let is_whole = parts == [range];
+                let refused = parts.into_iter().filter(|&part| !self.register_and_note(part)).count();
+                // Of a mapping that is managed in part, what the kernel has not taken is found when it is verified.
+                return Some(!is_whole || refused == 0);
             }
         }
         None

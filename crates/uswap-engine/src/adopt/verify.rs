@@ -108,6 +108,8 @@ impl<H: Host> Adopter<H> {
             } else if !engine.is_registered(range) {
                 tries += 1;
                 if tries < tuning::VERIFY_TRIES {
+                    // What has been registered just now may be moved away.
+                    self.kept.look_again(range);
                     engine.pause_and_settle();
                     *listed = self.list()?;
                     continue;

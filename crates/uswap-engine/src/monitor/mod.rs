@@ -272,12 +272,11 @@ impl<H: Staffed> Monitor<H> {
         let _ = H::refill_reserve();
         engine.compact(&mut self.pool.compaction);
         // Not only when it is needed, for what is posted takes memory.
-        let moves = engine.core().moves();
-        self.adopter.kept.catch_up(&H::notices().fork_advice);
+        let all_is_kept = engine.keep_lifted_from_forks(&mut self.adopter.kept);
         if self.adopter.kept.take_is_anywhere() {
             self.post.fork.lift(true);
         }
-        self.post.fork.lift_some(!engine.keep_lifted_from_forks(&mut self.adopter.kept, moves));
+        self.post.fork.lift_some(!all_is_kept);
         self.keep_from_forks(engine);
         if H::since(self.looks.published) < tuning::PUBLISH_EVERY {
             return;
