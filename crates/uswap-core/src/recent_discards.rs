@@ -3,7 +3,8 @@
 //! madvise(MADV_DONTNEED) is reported, and its thread waits until the report has been read; only then does it drop the pages
 //! (userfaultfd_remove in mm/madvise.c comes before the zap). In between nothing is counted any more, and the thread may lose
 //! its processor. What a scan finds at such a place is what is about to be dropped: taken in, it would be moved out, the kernel
-//! would find nothing to drop, and it would come back. So it is left alone for a while. A thread that touches such a page after
+//! would find nothing to drop, and it would come back. So it is left alone for a while, and until no such call is in the kernel any more, as
+//! far as those are counted. A thread that touches such a page after
 //! it has been dropped faults, and then the books know it.
 
 use crate::ranges::RangeSet;

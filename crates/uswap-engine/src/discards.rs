@@ -28,7 +28,7 @@ impl Discards {
         &self.calls[turn as usize % 2]
     }
 
-    /// The program is about to discard memory. Never waits. The turn may end meanwhile: the next one but one does not.
+    /// The program is about to discard memory. Never waits. The turn may end meanwhile; the one after it does not.
     pub fn begin(&self) -> Counted<'_> {
         let calls = self.of_turn(self.turn.load(SeqCst));
         calls.fetch_add(1, SeqCst);
