@@ -275,6 +275,10 @@ impl Faults for NoSystem {
         match *self {}
     }
 
+    fn sees_registered(&self, _: usize, _: usize) -> bool {
+        match *self {}
+    }
+
     fn read(&self, _: &mut [Message]) -> io::Result<usize> {
         match *self {}
     }
