@@ -1,11 +1,13 @@
 //! What `uswap run` owes to the program and to whoever started it: the status, the signals, the descriptors and
 //! the environment are as they would be without it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,8 +30,45 @@ fn shell(script: &str) -> Output {
     uswap(&["-q", "--", "sh", "-c", script]).output().unwrap()
 }
 
-fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("uswap-run-{name}-{}", std::process::id()))
+/// A path of this process's own, of which nothing is left when the test is over, however it ends.
+struct Temporary(PathBuf);
+
+fn temporary(name: &str) -> Temporary {
+    let path = Temporary(std::env::temp_dir().join(format!("uswap-run-{name}-{}", std::process::id())));
+    path.remove();
+    path
+}
+
+impl Temporary {
+    fn remove(&self) {
+        let _ = fs::remove_file(&self.0).or_else(|_| fs::remove_dir_all(&self.0));
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+impl Deref for Temporary {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Temporary {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+impl AsRef<OsStr> for Temporary {
+    fn as_ref(&self) -> &OsStr {
+        self.0.as_os_str()
+    }
 }
 
 /// Waits for a process to end, and fails the test when it hangs.
@@ -167,7 +206,6 @@ fn a_daemon_outlives_the_run_and_is_still_served() {
         return;
     }
     let mark = temporary("daemon");
-    let _ = fs::remove_file(&mark);
     // The daemon starts programs after `uswap run` has ended: they must get their agent.
     let script = format!(
         "(exec </dev/null >/dev/null 2>&1; sleep 1; sh -c 'echo $LD_PRELOAD; grep -c uswap-agent /proc/self/maps' \
@@ -187,7 +225,6 @@ fn a_daemon_outlives_the_run_and_is_still_served() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let said = fs::read_to_string(&mark).unwrap();
-    fs::remove_file(&mark).unwrap();
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.len() == 2 && lines[0].starts_with("/proc/") && lines[1] != "0", "{said}");
 }
@@ -216,7 +253,6 @@ fn statistics_have_the_keys_that_stay() {
     let status = uswap(&["-q", "--stats", file.to_str().unwrap(), "--", "sh", "-c", "exit 3"]).status().unwrap();
     assert_eq!(status.code(), Some(3));
     let stats: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    fs::remove_file(&file).unwrap();
     assert_eq!(stats["memory_limit_bytes"], 64 << 20);
     assert_eq!(stats["exit_status"], 3);
     assert!(stats["wall_seconds"].as_f64().unwrap() < 30.0);
@@ -229,7 +265,6 @@ fn a_named_swap_file_is_used_and_kept() {
         return;
     }
     let file = temporary("area");
-    let _ = fs::remove_file(&file);
     let spec = format!("file:{},size=8M,prio=3", file.display());
     for _ in 0..2 {
         let output = uswap(&["--swap", &spec, "--", "true"]).output().unwrap();
@@ -237,7 +272,6 @@ fn a_named_swap_file_is_used_and_kept() {
     }
     let metadata = fs::metadata(&file).unwrap();
     assert_eq!((metadata.len(), metadata.mode() & 0o777), (8 << 20, 0o600));
-    fs::remove_file(&file).unwrap();
 }
 
 #[test]
@@ -366,7 +400,6 @@ fn a_limit_on_the_size_of_files_is_said() {
     assert!(run("").status.success());
     // Blocks of 512 bytes, or of 1024 where sh is bash: either way less than the file, which has that length already.
     let limited = run("ulimit -f 1500;");
-    fs::remove_file(&file).unwrap();
     let text = String::from_utf8(limited.stderr).unwrap();
     assert_eq!(limited.status.code(), Some(125), "{text}");
     assert!(text.contains("ulimit -f") && text.lines().count() == 1, "{text}");
@@ -427,7 +460,6 @@ fn a_uswap_that_may_not_be_read_works() {
     command.args(&words[1..]).args(["sh", "-c", "exec \"$0\" \"$@\""]).arg(&file);
     let program = ["run", "-q", "-m", "64M", "--", "grep", "-c", "uswap-agent", "/proc/self/maps"];
     let output = command.args(program).output().unwrap();
-    fs::remove_file(&file).unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
@@ -518,7 +550,6 @@ fn a_file_that_binfmt_misc_knows_is_run_by_its_interpreter() {
         .arg("word");
     let output = command.output().unwrap();
     let could_register = directory.join("direct").exists();
-    fs::remove_dir_all(&directory).unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if !could_register {
         return eprintln!("skipped: no binfmt_misc of its own: {errors}");
@@ -570,7 +601,6 @@ fn the_directory_where_it_is_started_is_not_kept_in_use() {
     let mut command = Command::new("unshare");
     let output =
         command.args(["-m", "sh", "-c", script]).arg(&directory).arg(env!("CARGO_BIN_EXE_uswap")).output().unwrap();
-    fs::remove_dir(&directory).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(77) || errors.contains("unshare failed") {
         return eprintln!("skipped: no mounts of its own: {errors}");
@@ -603,7 +633,6 @@ fn a_text_without_an_interpreter_is_read_by_the_shell() {
     fs::write(&file, "echo \"$1\"; exit 4\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
     let output = uswap(&["-q", "--", file.to_str().unwrap(), "word"]).output().unwrap();
-    fs::remove_file(&file).unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(4), b"word\n".as_slice()));
 }
 
@@ -664,9 +693,8 @@ fn a_file_cannot_be_for_statistics_and_for_swap() {
         return;
     }
     let (file, link) = (temporary("both"), temporary("both-link"));
-    let _ = fs::remove_file(&link);
     std::os::unix::fs::symlink(&file, &link).unwrap();
-    let refused = |stats: &PathBuf| {
+    let refused = |stats: &Path| {
         let spec = format!("file:{},size=8M", file.display());
         let output = uswap(&["--stats", stats.to_str().unwrap(), "--swap", &spec, "--", "true"]).output().unwrap();
         assert_eq!(output.status.code(), Some(125));
@@ -675,15 +703,12 @@ fn a_file_cannot_be_for_statistics_and_for_swap() {
             format!("uswap: '{}' is both --stats and --swap\n", stats.display())
         );
     };
-    let _ = fs::remove_file(&file);
     refused(&file);
     assert!(!file.exists(), "a refused run has made it");
     fs::write(&file, "").unwrap();
     refused(&file);
     refused(&link);
     assert_eq!(fs::metadata(&file).unwrap().len(), 0);
-    fs::remove_file(&file).unwrap();
-    fs::remove_file(&link).unwrap();
 }
 
 /// Numbers at random places of 120 MiB, added up.
@@ -755,6 +780,4 @@ fn swapoff_tells_of_each_area_what_has_become_of_it() {
     assert_eq!(end_of(&mut child).signal(), Some(15));
     let (status, text) = said(waiting.wait_with_output().unwrap());
     assert_eq!((status, text), (Some(125), format!("uswap: process {pid} has ended before swap area 1 was emptied\n")));
-    fs::remove_file(&empty).unwrap();
-    fs::remove_file(&used).unwrap();
 }
