@@ -15,7 +15,7 @@
 //!                                takes what `uswap bench --json` wrote into docs/performance.md
 //!     cargo xtask exhaustive     all schedules of mremap, munmap, mmap and madvise by three threads, against the order of events
 //!     cargo xtask words          words that threads share without a lock, under shuttle: many schedules, and defects that must show
-//!     cargo xtask sabotage [NAME]...
+//!     cargo xtask sabotage [--seeds N] [NAME]...
 //!                                plants defects in the engine: docs/sabotage.md says which the soak on the model finds, and how
 //!     cargo xtask sabotage quick a few of them, at the seeds that are known to find them; CI runs it
 //!     cargo xtask coverage       which lines of the engine the soak on the model runs, into docs/simulator.md
@@ -43,7 +43,7 @@ mod words;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | sabotage [NAME]... | sabotage quick | coverage | words | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
+const USAGE: &str = "usage: cargo xtask ci | docs | e2e [FILTER] | soak [N] | fuzz SECONDS | fuzz bytes SECONDS [TARGET] | fuzz canaries | churn [OPTIONS] | exhaustive | sabotage [--seeds N] [NAME]... | sabotage quick | coverage | words | overhead | battery [NAME|GROUP]... [--part PART]... | policies [NAME]... [--rounds N] [--seconds S] | performance [FILE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 2;
 /// What every CI run plants.
 const QUICK: [&str; 6] =
     ["AgainIsSuccess", "DirtyIsClean", "StaleHash", "RemapLost", "FailedStoreForgotten", "WantedForgotten"];
-/// Seeds within which each is found: ten times as many as it takes. Which one does it changes with every change of the engine.
+/// Seeds within which each is found: several times as many as it took last. Which one does it changes with every change of the engine.
 const QUICK_SEEDS: u64 = 300;
 
 /// A defect, as the soak lists it.

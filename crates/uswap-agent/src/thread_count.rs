@@ -130,11 +130,16 @@ type Stat = *mut libc::stat;
 const NO_PATH: Path = std::ptr::null();
 
 /// The system call behind all of them but one. The kernel's record is libc's on this machine.
+///
+/// # Safety
+/// As for fstatat(2): a path that ends with a zero, or none, and room for an answer.
 unsafe fn ask(directory: c_int, path: Path, answer: Stat, flags: c_int) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_newfstatat, directory, path, answer, flags) }
 }
 
+/// # Safety
+/// As for fstat(2): room for an answer.
 unsafe fn ask_open(fd: c_int, answer: Stat) -> i64 {
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_fstat, fd, answer) }

@@ -112,8 +112,6 @@ impl<S: System> Areas<S> {
                         let Some(cluster) = member.group.claim_cluster(area.id.0 as usize, member.index) else { break };
                         slots.grant(cluster);
                     }
-                    #[allow(unreachable_patterns, reason = "Refused may grow")]
-                    Err(_) => break,
                 }
             }
         }

@@ -69,8 +69,9 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// found it filled, and what was moved out of it read as zeros. 15054090: what was used again after MADV_FREE was found too late. 15511540:
 /// memory that had grown again and been split passed for that of an unmapping that was refused; 13500862: so did what a mremap had
 /// made longer. 15879769: an unmapping that was refused was believed, for a mremap had just brought the memory. 14023182: of a page that the
-/// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored. 14226977 and 16343582 are of a first mend of
-/// 15879769, 14416965 of the second. 14441297: the model's program tried a refused mremap again though another thread had moved the memory.
+/// kernel had dropped nothing was known, for there was no memory to fill it, and it was stored. 17545282: memory that the kernel refused to register was
+/// forgotten while it was being brought in. 20018130 and 20020986: what others had read of a forked child stayed there as zeros, for the books
+/// called it swapped out.
 /// 24187261: what was given up with MADV_FREE was forgotten where it was moved while it was being adopted. 39050290: an unmapping that was
 /// refused was believed, for the memory around it had just been registered once more. 6461: what a thread discards that gets no processor
 /// for a second came back, as long as only time told that it was done.

@@ -1,6 +1,7 @@
-//! uswap-sim rehearses: the core of uswap on virtual memory, virtual devices and virtual time.
+//! uswap-sim rehearses swap on virtual memory, virtual devices and virtual time.
 //!
-//! Core decides, here as in the engine; what is here is the world around it: time ([`clock`]), chance ([`chance`]),
+//! Others decide: uswap-linux as the kernel does, uswap-policy by exchangeable policies, uswap-core as the engine does. What is here is the
+//! world around them: time ([`clock`]), chance ([`chance`]),
 //! devices ([`device`]), prices ([`costs`]), programs ([`workload`], [`trace`]). There are several ways to use it: [`counting`]
 //! counts what a replacement policy misses, [`timing`] lets processes share memory and a device on which things go wrong,
 //! [`paper`] puts published numbers beside simulated ones, and [`exhaustive`] takes all small schedules of those that only the

@@ -130,7 +130,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "FILE.json")]
     pub stats: Option<PathBuf>,
 
-    /// What is done when threads wait for pages that do not come, for ten seconds, or a minute where others do
+    /// What is done when threads wait for pages that do not come, for ten seconds, or a minute where others come or a disk is waited for
     #[arg(long, value_name = "ACTION", default_value = "warn")]
     pub on_stall: OnStall,
 

@@ -1,4 +1,4 @@
-//! Readahead by streams: our own default, not yet used by the engine.
+//! Readahead by streams that sees each use of a page, for the simulator; the engine's own, which sees faults, is `core/readahead.rs`.
 //!
 //! Each region finds its streams by itself: forward, backward, with gaps of any even size up to 2 MiB, several interleaved. A
 //! stream begins with two misses side by side, or three or four evenly spaced ones, so random misses read nothing along. It reads ahead

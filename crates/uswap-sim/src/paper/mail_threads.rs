@@ -148,7 +148,7 @@ pub(super) fn swapoff_windows(context: &Context) -> Vec<Row> {
     let sequential = machine::sequential_ns(pages, &profile, context.seed) as f64 / 1e9 * smaller as f64;
     let against = format!(
         "ours takes {:.2} times as long as the device needs for the pages one after the other ({sequential:.0} s); the device \
-         'nvme' is section 8.3's fit of rows 4 and 5, which assumes 24 GiB in swap; simulated with 1/{smaller} of the pages",
+         'nvme' is fitted on rows 4 and 5, which assumes 24 GiB in swap; simulated with 1/{smaller} of the pages",
         seconds(&ours) / sequential
     );
     let small = by_slot.calls(1) + by_slot.calls(2);

@@ -47,7 +47,7 @@ pub const NOISE: f64 = 0.005;
 /// One line of the result.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
-    /// Row of kernel-swap.md section 12.
+    /// The row's number, by which `uswap sim paper` and its notes name it.
     pub number: u32,
     /// What was measured.
     pub test: &'static str,

@@ -16,7 +16,7 @@ pub use suite::Pattern;
 /// What is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// One of core's policies.
+    /// One of the kernel's, of uswap-policy, or none.
     Policy(ReadaheadKind),
     /// What the engine does.
     Engine,
