@@ -139,14 +139,14 @@ impl Ahead {
 impl Core {
     /// Whether [`plan_ahead`](Self::plan_ahead) may have something.
     pub fn wants_ahead(&self) -> bool {
-        self.readahead.wants_ahead()
+        self.windows.streams.wants_ahead()
     }
 
     /// Pages to read that no thread waits for; each ends in one of the `load_…` verbs. All but a marker go to the program.
     pub fn plan_ahead(&mut self) -> Option<LoadPlan> {
         let mut in_holes = 0;
         loop {
-            let (stream, mut stretch) = self.readahead.stretch()?;
+            let (stream, mut stretch) = self.windows.streams.stretch()?;
             let page = |index: u32| PageNumber(stretch.page).stepped(stretch.step, index);
             let first_that = |is: &dyn Fn(PageNumber) -> bool| {
                 (0..stretch.pages).find(|&index| page(index).is_none_or(is)).unwrap_or(stretch.pages)
@@ -157,9 +157,9 @@ impl Core {
                 let hole = first_that(&|page| self.pages.get(page) != Some(PageState::Untouched));
                 in_holes += hole;
                 if hole > 0 && in_holes <= HOLE_MAX && page(hole).is_some() {
-                    self.readahead.skip_ahead(stream, hole);
+                    self.windows.streams.skip_ahead(stream, hole);
                 } else {
-                    self.readahead.end_ahead(stream);
+                    self.windows.streams.end_ahead(stream);
                     in_holes = 0;
                 }
                 continue;
@@ -172,7 +172,7 @@ impl Core {
                     (stretch.marker, pages) = (false, pages.min(zeros));
                 }
             }
-            self.readahead.reading_ahead(stream, &stretch, pages);
+            self.windows.streams.reading_ahead(stream, &stretch, pages);
             let mut block = None;
             if stretch.marker && matches!(self.pages.get(PageNumber(stretch.page)), Some(PageState::Swapped { .. })) {
                 block = self.free_block(1);
@@ -207,7 +207,7 @@ mod tests {
             core.zswap.object_added(entry, &core.table);
             core.pages.set(PageNumber(index), PageState::Swapped { entry });
         }
-        core.swapped_pages = pages;
+        core.counts.swapped_pages = pages;
         for _ in 0..4 {
             let block = core.cache.take_empty_block().unwrap();
             (0..16).for_each(|index| core.cache.cached(block.frame(index), PageNumber(0), None));
@@ -342,10 +342,10 @@ mod tests {
     fn pages_read_ahead_are_hits_a_marker_later() {
         let mut core = swapped(1000, 64);
         let _ = walk(&mut core, 0..63);
-        let window = core.readahead.window(PageNumber(63));
+        let window = core.windows.streams.window(PageNumber(63));
         assert_eq!((window.pages, window.hits), (1, 32));
         let _ = read_ahead(&mut core);
-        assert_eq!(core.readahead.window(PageNumber(127)).hits, 64);
+        assert_eq!(core.windows.streams.window(PageNumber(127)).hits, 64);
     }
 
     /// Of 1000 swapped pages, each third run of 4 is a hole: `of_zeros`, or pages that were never used.
@@ -355,7 +355,7 @@ mod tests {
         for page in (0..1000).filter(|&page| is_hole(page)) {
             let state = if of_zeros { PageState::SwappedZero } else { PageState::Untouched };
             core.pages.set(PageNumber(page), state);
-            core.swapped_pages -= u64::from(!of_zeros);
+            core.counts.swapped_pages -= u64::from(!of_zeros);
         }
         (core, (0..1000).filter(move |&page| !is_hole(page)))
     }
@@ -385,7 +385,7 @@ mod tests {
         let behind = 60 + 3 * u64::from(HOLE_MAX);
         for page in 60..behind {
             core.pages.set(PageNumber(page), PageState::Resident { clean: None });
-            core.swapped_pages -= 1;
+            core.counts.swapped_pages -= 1;
         }
         let _ = walk(&mut core, 0..60);
         assert!(!core.wants_ahead() && !core.is_resident(PageNumber(behind)));

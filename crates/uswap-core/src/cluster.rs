@@ -105,7 +105,7 @@ mod tests {
             let entry = core.table.insert(Location::Slot { area: AreaId(0), slot }, u128::from(index));
             core.pages.set(PageNumber(16 + index), PageState::Swapped { entry });
         }
-        core.swapped_pages = 16;
+        core.counts.swapped_pages = 16;
         let block = core.cache.take_empty_block().unwrap();
         for index in 0..16 {
             core.cache.cached(block.frame(index), PageNumber(0), None);
@@ -139,13 +139,13 @@ mod tests {
         assert_eq!((core.loads_in_flight(), core.swapped_pages(), core.swap_cache().cached_frames()), (0, 8, 7));
         let FaultPlan::Restore { first, frame, pages } = core.fault(PageNumber(18), false) else { panic!() };
         core.restored(first, frame, pages, pages, FrameLeft::Populated);
-        assert_eq!(core.cluster.take_hits(), pages);
+        assert_eq!(core.windows.cluster.take_hits(), pages);
         // What nobody touched leaves without a write.
         let job = core.next_store().unwrap();
         assert_eq!(job.clean_hash, Some(0));
         let _ = core.stored(job, StoreResult::Clean);
         assert!(matches!(core.pages().get(PageNumber(16)), Some(PageState::Swapped { .. })));
-        assert_eq!(core.cluster.wasted, 1);
+        assert_eq!(core.windows.cluster.wasted, 1);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Core {
         if let Some(handle) = handle {
             let copy = Location::Pool { handle, len };
             let location = if moves { self.table.relocate(entry, copy) } else { copy };
-            self.released.push(Released { entry, epoch: self.table.epoch(), location });
+            self.leftovers.released.push(Released { entry, epoch: self.table.epoch(), location });
         }
         self.unpin(entry);
         moves

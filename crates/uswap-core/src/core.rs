@@ -52,73 +52,100 @@ pub struct Core {
     pub(crate) pages: PageTable,
     pub(crate) table: SwapTable,
     pub(crate) cache: SwapCache,
-    /// Blocks, in the order in which they leave.
-    pub(crate) order: Order,
-    pub(crate) zswap: Zswap,
-    /// How long pages were out.
-    pub(crate) workingset: Workingset,
-    pub(crate) readahead: Readahead,
-    pub(crate) cluster: Cluster,
-    /// In place of what `cluster` says, where readahead goes by address.
-    pub(crate) by_address: Option<Box<ByAddress>>,
     pub(crate) slots: Vec<Slots>,
-    pub(crate) config: CoreConfig,
-    pub(crate) last_op: OpId,
-    pub(crate) loads_in_flight: u32,
-    pub(crate) swapped_pages: u64,
-    /// How often memory was moved by mremap.
-    pub(crate) moves: u64,
-    pub(crate) zombies: Vec<EntryId>,
-    /// Content may be brought into frames that are free: see [`Core::leave_free_frames_alone`].
-    pub(crate) lands_in_frames: bool,
-    pub(crate) released: Vec<Released>,
+    pub(crate) zswap: Zswap,
+    pub(crate) eviction: Eviction,
+    pub(crate) windows: Windows,
+    pub(crate) counts: Counts,
+    pub(crate) leftovers: Leftovers,
     /// What scans leave alone.
     pub(crate) discards: RecentDiscards,
 }
 
-impl Core {
-    /// Empty books.
-    pub fn new(config: CoreConfig) -> Self {
+/// What leaves.
+#[derive(Clone)]
+pub(crate) struct Eviction {
+    /// Blocks, in the order in which they leave.
+    pub(crate) order: Order,
+    /// How long pages were out.
+    pub(crate) workingset: Workingset,
+}
+
+/// What comes in along with a page.
+#[derive(Clone)]
+pub(crate) struct Windows {
+    pub(crate) streams: Readahead,
+    pub(crate) cluster: Cluster,
+    /// In place of what `cluster` says, where readahead goes by address.
+    pub(crate) by_address: Option<Box<ByAddress>>,
+    /// Content may be brought into frames that are free: see [`Core::leave_free_frames_alone`].
+    pub(crate) land_in_frames: bool,
+}
+
+impl Windows {
+    fn new(config: &CoreConfig) -> Self {
         let readahead = config.policies.readahead;
         let (window_max, ahead_max) = match readahead {
             ReadaheadPolicy::Stream => (config.window_max, config.ahead_max),
             ReadaheadPolicy::Cluster | ReadaheadPolicy::Vma | ReadaheadPolicy::Off => (1, 0),
         };
         let cluster_max = if readahead == ReadaheadPolicy::Off { 1 } else { config.window_max };
-        let by_address = (readahead == ReadaheadPolicy::Vma).then(|| Box::new(ByAddress::new(config.window_max)));
+        Self {
+            streams: Readahead::new(window_max, ahead_max),
+            cluster: Cluster::new(cluster_max),
+            by_address: (readahead == ReadaheadPolicy::Vma).then(|| Box::new(ByAddress::new(config.window_max))),
+            land_in_frames: true,
+        }
+    }
+}
+
+/// What is counted as it happens.
+#[derive(Clone, Default)]
+pub(crate) struct Counts {
+    pub(crate) last_op: OpId,
+    pub(crate) loads_in_flight: u32,
+    pub(crate) swapped_pages: u64,
+    /// How often memory was moved by mremap.
+    pub(crate) moves: u64,
+}
+
+/// What no page needs any more, and is not over.
+#[derive(Clone, Default)]
+pub(crate) struct Leftovers {
+    /// Entries that an heir may still read.
+    pub(crate) zombies: Vec<EntryId>,
+    /// What the engine is to release.
+    pub(crate) released: Vec<Released>,
+}
+
+impl Core {
+    /// Empty books.
+    pub fn new(config: CoreConfig) -> Self {
         Self {
             pages: PageTable::new(),
             table: SwapTable::new(),
             cache: SwapCache::new(config.frame_blocks),
-            order: Order::new(config.policies.reclaim),
-            zswap: Zswap::new(),
-            workingset: Workingset::default(),
-            readahead: Readahead::new(window_max, ahead_max),
-            cluster: Cluster::new(cluster_max),
-            by_address,
             slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
-            last_op: OpId(0),
-            loads_in_flight: 0,
-            swapped_pages: 0,
-            moves: 0,
-            zombies: Vec::new(),
-            lands_in_frames: true,
-            released: Vec::new(),
+            zswap: Zswap::new(),
+            eviction: Eviction { order: Order::new(config.policies.reclaim), workingset: Workingset::default() },
+            windows: Windows::new(&config),
+            counts: Counts::default(),
+            leftovers: Leftovers::default(),
             discards: RecentDiscards::default(),
-            config,
         }
     }
 
     /// Before pages are swapped out: lists that grow by doubling get room for what the next rounds, and the faults between
     /// them, add. `false`: there is no memory for that, and nothing may be swapped out.
     pub fn make_room(&mut self) -> bool {
-        let lists = self.released.try_reserve(ROOM).is_ok() && self.zombies.try_reserve(ROOM).is_ok();
-        lists && self.table.make_room(ROOM) && self.zswap.make_room(ROOM) && self.order.make_room(ROOM)
+        let lists =
+            self.leftovers.released.try_reserve(ROOM).is_ok() && self.leftovers.zombies.try_reserve(ROOM).is_ok();
+        lists && self.table.make_room(ROOM) && self.zswap.make_room(ROOM) && self.eviction.order.make_room(ROOM)
     }
 
     pub(crate) fn next_op(&mut self) -> OpId {
-        self.last_op = self.last_op.next();
-        self.last_op
+        self.counts.last_op = self.counts.last_op.next();
+        self.counts.last_op
     }
 
     /// A page needs `entry` no more.
@@ -137,7 +164,7 @@ impl Core {
     fn after_let_go(&mut self, entry: EntryId, outcome: LetGo) {
         match outcome {
             LetGo::Freed(location, epoch) => self.release_place(entry, location, epoch),
-            LetGo::Zombie => self.zombies.push(entry),
+            LetGo::Zombie => self.leftovers.zombies.push(entry),
             LetGo::Condemned => {}
         }
     }
@@ -152,20 +179,20 @@ impl Core {
                 Location::Pool { .. } => self.zswap.object_gone(),
             }
         }
-        self.released.push(Released { entry, epoch, location });
+        self.leftovers.released.push(Released { entry, epoch, location });
     }
 
     /// Places released since the last call. Call it after each verb that may release some, under the same lock.
     pub fn take_released(&mut self, out: &mut Vec<Released>) {
-        out.append(&mut self.released);
+        out.append(&mut self.leftovers.released);
     }
 
     /// Buries the zombies that no heir holds any more, by their place.
     pub fn bury_unheld(&mut self, held: impl Fn(EntryId, Location) -> bool) {
         let epoch = self.table.epoch();
-        for entry in core::mem::take(&mut self.zombies) {
+        for entry in core::mem::take(&mut self.leftovers.zombies) {
             if held(entry, self.table.location(entry)) {
-                self.zombies.push(entry);
+                self.leftovers.zombies.push(entry);
             } else {
                 let location = self.table.bury(entry);
                 self.release_place(entry, location, epoch);
@@ -175,7 +202,7 @@ impl Core {
 
     /// From here on no content is brought into free frames: somebody may still read what was in them.
     pub fn leave_free_frames_alone(&mut self) {
-        self.lands_in_frames = false;
+        self.windows.land_in_frames = false;
     }
 
     /// The slots that this process owns in `area`.
@@ -205,16 +232,16 @@ impl Core {
 
     /// See [`Workingset::take_refaults`].
     pub fn take_refaults(&mut self, enough: u64, pool_pages: u64) -> Option<Refaults> {
-        self.workingset.take_refaults(enough, pool_pages)
+        self.eviction.workingset.take_refaults(enough, pool_pages)
     }
 
     /// Pages whose content is in the pool, an area, or stored as nothing.
     pub fn swapped_pages(&self) -> u64 {
-        self.swapped_pages
+        self.counts.swapped_pages
     }
 
     /// Swap-ins that threads are working on.
     pub fn loads_in_flight(&self) -> u32 {
-        self.loads_in_flight
+        self.counts.loads_in_flight
     }
 }

@@ -93,13 +93,13 @@ impl Core {
 
     /// How often memory was moved.
     pub fn moves(&self) -> u64 {
-        self.moves
+        self.counts.moves
     }
 
     /// mremap: what was at `from` is at `to`. The old range is given up only when its unmapping is reported.
     pub fn remapped(&mut self, from: PageNumber, to: PageNumber, pages: u64) {
         let (mut source, target) = (PageRange { start: from, pages }, PageRange { start: to, pages });
-        self.moves += 1;
+        self.counts.moves += 1;
         if is_on(Sabotage::RemapHalf) {
             source.pages = pages.div_ceil(2);
         }
@@ -119,7 +119,7 @@ impl Core {
                 }
                 // The swap-in will find that nobody waits at the old address, and end.
                 PageState::ReadingIn { entry, .. } => {
-                    self.swapped_pages += 1;
+                    self.counts.swapped_pages += 1;
                     entry.map_or(PageState::SwappedZero, |entry| PageState::Swapped { entry })
                 }
                 other => other,
@@ -136,10 +136,10 @@ impl Core {
         match state {
             PageState::Resident { clean } => self.drop_clean(clean),
             PageState::Swapped { entry } => {
-                self.swapped_pages -= 1;
+                self.counts.swapped_pages -= 1;
                 self.let_go(entry);
             }
-            PageState::SwappedZero => self.swapped_pages -= 1,
+            PageState::SwappedZero => self.counts.swapped_pages -= 1,
             // Pinned by the swap-in: it goes when that ends.
             PageState::ReadingIn { entry: Some(entry), .. } => self.let_go(entry),
             PageState::ReadingIn { entry: None, .. } | PageState::Poisoned | PageState::Untouched => {}

@@ -166,7 +166,7 @@ impl Core {
     /// A thread touched `page`, which is not mapped.
     pub fn fault(&mut self, page: PageNumber, write: bool) -> FaultPlan {
         let Some(state) = self.pages.get(page) else { return FaultPlan::NotAdopted };
-        self.order.just_asked.note(page);
+        self.eviction.order.just_asked.note(page);
         let comes_in = matches!(state, PageState::Untouched | PageState::Swapped { .. } | PageState::SwappedZero);
         if comes_in && self.pages.is_isolating(page) {
             if let Some(block) = self.pages.block_mut(page) {
@@ -206,14 +206,14 @@ impl Core {
             self.cache.restore(next_frame);
             pages += 1;
         }
-        self.readahead.brought(page, window, pages);
+        self.windows.streams.brought(page, window, pages);
         self.go_ahead(window, pages, 0);
         FaultPlan::Restore { first: page, frame, pages }
     }
 
     fn fault_untouched(&mut self, page: PageNumber, write: bool) -> FaultPlan {
         let op = self.next_op();
-        let window = self.readahead.window(page);
+        let window = self.windows.streams.window(page);
         let mut end = page;
         // Pages that are read before they are written stay the shared zero page: no memory is spent on them.
         let after = if write { window.after() } else { 0 };
@@ -224,8 +224,8 @@ impl Core {
             self.pages.set(end, PageState::ReadingIn { entry: None, op });
             end = end.plus(1);
         }
-        self.readahead.brought(page, window, (end.0 - page.0) as u32);
-        self.loads_in_flight += 1;
+        self.windows.streams.brought(page, window, (end.0 - page.0) as u32);
+        self.counts.loads_in_flight += 1;
         FaultPlan::Zero { range: PageRange { start: page, pages: end.0 - page.0 }, op }
     }
 
@@ -237,7 +237,7 @@ impl Core {
         {
             count += 1;
         }
-        self.readahead.brought(page, window, count as u32);
+        self.windows.streams.brought(page, window, count as u32);
         // Holes are known of neighbours alone.
         self.go_ahead(window, count as u32, if window.step.unsigned_abs() == 1 { HOLE_MAX } else { 0 });
         // In address order.
@@ -262,10 +262,10 @@ impl Core {
         for (index, slot) in pages[..count].iter_mut().enumerate() {
             *slot = self.plan_load(start.plus(index as u64 * step), index, block, op);
         }
-        self.loads_in_flight += count as u32;
-        self.swapped_pages -= count as u64;
+        self.counts.loads_in_flight += count as u32;
+        self.counts.swapped_pages -= count as u64;
         let faulting = ((page.0 - start.0) / step) as usize;
-        let hits = window.hits + self.cluster.take_hits();
+        let hits = window.hits + self.windows.cluster.take_hits();
         if let Some(entry) = pages[faulting].entry {
             self.note_refault(entry);
         }
@@ -275,9 +275,9 @@ impl Core {
 
     /// The window of a fault at a page that has content.
     fn window(&mut self, page: PageNumber) -> Window {
-        let Core { readahead, pages, .. } = self;
+        let Core { windows, pages, .. } = self;
         let was_never_used = |page| pages.get(PageNumber(page)) == Some(PageState::Untouched);
-        readahead.window_over_holes(page, |range| (range.start.0..range.end().0).all(was_never_used))
+        windows.streams.window_over_holes(page, |range| (range.start.0..range.end().0).all(was_never_used))
     }
 
     /// The first `pages` pages of `window` come in: what follows them is read ahead, if there is anything to read. If not all of it
@@ -288,8 +288,8 @@ impl Core {
             let first = behind.find(|&page| self.pages.get(page) != Some(PageState::Untouched));
             first.is_some_and(|page| self.is_swapped(page))
         };
-        if (hole_max > 0 || pages == window.pages) && self.readahead.goes_on_at().is_some_and(goes_on) {
-            self.readahead.go_ahead();
+        if (hole_max > 0 || pages == window.pages) && self.windows.streams.goes_on_at().is_some_and(goes_on) {
+            self.windows.streams.go_ahead();
         }
     }
 
@@ -330,8 +330,8 @@ impl Core {
         for (slot, &page) in pages.iter_mut().zip(wanted) {
             *slot = self.plan_load(page, 0, block(page), op);
         }
-        self.loads_in_flight += count as u32;
-        self.swapped_pages -= count as u64;
+        self.counts.loads_in_flight += count as u32;
+        self.counts.swapped_pages -= count as u64;
         LoadPlan { op, pages, count, faulting: None, mapped: (0, count), hits: 0 }
     }
 
@@ -342,7 +342,7 @@ impl Core {
 
     /// A block of free frames of which the first `pages` are to be filled.
     pub(crate) fn free_block(&mut self, pages: u64) -> Option<FrameBlock> {
-        if self.lands_in_frames { self.cache.take_block(((1u32 << pages) - 1) as u16) } else { None }
+        if self.windows.land_in_frames { self.cache.take_block(((1u32 << pages) - 1) as u16) } else { None }
     }
 
     /// A thread wants the content of `entry`.
@@ -351,7 +351,7 @@ impl Core {
             return;
         }
         let in_pool = matches!(self.table.location(entry), Location::Pool { .. });
-        let soon = self.workingset.refaulted(self.table.stamp(entry), in_pool, self.pool_objects());
+        let soon = self.eviction.workingset.refaulted(self.table.stamp(entry), in_pool, self.pool_objects());
         self.table.set_wanted_soon(entry, soon);
     }
 
@@ -364,7 +364,7 @@ impl Core {
         let beside = |core: &Self, other: PageNumber| {
             let Some((its_area, its_slot)) = core.own_slot(other) else { return false };
             let expected = (slot + other.0).checked_sub(page.0);
-            core.by_address.is_some() || its_area == area && Some(its_slot) == expected
+            core.windows.by_address.is_some() || its_area == area && Some(its_slot) == expected
         };
         let mut range = alone;
         while range.start > first && beside(self, PageNumber(range.start.0 - 1)) {
@@ -378,12 +378,12 @@ impl Core {
 
     /// The window around `page`: its first page, and how many.
     fn neighbours(&mut self, page: PageNumber) -> (PageNumber, u32) {
-        match &mut self.by_address {
+        match &mut self.windows.by_address {
             Some(by_address) => {
                 let mapping = self.pages.adopted_around(page).expect("a page on an area is adopted");
                 by_address.window(page, mapping)
             }
-            None => self.cluster.window(page),
+            None => self.windows.cluster.window(page),
         }
     }
 
@@ -402,9 +402,9 @@ impl Core {
     fn touched(&mut self, frame: FrameId) -> bool {
         let came_along = core::mem::take(&mut self.cache.frame_mut(frame).came_along);
         if came_along {
-            self.cluster.wanted();
+            self.windows.cluster.wanted();
         }
-        if let (Some(by_address), Some(page)) = (&mut self.by_address, self.cache.frame(frame).owner)
+        if let (Some(by_address), Some(page)) = (&mut self.windows.by_address, self.cache.frame(frame).owner)
             && let Some(mapping) = self.pages.adopted_around(page)
         {
             by_address.found(page, mapping, came_along);
@@ -420,7 +420,7 @@ impl Core {
         if !self.still_loading(load.page, op) {
             return self.load_cancelled(load, op);
         }
-        self.loads_in_flight -= 1;
+        self.counts.loads_in_flight -= 1;
         self.unpin(entry);
         self.cache.cached(frame, load.page, Some(entry));
         self.cache.frame_mut(frame).came_along = true;
@@ -452,7 +452,7 @@ impl Core {
 
     /// The first `installed` pages of `range` now are zeros in the program; the others are not.
     pub fn zeros_installed(&mut self, range: PageRange, op: OpId, installed: u64) {
-        self.loads_in_flight -= 1;
+        self.counts.loads_in_flight -= 1;
         for index in 0..range.pages {
             let page = range.start.plus(index);
             if !self.still_loading(page, op) {
@@ -518,7 +518,7 @@ impl Core {
     /// `wanted`: it is the page that faulted.
     pub fn load_done(&mut self, load: &LoadPage, op: OpId, left: FrameLeft, keep_clean: bool, wanted: bool) {
         assert!(self.still_loading(load.page, op), "{:?} was moved in without being waited for", load.page);
-        self.loads_in_flight -= 1;
+        self.counts.loads_in_flight -= 1;
         if let Landing::Frame(frame) = load.landing {
             self.leave_frame(frame, left);
         }
@@ -543,7 +543,7 @@ impl Core {
         if self.still_loading(load.page, op) {
             let state = load.entry.map_or(PageState::SwappedZero, |entry| PageState::Swapped { entry });
             self.pages.set(load.page, state);
-            self.swapped_pages += 1;
+            self.counts.swapped_pages += 1;
         }
     }
 
@@ -601,7 +601,7 @@ impl Core {
     }
 
     fn end_load(&mut self, load: &LoadPage) {
-        self.loads_in_flight -= 1;
+        self.counts.loads_in_flight -= 1;
         if let Landing::Frame(frame) = load.landing {
             self.cache.release(frame);
         }

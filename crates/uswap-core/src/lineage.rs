@@ -45,7 +45,7 @@ impl Core {
             })
             .collect();
         for (page, entry) in swapped {
-            self.swapped_pages -= 1;
+            self.counts.swapped_pages -= 1;
             self.let_go(entry);
             self.pages.set(page, PageState::Poisoned);
         }
@@ -55,13 +55,12 @@ impl Core {
     pub fn become_child(&mut self, frame_blocks: u32) {
         let ended = self.table.become_child();
         self.cache = SwapCache::new(frame_blocks);
-        self.slots = self.config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect();
+        self.slots = self.slots.iter().map(Slots::unclaimed).collect();
         self.zswap = Zswap::new();
-        self.zombies.clear();
-        self.config.frame_blocks = frame_blocks;
-        self.loads_in_flight = 0;
+        self.leftovers.zombies.clear();
+        self.counts.loads_in_flight = 0;
         // What the parent was about to release is the parent's.
-        self.released.clear();
+        self.leftovers.released.clear();
         for (entry, location, epoch) in ended {
             self.release_place(entry, location, epoch);
         }

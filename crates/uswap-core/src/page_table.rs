@@ -12,7 +12,7 @@ use crate::swap_cache::FrameId;
 use crate::units::{BLOCK_PAGES, LEAF_PAGES, PageNumber, PageRange};
 
 /// Names one swap-in, so that its end can tell whether the page still waits for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpId(pub u32);
 
 impl OpId {

@@ -60,14 +60,14 @@ impl Core {
     pub(crate) fn note_resident(&mut self, page: PageNumber, came: Came) {
         let first = page.block_start();
         if came != Came::Unasked {
-            self.order.just_asked.note(page);
+            self.eviction.order.just_asked.note(page);
         }
         let block = self.pages.block_mut(page).expect("a resident page is adopted");
-        self.order.came(block, came);
+        self.eviction.order.came(block, came);
         if block.queued > 0 {
             block.referenced |= u16::from(came != Came::Unasked) << page.index_in_block();
         } else {
-            self.order.enqueue(first, block);
+            self.eviction.order.enqueue(first, block);
         }
     }
 
@@ -103,13 +103,13 @@ impl Core {
                 }
                 // The parent's handler brought it in while its books were frozen for the fork that made this process.
                 Some(PageState::Swapped { entry }) => {
-                    self.swapped_pages -= 1;
+                    self.counts.swapped_pages -= 1;
                     self.let_go(entry);
                     self.pages.set(page, PageState::Resident { clean: None });
                     self.note_resident(page, Came::Unasked);
                 }
                 Some(PageState::SwappedZero) => {
-                    self.swapped_pages -= 1;
+                    self.counts.swapped_pages -= 1;
                     self.pages.set(page, PageState::Resident { clean: None });
                     self.note_resident(page, Came::Unasked);
                 }
@@ -137,14 +137,14 @@ impl Core {
     /// The next block to move out; `None` when nothing is left to take or no empty block of frames is left.
     pub fn isolate(&mut self) -> Option<Isolation> {
         let frames = self.cache.take_empty_block()?;
-        let blocks = self.order.blocks();
+        let blocks = self.eviction.order.blocks();
         // Each queued block is looked at twice at most: once to take its second chance away.
         for _ in 0..blocks * 2 {
-            let Some(first) = self.order.next(&mut self.pages) else { break };
+            let Some(first) = self.eviction.order.next(&mut self.pages) else { break };
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = block.queued.saturating_sub(1);
             let referenced = core::mem::take(&mut block.referenced);
-            let kept = referenced | self.order.just_asked.in_block(first, blocks);
+            let kept = referenced | self.eviction.order.just_asked.in_block(first, blocks);
             let (mut mask, mut gaps, mut stay) = (0u16, 0u16, 0u16);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
@@ -169,13 +169,13 @@ impl Core {
             }
             let block = self.pages.block_mut(first).expect("looked up above");
             if stay & referenced != 0 {
-                self.order.stays(block);
+                self.eviction.order.stays(block);
             }
             if stay != 0 && block.queued == 0 {
-                self.order.enqueue(first, block);
+                self.eviction.order.enqueue(first, block);
             }
             if mask != 0 {
-                self.order.leaves(block);
+                self.eviction.order.leaves(block);
                 block.isolating = true;
                 block.wanted = 0;
                 let is_lazy = block.discarded;
@@ -193,7 +193,7 @@ impl Core {
     /// To be called now and then: who asked for a page has had a chance to use it, if nobody has asked for any since this was last
     /// called.
     pub fn asked_grow_old(&mut self) {
-        self.order.just_asked.grow_old();
+        self.eviction.order.just_asked.grow_old();
     }
 
     /// Ends an isolation.
@@ -249,7 +249,7 @@ impl Core {
         let (mut first, mut any) = (range.start.block_start(), false);
         while first < range.end() {
             if let Some(block) = self.pages.block_mut(first) {
-                any |= self.order.put_first(first, block);
+                any |= self.eviction.order.put_first(first, block);
             }
             first = first.plus(BLOCK_PAGES as u64);
         }
@@ -333,7 +333,7 @@ mod tests {
         let mut core = resident_block();
         let entry = core.table.insert(Location::Pool { handle: 0, len: 9 }, 7);
         core.pages.set(page(0), PageState::Swapped { entry });
-        core.swapped_pages += 1;
+        core.counts.swapped_pages += 1;
         assert_eq!(core.found_unknown(BLOCK), 0);
         assert_eq!(core.pages.get(page(0)), Some(PageState::Swapped { entry }));
     }
@@ -364,7 +364,7 @@ mod tests {
             } else if is_shared {
                 core.reclaim_soon(isolation.first.alone());
             }
-            assert!(core.order.blocks() <= 12, "{} blocks are queued", core.order.blocks());
+            assert!(core.eviction.order.blocks() <= 12, "{} blocks are queued", core.eviction.order.blocks());
         }
         left.sort_unstable();
         assert_eq!(left, (2..10).map(first).collect::<Vec<_>>(), "{reclaim:?}");
@@ -480,7 +480,7 @@ mod tests {
         core.zswap.object_added(entry, &core.table);
         core.pages.set(page(0), PageState::Swapped { entry });
         core.pages.set(page(1), PageState::SwappedZero);
-        core.swapped_pages = 2;
+        core.counts.swapped_pages = 2;
         // Both have been moved on, and others are in their places; the reports are not read yet.
         assert_eq!(core.found_unknown(BLOCK), BLOCK.pages - 2);
         core.remapped(page(0), PageNumber(320), 2);
@@ -495,7 +495,7 @@ mod tests {
         let entry = core.table.insert(Location::Pool { handle: 1, len: 100 }, hash);
         core.zswap.object_added(entry, &core.table);
         core.pages.set(page(1), PageState::Swapped { entry });
-        core.swapped_pages += 1;
+        core.counts.swapped_pages += 1;
         let _ = core.found_present(PageRange { start: page(0), pages: 1 });
         let _ = core.found_present(PageRange { start: page(2), pages: 1 });
         let isolation = core.isolate().unwrap();

@@ -154,6 +154,11 @@ impl Slots {
         Slots { area_slots, bad, clusters, empty: List::NEW, holes: List::NEW, current: None, used: 0, granted: 0 }
     }
 
+    /// The same area, and no cluster of it is granted: for a process that has none yet.
+    pub fn unclaimed(&self) -> Slots {
+        Slots::new(self.area_slots, &self.bad)
+    }
+
     /// Takes in a cluster that the group has given to this process.
     ///
     /// # Panics

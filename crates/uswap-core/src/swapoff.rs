@@ -116,7 +116,7 @@ impl Core {
     /// The next step in emptying the area of `survey`.
     pub fn empty_area(&mut self, survey: &mut Survey) -> Emptying {
         if let Some(from) = survey.from {
-            survey.moves.get_or_insert(self.moves);
+            survey.moves.get_or_insert(self.counts.moves);
             self.look_for_slots(survey, from);
             return Emptying::Ask;
         }
@@ -128,7 +128,7 @@ impl Core {
             return Emptying::Ask;
         }
         // What this process has stored itself is counted, wherever it is by now.
-        let all_seen = self.table.epoch() == Epoch(0) || survey.moves == Some(self.moves);
+        let all_seen = self.table.epoch() == Epoch(0) || survey.moves == Some(self.counts.moves);
         let nothing_left = !survey.found && all_seen && self.slots(survey.area).used() == 0;
         survey.begin(0);
         (survey.found, survey.moves) = (false, None);
@@ -241,7 +241,7 @@ mod tests {
         let slot = core.slots_mut(area).alloc().unwrap();
         let entry = core.table.insert(Location::Slot { area, slot }, u128::from(page));
         core.pages.set(PageNumber(page), PageState::Swapped { entry });
-        core.swapped_pages += 1;
+        core.counts.swapped_pages += 1;
         slot
     }
 

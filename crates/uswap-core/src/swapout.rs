@@ -93,7 +93,7 @@ impl Core {
             return if is_wanted { Stored::Wanted(page) } else { Stored::Kept };
         }
         if record.came_along {
-            self.cluster.wasted();
+            self.windows.cluster.wasted();
         }
         if result != StoreResult::Clean {
             self.drop_clean(record.clean);
@@ -109,10 +109,10 @@ impl Core {
             StoreResult::Slot { area, slot, hash } => Some(self.table.insert(Location::Slot { area, slot }, hash)),
             StoreResult::Failed => unreachable!("handled above"),
         };
-        self.workingset.evicted(entry, &mut self.table);
+        self.eviction.workingset.evicted(entry, &mut self.table);
         let state = entry.map_or(PageState::SwappedZero, |entry| PageState::Swapped { entry });
         self.pages.set(page, state);
-        self.swapped_pages += 1;
+        self.counts.swapped_pages += 1;
         self.cache.release(job.frame);
         Stored::Done
     }
@@ -176,7 +176,7 @@ mod tests {
         let FaultPlan::Load(plan) = core.fault(PAGE, false) else { panic!() };
         core.load_done(&plan.pages()[0], plan.op, FrameLeft::Populated, true, false);
         // Threads have asked for others since.
-        (100..116).for_each(|page| core.order.just_asked.note(PageNumber(page)));
+        (100..116).for_each(|page| core.eviction.order.just_asked.note(PageNumber(page)));
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_page_that_comes_back_late_is_dropped_where_its_copy_is() {
         let mut core = swapped(300);
-        (0..600).for_each(|_| core.workingset.evicted(None, &mut core.table));
+        (0..600).for_each(|_| core.eviction.workingset.evicted(None, &mut core.table));
         comes_back(&mut core);
         let job = next_store(&mut core);
         assert_eq!((job.clean_hash, job.wanted_soon), (Some(7), false));

@@ -250,14 +250,14 @@ fn serve(
         supervisor.user_anchors.release();
     }
     supervisor.finish();
-    let shared = supervisor.shared();
+    let (shared, seen) = (supervisor.shared(), &supervisor.seen);
     if let (Some(file), Some(path)) = (&run.stats_file, &run.options.stats) {
-        let json = stats::json(shared, &supervisor.peaks, &supervisor.outside, ending.status(), wall_seconds);
+        let json = stats::json(shared, &seen.peaks, &seen.outside, ending.status(), wall_seconds);
         if let Err(error) = stats::write(file, &json) {
             say(format_args!("cannot write '{}': {}", path.display(), reason(&error)));
         }
     }
-    supervisor.tell(stats::summary(&shared.group, &supervisor.peaks, &supervisor.outside.overrun(&shared.group)));
+    supervisor.tell(stats::summary(&shared.group, &seen.peaks, &seen.outside.overrun(&shared.group)));
     stderr::drain(stderr::LAST_WORDS);
     match somebody_stays {
         true => stay_behind(&mut supervisor, anchor),

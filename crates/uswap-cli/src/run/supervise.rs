@@ -87,20 +87,31 @@ pub struct Supervisor {
     door: Door,
     messages: Messages,
     signals: SignalFd,
+    tree: Tree,
+    /// How far the tree has gone.
+    pub seen: Seen,
+    quiet: bool,
+}
+
+/// The processes of the tree.
+struct Tree {
+    main: MainProgram,
     members: Vec<Member>,
-    /// Of those that have ended, where somebody else still uses it.
-    kept: KeptMemory,
-    next_id: u64,
     /// Connected, but have not said hello.
     strangers: Vec<Stranger>,
-    main: MainProgram,
+    next_id: u64,
+    lost_forks: LostForks,
+    /// Of those that have ended, where somebody else still uses it.
+    kept: KeptMemory,
+}
+
+/// What is looked at in each turn.
+pub struct Seen {
     /// The largest usage so far.
     pub peaks: Peaks,
     /// The tree as it is seen from outside.
     pub outside: Outside,
-    lost_forks: LostForks,
     nested: Nested,
-    quiet: bool,
     stalls: Stalls,
 }
 
@@ -127,22 +138,21 @@ impl Supervisor {
     ) -> io::Result<Supervisor> {
         let nested = Nested::find(&shared.group, quiet);
         Ok(Supervisor {
-            nested,
             shared,
             user_anchors,
             door: Door::new(listener)?,
             messages: Messages::new()?,
             signals,
-            members: Vec::new(),
-            kept: KeptMemory::default(),
-            next_id: 0,
-            strangers: Vec::new(),
-            main: MainProgram::new(),
-            peaks: Peaks::default(),
-            outside: Outside::new(),
-            lost_forks: LostForks::new(),
+            tree: Tree {
+                main: MainProgram::new(),
+                members: Vec::new(),
+                strangers: Vec::new(),
+                next_id: 0,
+                lost_forks: LostForks::new(),
+                kept: KeptMemory::default(),
+            },
+            seen: Seen { peaks: Peaks::default(), outside: Outside::new(), nested, stalls: Stalls::new(on_stall) },
             quiet,
-            stalls: Stalls::new(on_stall),
         })
     }
 
@@ -153,10 +163,10 @@ impl Supervisor {
 
     /// Serves until the main program, our child with this pid, has ended.
     pub fn until_main_ends(&mut self, main: u32) -> Ending {
-        self.main.begins(main);
+        self.tree.main.begins(main);
         loop {
             self.turn(SAMPLE_EVERY);
-            if let Some(ending) = self.main.ending {
+            if let Some(ending) = self.tree.main.ending {
                 return ending;
             }
         }
@@ -164,13 +174,13 @@ impl Supervisor {
 
     /// Gives the others a moment to end with the main program. True when somebody stays.
     pub fn somebody_stays(&mut self) -> bool {
-        self.main.pid = None;
+        self.tree.main.pid = None;
         let main_ended = Instant::now();
         loop {
             self.reap_children();
             // Orphans are our children by now, and some may be between fork or exec and their hello.
-            let unknown = !self.strangers.iter().all(Stranger::is_late) || self.unknown_children() > 0;
-            let nobody = self.members.is_empty() && self.kept.is_empty();
+            let unknown = !self.tree.strangers.iter().all(Stranger::is_late) || self.unknown_children() > 0;
+            let nobody = self.tree.members.is_empty() && self.tree.kept.is_empty();
             let grace = match (unknown, nobody) {
                 (false, true) => return false,
                 (false, false) => GRACE,
@@ -208,24 +218,24 @@ impl Supervisor {
         while !stderr::flush() && stderr::drain(until.saturating_duration_since(Instant::now())) {
             self.messages.relay();
         }
-        self.peaks.sample(&self.shared.group);
-        if let Some(line) = self.outside.squeezed(&self.shared.group, true) {
+        self.seen.peaks.sample(&self.shared.group);
+        if let Some(line) = self.seen.outside.squeezed(&self.shared.group, true) {
             self.tell(line);
         }
     }
 
     fn look_from_outside(&mut self) {
-        let members = self.members.iter().filter(|member| member.index.is_some()).map(|member| member.pid);
+        let members = self.tree.members.iter().filter(|member| member.index.is_some()).map(|member| member.pid);
         let Shared { group, anchor_pid, .. } = &self.shared;
         let is_anchor = |pid| pid == *anchor_pid || self.user_anchors.contains(pid);
-        self.outside.look(group, members, is_anchor);
-        if let Some(line) = self.outside.squeezed(group, false) {
+        self.seen.outside.look(group, members, is_anchor);
+        if let Some(line) = self.seen.outside.squeezed(group, false) {
             self.tell(line);
         }
     }
 
     fn is_alone(&self) -> bool {
-        self.members.is_empty() && self.strangers.iter().all(Stranger::is_late) && self.kept.is_empty()
+        self.tree.members.is_empty() && self.tree.strangers.iter().all(Stranger::is_late) && self.tree.kept.is_empty()
     }
 
     /// Waits for something to happen, and handles it.
@@ -237,8 +247,8 @@ impl Supervisor {
                 sources.push((Source::Messages, self.messages.arrive_at()));
             }
             sources.extend(self.door.listener().map(|listener| (Source::Listener, listener)));
-            sources.extend(self.strangers.iter().map(|s| (Source::Stranger(s.id), s.connection.as_fd())));
-            for member in &self.members {
+            sources.extend(self.tree.strangers.iter().map(|s| (Source::Stranger(s.id), s.connection.as_fd())));
+            for member in &self.tree.members {
                 if let Some(connection) = &member.connection {
                     sources.push((Source::Connection(member.id), connection.as_fd()));
                 }
@@ -263,8 +273,8 @@ impl Supervisor {
         }
         self.door.goes_on();
         // Before the dead are taken out of the books: their last values count.
-        self.peaks.sample(&self.shared.group);
-        self.nested.update(&self.shared.group, self.quiet);
+        self.seen.peaks.sample(&self.shared.group);
+        self.seen.nested.update(&self.shared.group, self.quiet);
         self.look_from_outside();
         for source in ready {
             match source {
@@ -285,7 +295,7 @@ impl Supervisor {
         self.welcome_the_late();
         self.end_abandoned();
         self.forget_late_strangers();
-        self.main.tell_if_missed();
+        self.tree.main.tell_if_missed();
     }
 
     /// Says something, if the user wants to hear it.

@@ -19,8 +19,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Those whose agent is gone; and those who wait for their pages, and whose monitor is: what it had locked stays locked.
     pub(super) fn end_abandoned(&mut self) {
-        let (main, stalled) = (self.main.pid, self.stalls.watchdog.take_abandoned());
-        for member in &mut self.members {
+        let (main, stalled) = (self.tree.main.pid, self.seen.stalls.watchdog.take_abandoned());
+        for member in &mut self.tree.members {
             let is_without = member.without_agent.is_some_and(|since| since.elapsed() > ENDS_WITHIN)
                 // Else it is looked at again.
                 && !watchdog::is_ending(member.pid);
@@ -34,7 +34,7 @@ impl Supervisor {
                      partly swapped out",
                     member.pid
                 ));
-                self.main.ended_by_us |= main == Some(member.pid);
+                self.tree.main.ended_by_us |= main == Some(member.pid);
                 let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
             }
         }

@@ -10,21 +10,21 @@ use crate::swap_area::OpenArea;
 impl Supervisor {
     /// Nobody reads zeros where those who have ended had swapped out.
     pub(super) fn look_after_the_ended(&mut self) {
-        if self.kept.is_empty() {
+        if self.tree.kept.is_empty() {
             return;
         }
-        let mut kept = std::mem::take(&mut self.kept);
-        let may_wait = |pid: u32| !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid);
+        let mut kept = std::mem::take(&mut self.tree.kept);
+        let may_wait = |pid: u32| !self.is_anchor(pid) && !self.tree.members.iter().any(|member| member.pid == pid);
         kept.look(parents_of_all_processes, may_wait);
-        self.kept = kept;
+        self.tree.kept = kept;
     }
 
     /// A program image is gone: its counts go to the totals, its clusters to whoever needs some, unless children
     /// still read them.
     pub(super) fn retire(&mut self, index: u32) {
-        self.peaks.sample(&self.shared.group);
+        self.seen.peaks.sample(&self.shared.group);
         self.shared.group.retire(index);
-        self.lost_forks.begins_anew(index);
+        self.tree.lost_forks.begins_anew(index);
         self.sweep();
     }
 

@@ -40,22 +40,22 @@ impl Supervisor {
                 continue;
             }
             if signals::asks_for_job_stop(info.signal) {
-                self.main.job_is_asked_to_stop();
-                if self.main.is_stopped_alone() {
+                self.tree.main.job_is_asked_to_stop();
+                if self.tree.main.is_stopped_alone() {
                     // It does not stop a second time, and the shell waits for us.
-                    self.main.job_goes_on();
+                    self.tree.main.job_goes_on();
                     launch::stop_self();
                     continue;
                 }
             } else if info.signal == libc::SIGCONT {
-                self.main.job_goes_on();
+                self.tree.main.job_goes_on();
             }
             let from_tree = info.sender_pid != 0
-                && (self.main.is(info.sender_pid) || self.members.iter().any(|m| m.pid == info.sender_pid));
-            let Some(main) = self.main.pid else { continue };
+                && (self.tree.main.is(info.sender_pid) || self.tree.members.iter().any(|m| m.pid == info.sender_pid));
+            let Some(main) = self.tree.main.pid else { continue };
             // The shell continues a job as a whole.
             let is_for_all = signals::is_from_terminal(&info) || info.signal == libc::SIGCONT;
-            let is_forwarded = signals::is_to_be_forwarded(&info, from_tree, self.main.leads_session);
+            let is_forwarded = signals::is_to_be_forwarded(&info, from_tree, self.tree.main.leads_session);
             if !(is_for_all && pass_to_another_job(main, info.signal)) && is_forwarded {
                 let _ = launch::pass_signal(main, &info);
             }
@@ -71,15 +71,15 @@ impl Supervisor {
                 return;
             };
             let pid = pid.as_raw_nonzero().get() as u32;
-            if !self.main.is(pid) {
+            if !self.tree.main.is(pid) {
                 self.user_anchors.ended(pid, status);
                 continue;
             }
             if let Some(code) = status.exit_status() {
-                self.main.ending = Some(Ending::Exited(code));
+                self.tree.main.ending = Some(Ending::Exited(code));
             } else if let Some(signal) = status.terminating_signal() {
                 self.look_for_end_by_us(pid);
-                self.main.ending = Some(match (self.stalls.end_tree, self.main.ended_by_us) {
+                self.tree.main.ending = Some(match (self.seen.stalls.end_tree, self.tree.main.ended_by_us) {
                     (true, _) => Ending::Stalled,
                     (false, true) => Ending::EndedByUs,
                     (false, false) => Ending::Signaled(signal),
@@ -99,10 +99,10 @@ impl Supervisor {
             let (group, foreground) = job_of(std::process::id())?;
             Some(foreground == group || job_of(main).is_some_and(|(of_main, _)| foreground == of_main))
         };
-        let is_job_stop = self.main.takes_stop_of_job(signal)
+        let is_job_stop = self.tree.main.takes_stop_of_job(signal)
             // By SIGSTOP somebody else may stop it, and continue it: not where a shell sees it stop that can.
             || foreground() == Some(true) && (signal != libc::SIGSTOP || is_job_of_a_shell());
-        self.main.stops(!is_job_stop);
+        self.tree.main.stops(!is_job_stop);
         if is_job_stop {
             launch::stop_self();
         }
@@ -111,15 +111,15 @@ impl Supervisor {
     /// To be asked before the slot of a process is given up.
     pub(super) fn look_for_end_by_us(&mut self, pid: u32) {
         let group = &self.shared.group;
-        let mut slots = self.members.iter().filter(|member| member.pid == pid).filter_map(|member| member.index);
-        if self.main.is(pid) && slots.any(|index| group.process(index).life.ended_by_agent.load(Acquire) != 0) {
-            self.main.ended_by_us = true;
+        let mut slots = self.tree.members.iter().filter(|member| member.pid == pid).filter_map(|member| member.index);
+        if self.tree.main.is(pid) && slots.any(|index| group.process(index).life.ended_by_agent.load(Acquire) != 0) {
+            self.tree.main.ended_by_us = true;
         }
     }
 
     /// Children of ours that are neither members nor anchors.
     pub(super) fn unknown_children(&self) -> usize {
-        let unknown = |pid: u32| !self.is_anchor(pid) && !self.members.iter().any(|m| m.pid == pid);
+        let unknown = |pid: u32| !self.is_anchor(pid) && !self.tree.members.iter().any(|m| m.pid == pid);
         let me = std::process::id();
         match fs::read_to_string("/proc/thread-self/children") {
             Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| unknown(*pid)).count(),
@@ -134,7 +134,7 @@ impl Supervisor {
         for pid in parents.keys().copied().filter(|pid| descends_from_us(*pid, &parents) && !self.is_anchor(*pid)) {
             let _ = launch::send_signal(pid, libc::SIGKILL);
         }
-        for member in &self.members {
+        for member in &self.tree.members {
             let _ = rustix::process::pidfd_send_signal(&member.pidfd, rustix::process::Signal::KILL);
         }
     }

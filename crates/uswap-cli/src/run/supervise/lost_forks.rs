@@ -62,7 +62,7 @@ impl Supervisor {
     /// parent are ours, because we are a subreaper; but not those of the process that stays behind for daemons,
     /// which refuses a child that was so slow.
     pub(super) fn forget_lost_forks(&mut self) {
-        if !self.lost_forks.is_due() {
+        if !self.tree.lost_forks.is_due() {
             return;
         }
         let group = &self.shared.group;
@@ -71,11 +71,11 @@ impl Supervisor {
             .map(|(index, slot)| (index, LateForks::of(slot)))
             .filter(|(_, forks)| forks.in_flight > 0)
             .collect();
-        let before = std::mem::replace(&mut self.lost_forks.late, late);
+        let before = std::mem::replace(&mut self.tree.lost_forks.late, late);
         let suspects: Vec<(u32, LateForks, u32)> = before
             .into_iter()
             .filter_map(|(index, before)| {
-                let forks = *self.lost_forks.late.get(&index)?;
+                let forks = *self.tree.lost_forks.late.get(&index)?;
                 let young = forks.begun.wrapping_sub(before.begun);
                 (young < forks.in_flight).then_some((index, forks, young))
             })
@@ -89,7 +89,7 @@ impl Supervisor {
             return;
         }
         let unknown = |pid: u32| {
-            !self.is_anchor(pid) && !self.members.iter().any(|member| member.pid == pid && member.index.is_some())
+            !self.is_anchor(pid) && !self.tree.members.iter().any(|member| member.pid == pid && member.index.is_some())
         };
         // Who has executed a program needs nothing of its parent's any more, and is none of ours (a static program).
         let is_late = |pid: u32| descends_from_us(pid, &parents) && unknown(pid) && is_before_exec(pid) != Some(false);

@@ -91,8 +91,8 @@ impl Stranger {
 
 impl Supervisor {
     fn new_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
+        self.tree.next_id += 1;
+        self.tree.next_id
     }
 
     pub(super) fn accept(&mut self) {
@@ -100,7 +100,7 @@ impl Supervisor {
         for _ in 0..ACCEPTED_AT_ONCE {
             let Some(connection) = self.door.accept() else { return };
             let id = self.new_id();
-            self.strangers.push(Stranger::new(id, connection));
+            self.tree.strangers.push(Stranger::new(id, connection));
             self.make_room_for_strangers();
         }
     }
@@ -108,11 +108,11 @@ impl Supervisor {
     /// The oldest of other users go when there are too many, but not before it has been looked whether they have just said
     /// hello. They are told nothing: one of ours that was stopped connects again when it goes on.
     fn make_room_for_strangers(&mut self) {
-        while self.strangers.iter().filter(|stranger| stranger.of_others).count() > STRANGERS_OF_OTHERS_MAX {
-            let oldest = self.strangers.iter().find(|stranger| stranger.of_others).map(|stranger| stranger.id);
+        while self.tree.strangers.iter().filter(|stranger| stranger.of_others).count() > STRANGERS_OF_OTHERS_MAX {
+            let oldest = self.tree.strangers.iter().find(|stranger| stranger.of_others).map(|stranger| stranger.id);
             let Some(oldest) = oldest else { return };
             self.greet(oldest);
-            self.strangers.retain(|stranger| stranger.id != oldest);
+            self.tree.strangers.retain(|stranger| stranger.id != oldest);
         }
     }
 
@@ -120,22 +120,22 @@ impl Supervisor {
     pub(super) fn forget_late_strangers(&mut self) {
         let late = |stranger: &Stranger| stranger.of_others && stranger.is_late();
         let ids: Vec<u64> =
-            self.strangers.iter().filter(|stranger| late(stranger)).map(|stranger| stranger.id).collect();
+            self.tree.strangers.iter().filter(|stranger| late(stranger)).map(|stranger| stranger.id).collect();
         ids.iter().for_each(|id| self.greet(*id));
-        self.strangers.retain(|stranger| !late(stranger));
+        self.tree.strangers.retain(|stranger| !late(stranger));
     }
 
     /// A stranger says hello, or goes away.
     pub(super) fn greet(&mut self, id: u64) {
-        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else {
+        let Some(at) = self.tree.strangers.iter().position(|stranger| stranger.id == id) else {
             return;
         };
-        let message = match protocol::receive(&self.strangers[at].connection) {
+        let message = match protocol::receive(&self.tree.strangers[at].connection) {
             Ok(Received::Nothing) => return,
             other => other,
         };
         // The oldest stay in front.
-        let Stranger { id, connection, .. } = self.strangers.remove(at);
+        let Stranger { id, connection, .. } = self.tree.strangers.remove(at);
         let refuse = |refusal| {
             let _ = protocol::send(&connection, &Message::Refused(refusal), &[]);
         };
@@ -145,7 +145,7 @@ impl Supervisor {
                     return refuse(Refusal::WrongToken);
                 }
                 match self.admit(id, kind, &connection) {
-                    Ok(member) => self.members.push(Member { connection: Some(connection), ..member }),
+                    Ok(member) => self.tree.members.push(Member { connection: Some(connection), ..member }),
                     Err(refusal) => refuse(refusal),
                 }
             }
@@ -176,15 +176,15 @@ impl Supervisor {
         if pid == 0 {
             return Err(Refusal::Invisible);
         }
-        if self.main.is(pid) {
-            self.main.joins();
+        if self.tree.main.is(pid) {
+            self.tree.main.joins();
         }
         // The same process with a new program, or a new process with the pid of one that has just ended. Either
         // way, what was there is no more.
-        if let Some(at) = self.members.iter().position(|member| member.pid == pid) {
-            let mut before = self.members.swap_remove(at);
+        if let Some(at) = self.tree.members.iter().position(|member| member.pid == pid) {
+            let mut before = self.tree.members.swap_remove(at);
             before.take_what_was_sent();
-            self.kept.keep(pid, before.uffds);
+            self.tree.kept.keep(pid, before.uffds);
             if let Some(index) = before.index {
                 self.retire(index);
             }
@@ -242,7 +242,7 @@ impl Supervisor {
 
     /// A member has sent something, or its program image is gone.
     pub(super) fn hear(&mut self, id: u64) {
-        let Some(member) = self.members.iter_mut().find(|member| member.id == id) else {
+        let Some(member) = self.tree.members.iter_mut().find(|member| member.id == id) else {
             return;
         };
         member.room = None;
@@ -281,7 +281,7 @@ impl Supervisor {
 
     /// The program image of a member is gone.
     fn forget_image(&mut self, id: u64) {
-        let member = self.members.iter_mut().find(|member| member.id == id);
+        let member = self.tree.members.iter_mut().find(|member| member.id == id);
         if let Some(index) = member.and_then(|member| member.index.take()) {
             self.retire(index);
         }
@@ -289,13 +289,13 @@ impl Supervisor {
 
     /// A member has ended.
     pub(super) fn bury(&mut self, id: u64) {
-        let Some(at) = self.members.iter().position(|member| member.id == id) else {
+        let Some(at) = self.tree.members.iter().position(|member| member.id == id) else {
             return;
         };
-        self.look_for_end_by_us(self.members[at].pid);
-        let mut member = self.members.swap_remove(at);
+        self.look_for_end_by_us(self.tree.members[at].pid);
+        let mut member = self.tree.members.swap_remove(at);
         member.take_what_was_sent();
-        self.kept.keep(member.pid, member.uffds);
+        self.tree.kept.keep(member.pid, member.uffds);
         if let Some(index) = member.index {
             self.retire(index);
         }

@@ -23,25 +23,25 @@ impl Stalls {
 impl Supervisor {
     /// Looks for stalls, if it is time for that.
     pub(super) fn watch(&mut self) {
-        if !self.stalls.watchdog.is_due() {
+        if !self.seen.stalls.watchdog.is_due() {
             return;
         }
-        if self.stalls.end_tree {
+        if self.seen.stalls.end_tree {
             self.kill_tree();
             return self.let_go_of_the_killed();
         }
         let group = &self.shared.group;
-        let watched = self.members.iter().filter_map(|member| {
+        let watched = self.tree.members.iter().filter_map(|member| {
             let slot = group.process(member.index?);
             Some(Watched { id: member.id, pid: member.pid, uffds: &member.uffds, slot })
         });
-        let Stalls { watchdog, on_stall, .. } = &mut self.stalls;
+        let Stalls { watchdog, on_stall, .. } = &mut self.seen.stalls;
         let Some(text) = watchdog.look(watched, *on_stall == OnStall::Dump) else { return };
         // Also for who asked for quiet: nothing else will be said.
         stderr::write(text.as_bytes());
         if *on_stall == OnStall::Kill {
             say("the tree is ended, because its pages do not come (--on-stall kill)");
-            self.stalls.end_tree = true;
+            self.seen.stalls.end_tree = true;
             self.kill_tree();
         }
     }
@@ -49,7 +49,7 @@ impl Supervisor {
     /// Of a stalled tree that has been killed: who waits for a page of a process that is over, its tracer perhaps, without which that
     /// process cannot be reaped, waits no longer.
     fn let_go_of_the_killed(&self) {
-        for member in self.members.iter().filter(|member| watchdog::is_over(member.pid)) {
+        for member in self.tree.members.iter().filter(|member| watchdog::is_over(member.pid)) {
             let_go_of_memory(member.pid, &member.uffds);
         }
     }

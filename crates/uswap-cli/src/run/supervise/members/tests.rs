@@ -58,7 +58,7 @@ fn member_of(supervisor: &mut Supervisor, id: u64, process: &Child, connection: 
     let connection = Some(connection);
     let (pid, uffds) = (process.id(), Vec::new());
     let member = Member { id, pid, index, pidfd, connection, uffds, room, unwelcomed: None, without_agent: None };
-    supervisor.members.push(member);
+    supervisor.tree.members.push(member);
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn who_says_nonsense_is_refused_and_not_just_left() {
     let mut supervisor = supervisor("nonsense");
     for (id, nonsense) in [(1, Message::KeepUffd), (2, Message::Refused(Refusal::Full))] {
         let (ours, theirs) = connection();
-        supervisor.strangers.push(Stranger::new(id, ours));
+        supervisor.tree.strangers.push(Stranger::new(id, ours));
         protocol::send(&theirs, &nonsense, &[]).unwrap();
         supervisor.greet(id);
         assert!(matches!(
             protocol::receive(&theirs),
             Ok(Received::Message(Message::Refused(Refusal::WrongVersion), _))
         ));
-        assert!(supervisor.strangers.is_empty());
+        assert!(supervisor.tree.strangers.is_empty());
     }
 }
 
@@ -101,15 +101,15 @@ fn a_place_for_the_userfaultfd_is_kept_until_it_comes() {
     let hello = supervisor.admit(1, Kind::Exec, &ours).map(|member| Member { connection: Some(ours), ..member });
     let Ok(member) = hello else { panic!("not admitted") };
     assert!(member.room.is_some());
-    supervisor.members.push(member);
+    supervisor.tree.members.push(member);
     // Nothing that needs it.
     protocol::send(&theirs, &Message::CannotJoin, &[]).unwrap();
     supervisor.hear(1);
-    assert!(supervisor.members[0].room.is_some());
+    assert!(supervisor.tree.members[0].room.is_some());
     let file = std::fs::File::open("/dev/null").unwrap();
     protocol::keep_uffd(theirs.as_fd(), file.as_fd()).unwrap();
     supervisor.hear(1);
-    assert_eq!((supervisor.members[0].uffds.len(), supervisor.members[0].room.is_some()), (1, false));
+    assert_eq!((supervisor.tree.members[0].uffds.len(), supervisor.tree.members[0].room.is_some()), (1, false));
 }
 
 /// Here because there are too many of them for one message, elsewhere because the supervisor has no more.
@@ -152,11 +152,11 @@ fn who_could_not_be_welcomed_at_once_is_welcomed_or_refused_later() {
             fill(&ours);
         }
         member_of(&mut supervisor, 1, &process, ours);
-        supervisor.members[0].unwelcomed = Some(Instant::now());
+        supervisor.tree.members[0].unwelcomed = Some(Instant::now());
         supervisor.welcome_the_late();
         process.kill().unwrap();
         process.wait().unwrap();
-        assert!(supervisor.members[0].unwelcomed.is_none());
+        assert!(supervisor.tree.members[0].unwelcomed.is_none());
         assert_eq!(supervisor.shared.group.taken().count(), usize::from(!is_full));
         let is_welcome = matches!(protocol::receive(&theirs), Ok(Received::Message(Message::Welcome { .. }, _)));
         assert_eq!(is_welcome, !is_full);
@@ -178,7 +178,7 @@ fn a_userfaultfd_that_was_sent_is_not_lost_when_its_process_says_hello_anew() {
     member_of(&mut supervisor, 1, &process, ours);
     let file = std::fs::File::open("/dev/null").unwrap();
     protocol::keep_uffd(theirs.as_fd(), file.as_fd()).unwrap();
-    let mut before = supervisor.members.remove(0);
+    let mut before = supervisor.tree.members.remove(0);
     before.take_what_was_sent();
     assert_eq!((before.uffds.len(), before.room.is_none(), before.connection.is_none()), (1, true, true));
     process.kill().unwrap();

@@ -32,7 +32,7 @@ impl Supervisor {
     pub(in super::super) fn welcome_the_late(&mut self) {
         let mut refused = Vec::new();
         let mut told = Vec::new();
-        for member in &self.members {
+        for member in &self.tree.members {
             let (Some(since), Some(index), Some(connection)) = (member.unwelcomed, member.index, &member.connection)
             else {
                 continue;
@@ -47,7 +47,7 @@ impl Supervisor {
                 }
             }
         }
-        for member in self.members.iter_mut().filter(|member| told.contains(&member.id)) {
+        for member in self.tree.members.iter_mut().filter(|member| told.contains(&member.id)) {
             member.unwelcomed = None;
             if refused.contains(&member.id) {
                 // The end of it tells that, too, if the refusal could not be sent either.
