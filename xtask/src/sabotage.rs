@@ -9,10 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::run::{cargo, root, step, target, today};
 
-/// Seeds after which a defect counts as not found.
+/// Seeds after which a defect counts as not found, of plain schedules.
 const SEEDS: u64 = 50_000;
-/// Seeds of one process.
+/// And of those where nothing rests, which are tried then: one for so many plain ones.
+const PLAIN_FOR_RESTLESS: u64 = 5;
+/// Seeds of one process; what has run of an engine is never taken apart.
 const BLOCK: u64 = 1000;
+const RESTLESS_BLOCK: u64 = 250;
+/// Kinds of schedules, as the soak names them.
+const PLAIN: &str = "all";
+const RESTLESS: &str = "restless";
 /// Defects that are planted at a time.
 const AT_ONCE: usize = 2;
 /// What every CI run plants.
@@ -31,7 +37,9 @@ struct Defect {
 /// How it was found.
 #[derive(Clone)]
 struct Found {
+    /// As it is given to the soak: its number, and the kind of schedule that is not plain.
     seed: u64,
+    kind: &'static str,
     checker: String,
     how: String,
 }
@@ -81,10 +89,10 @@ pub fn run(names: &[&str]) -> Result<(), String> {
 pub fn quick() -> Result<(), String> {
     let soak = build()?;
     for name in QUICK {
-        let found = block(&soak, name, 0, QUICK_SEEDS)?
+        let found = block(&soak, name, PLAIN, 0, QUICK_SEEDS)?
             .ok_or_else(|| format!("{QUICK_SEEDS} seeds do not find {name}: cargo xtask sabotage {name}"))?;
         println!("{name}: seed {}: {}: {}", found.seed, found.checker, found.how);
-        if let Some(without) = block(&soak, "all", found.seed, 1)? {
+        if let Some(without) = block(&soak, "", PLAIN, found.seed, 1)? {
             return Err(format!("seed {} without a defect: {}: {}", found.seed, without.checker, without.how));
         }
     }
@@ -126,8 +134,11 @@ fn defects(soak: &Path) -> Result<Vec<Defect>, String> {
 }
 
 fn search(soak: &Path, defect: &Defect, seeds: u64) -> Result<Option<Found>, String> {
-    for first in (0..seeds).step_by(BLOCK as usize) {
-        if let Some(found) = block(soak, &defect.name, first, BLOCK)? {
+    let plain = (0..seeds).step_by(BLOCK as usize).map(|first| (PLAIN, first, BLOCK));
+    let restless = (0..seeds / PLAIN_FOR_RESTLESS).step_by(RESTLESS_BLOCK as usize);
+    let restless = restless.map(|first| (RESTLESS, first, RESTLESS_BLOCK));
+    for (kind, first, count) in plain.chain(restless) {
+        if let Some(found) = block(soak, &defect.name, kind, first, count)? {
             return Ok(Some(found));
         }
     }
@@ -135,9 +146,11 @@ fn search(soak: &Path, defect: &Defect, seeds: u64) -> Result<Option<Found>, Str
 }
 
 /// Runs some seeds with a defect; the first that finds it.
-fn block(soak: &Path, defect: &str, first: u64, seeds: u64) -> Result<Option<Found>, String> {
+fn block(soak: &Path, defect: &str, kind: &'static str, first: u64, seeds: u64) -> Result<Option<Found>, String> {
     let mut command = Command::new(soak);
-    command.args(["quietly", &first.to_string(), &seeds.to_string(), defect]);
+    command
+        .args(["quietly", &first.to_string(), &seeds.to_string(), kind])
+        .args((!defect.is_empty()).then_some(defect));
     let output = command.output().map_err(|error| format!("soak: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     if output.status.success() {
@@ -145,7 +158,7 @@ fn block(soak: &Path, defect: &str, first: u64, seeds: u64) -> Result<Option<Fou
     }
     let line = text.lines().rev().find_map(|line| line.strip_prefix("seed "));
     match line.and_then(parse) {
-        Some(found) => Ok(Some(found)),
+        Some(found) => Ok(Some(Found { kind, ..found })),
         None => Err(format!("{defect}: the soak ended with {}: {text}", output.status)),
     }
 }
@@ -159,26 +172,33 @@ fn parse(line: &str) -> Option<Found> {
     };
     let (checker, how) = rest.split_once(": ")?;
     let how: String = how.replace('|', "/").chars().take(110).collect();
-    Some(Found { seed: seed.parse().ok()?, checker: checker.to_owned(), how })
+    Some(Found { seed: seed.parse().ok()?, kind: PLAIN, checker: checker.to_owned(), how })
 }
 
 fn row(defect: &Defect, found: Option<&Found>, seeds: u64) -> String {
     let Defect { name, place, what } = defect;
     match found {
-        Some(Found { seed, checker, how }) => {
+        Some(Found { seed, kind: PLAIN, checker, how }) => {
             format!("| {name} |{what} | `{place}` | {seed} | {} | {checker} | {how} |", seed + 1)
         }
-        None => format!("| {name} |{what} | `{place}` | - | {seeds} | not found | |"),
+        Some(Found { seed, kind, checker, how }) => {
+            format!("| {name} |{what} | `{place}` | {seed} {kind} | {seeds} and {} | {checker} | {how} |", seed + 1)
+        }
+        None => {
+            let restless = seeds / PLAIN_FOR_RESTLESS;
+            format!("| {name} |{what} | `{place}` | - | {seeds} and {restless} | not found | |")
+        }
     }
 }
 
 fn write_table(defects: &[&Defect], results: &[Option<Found>], seeds: u64) -> Result<(), String> {
     let mut text = format!(
         "# Sabotage\n\nWhat `cargo xtask sabotage` wrote on {}: defects that were planted in the engine one at a time, and how the soak \
-         on the model of Linux ([simulator.md](simulator.md)) found each. A build with the feature `sabotage` has them \
+         on the model of Linux ([simulator.md](simulator.md)) found each, or in how many seeds it did not. A build with the feature `sabotage` has them \
          (`uswap_core::defects`); nothing that is shipped has it, which the same command checks. Seeds count from 0, and each is a \
-         program and its schedule of some thousand steps. A row can be seen again by\n\n```text\n\
-         cargo run --release -p uswap-model --features sabotage --example soak SEED 1 DEFECT\n```\n\n\
+         program and its schedule of some thousand steps. Where plain ones found nothing, schedules in which nothing rests were tried \
+         (`restless`, their number behind the *and*). A row can be seen again by\n\n```text\n\
+         cargo run --release -p uswap-model --features sabotage --example soak SEED 1 [restless] DEFECT\n```\n\n\
          | defect | what it does | where | found at seed | seeds | by | what was seen |\n| --- | --- | --- | ---: | ---: | --- | --- |\n",
         today()?
     );
@@ -199,7 +219,7 @@ mod tests {
         let found = parse("17: step 5286: RightContent: page 0x1eb reads as 1").unwrap();
         assert_eq!((found.seed, &*found.checker, &*found.how), (17, "RightContent", "page 0x1eb reads as 1"));
         let found = parse("2: Assertion: panicked at x.rs:1:2: so").unwrap();
-        assert_eq!((found.seed, &*found.checker), (2, "Assertion"));
+        assert_eq!((found.seed, found.kind, &*found.checker), (2, PLAIN, "Assertion"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|DEFECT [PAGE]]`. Tells each violation, and what happened in all.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
 //! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
 //! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
 //! violation, `soak defects` lists the defects.
@@ -13,6 +13,8 @@ use uswap_model::{Coverage, world};
 
 /// The seed that runs.
 static SEED: AtomicU64 = AtomicU64::new(u64::MAX);
+/// What can be made of a seed.
+const KINDS: [&str; 4] = ["all", "touches", "no-forks", "restless"];
 /// A seed that takes longer than this hangs where nobody else gets on.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
@@ -25,11 +27,15 @@ fn main() {
     arguments.drain(..usize::from(is_quiet));
     let number = |index: usize, otherwise| arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (first, count) = (number(0, 0), number(1, 1));
-    let kind = arguments.get(2).map_or("all", String::as_str);
-    let page = arguments.get(3).map(|text| usize::from_str_radix(text, 16).expect("a page in hexadecimal"));
-    let defect = Sabotage::ALL.iter().copied().find(|defect| defect.name() == kind);
+    let (mut kind, mut defect, mut page) = ("all", None, None);
+    for word in arguments.iter().skip(2) {
+        match Sabotage::ALL.iter().find(|defect| defect.name() == word) {
+            Some(it) => defect = Some(*it),
+            None if KINDS.contains(&word.as_str()) => kind = word,
+            None => page = Some(usize::from_str_radix(word, 16).expect("a kind, a defect, or a page in hexadecimal")),
+        }
+    }
     plant(defect);
-    assert!(defect.is_some() || ["all", "touches", "no-forks", "restless"].contains(&kind), "there is no {kind}");
     std::panic::set_hook(Box::new(|panic| {
         world::last_steps().iter().for_each(|step| println!("{step}"));
         println!("seed {}: Assertion: {}", SEED.load(Relaxed), panic.to_string().replace('\n', " "));
