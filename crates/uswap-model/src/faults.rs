@@ -119,7 +119,7 @@ impl Faults for ModelFaults {
     fn is_changing(&self) -> bool {
         let world = current();
         world.point();
-        world.kernel().userfaults[self.id.0].changing > 0
+        world.kernel_mut().userfaults[self.id.0].is_changing()
     }
 
     fn is_registered(&self, start: usize, len: usize) -> Option<bool> {

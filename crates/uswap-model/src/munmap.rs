@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use crate::coverage::Happening;
-use crate::mm::Mm;
 use crate::process::ProcessId;
-use crate::userfaultfd_ctx::{Mode, Report, unmapped};
+use crate::userfaultfd_ctx::{Mode, Report, Userfault, unmapped};
 use crate::vma::Vma;
 use crate::world::{Kernel, World};
 
@@ -26,10 +25,14 @@ pub(crate) fn unmap(kernel: &mut Kernel, process: ProcessId, range: Range<usize>
 /// Pages below a place from which a mapping might grow into it before the next report is settled.
 const WITHIN_REACH: usize = 32;
 
-/// Whether nothing can grow to `page`. Where something can, and all is swapped out, nobody can tell a refused call from one after
-/// which the memory has grown again (docs/known-issues.md).
-fn is_apart(mm: &Mm, page: usize) -> bool {
-    mm.vmas.is_free(page.saturating_sub(WITHIN_REACH)..page)
+/// Whether nothing can grow to `page`, nor could until a call that may not be settled yet took it away. Where something can, and all is
+/// swapped out, nobody can tell a refused call from one after which the memory has grown again (docs/known-issues.md).
+fn is_apart(kernel: &Kernel, process: ProcessId, page: usize) -> bool {
+    let below = page.saturating_sub(WITHIN_REACH)..page;
+    let was_there = |range: &Range<usize>| range.start < below.end && below.start < range.end;
+    let is_unsettled =
+        |userfault: &Userfault| userfault.process == process && userfault.unsettled.iter().any(was_there);
+    kernel.process(process).mm.vmas.is_free(below.clone()) && !kernel.userfaults.iter().any(is_unsettled)
 }
 
 /// What is reported of an unmapping of `range` that is refused when all of it has been gathered.
@@ -43,8 +46,8 @@ impl World {
         self.lock_mappings();
         self.note(Happening::Unmap, 1);
         let traced = range.clone();
-        let is_refused = self.happens(self.config.refused_unmaps, 256)
-            && is_apart(&self.kernel().process(self.this_process()).mm, range.start);
+        let is_refused =
+            self.happens(self.config.refused_unmaps, 256) && is_apart(&self.kernel(), self.this_process(), range.start);
         let mut kernel = self.kernel_mut();
         let reports: Vec<Report> = match is_refused {
             true => would_be_reported(&kernel, self.this_process(), &range).into_iter().collect(),

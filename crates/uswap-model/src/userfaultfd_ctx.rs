@@ -50,13 +50,23 @@ pub struct Userfault {
     pub process: ProcessId,
     /// Changes of the mappings that are counted.
     pub changing: u32,
+    /// What calls have unmapped or moved away since it was last seen that nothing is counted.
+    pub(crate) unsettled: Vec<Range<usize>>,
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) events: VecDeque<Event>,
 }
 
 impl Userfault {
     pub(crate) fn new(process: ProcessId) -> Userfault {
-        Userfault { process, changing: 0, faults: VecDeque::new(), events: VecDeque::new() }
+        Userfault { process, changing: 0, unsettled: Vec::new(), faults: VecDeque::new(), events: VecDeque::new() }
+    }
+
+    /// Whether calls are counted.
+    pub(crate) fn is_changing(&mut self) -> bool {
+        if self.changing == 0 {
+            self.unsettled.clear();
+        }
+        self.changing > 0
     }
 
     /// Whether there is something to read.
@@ -73,6 +83,16 @@ pub(crate) struct Report {
 
 pub(crate) fn unmapped(range: &Range<usize>) -> Message {
     Message::Unmap { start: range.start * PAGE_SIZE, end: range.end * PAGE_SIZE }
+}
+
+/// What is not there any more when a call has been reported.
+fn leaves(message: &Message) -> Option<Range<usize>> {
+    let pages = |start: usize, end: usize| start / PAGE_SIZE..end / PAGE_SIZE;
+    match *message {
+        Message::Unmap { start, end } => Some(pages(start, end)),
+        Message::Remap { from, len, .. } => Some(pages(from, from + len)),
+        Message::Remove { .. } | Message::Fault { .. } | Message::Other(_) => None,
+    }
 }
 
 impl World {
@@ -172,7 +192,9 @@ impl World {
     /// With `kernel` changed already: counts what is going to be reported.
     pub(crate) fn count(kernel: &mut crate::world::Kernel, reports: &[Report]) {
         for report in reports {
-            kernel.userfaults[report.userfault.0].changing += 1;
+            let userfault = &mut kernel.userfaults[report.userfault.0];
+            userfault.changing += 1;
+            userfault.unsettled.extend(leaves(&report.message));
         }
     }
 
