@@ -703,8 +703,10 @@ fn a_file_cannot_be_for_statistics_and_for_swap() {
             format!("uswap: '{}' is both --stats and --swap\n", stats.display())
         );
     };
-    refused(&file);
-    assert!(!file.exists(), "a refused run has made it");
+    for it in [&file, &link] {
+        refused(it);
+        assert!(!file.exists(), "a refused run has made it");
+    }
     fs::write(&file, "").unwrap();
     refused(&file);
     refused(&link);

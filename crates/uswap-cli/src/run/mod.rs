@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -319,11 +319,27 @@ fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
     }
 }
 
+/// As many links as Linux follows.
+const LINKS_MAX: usize = 40;
+
+/// Where a file is made when `path` is opened: where a link leads, if nothing is there.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut end = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match end.read_link() {
+            Ok(target) if !end.exists() => end = end.parent().unwrap_or(Path::new("")).join(target),
+            _ => break,
+        }
+    }
+    end
+}
+
 fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<(File, Option<NewFile>), Failure> {
     let cannot = |error: io::Error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error)));
     let both = || Failure::ours(format!("'{}' is both --stats and --swap", path.display()));
-    // Before it is made: a refused run leaves nothing behind.
-    let is_named_the_same = |spec: &SwapSpec| spec.path == path && !path.exists();
+    // Before it is made: a refused run leaves nothing behind, nor where a link to nothing leads.
+    let path = &end_of_links(path);
+    let is_named_the_same = |spec: &SwapSpec| spec.path == *path && !path.exists();
     if swap.iter().any(is_named_the_same) {
         return Err(both());
     }
@@ -359,7 +375,7 @@ fn open_areas(options: &RunOptions, budget_bytes: u64) -> Result<Vec<OpenArea>, 
         let (directory, in_ram) = swap_area::temporary_directory();
         if in_ram && !options.quiet {
             say(format_args!(
-                "warning: '{}' is in RAM, and so is what is swapped out to it: set USWAP_SWAP_DIR",
+                "warning: '{}' is in RAM, and so is what is swapped out to it: set USWAP_SWAP_DIR to a directory on a disk",
                 directory.display()
             ));
         }
