@@ -6,6 +6,7 @@
 //! cost more. Which are which the refault distance tells ([`workingset`](crate::workingset)); what a fault costs from
 //! either place is measured.
 
+use crate::units::PAGE_SIZE;
 use crate::workingset::Refaults;
 
 /// Nanoseconds of a fault.
@@ -40,6 +41,11 @@ impl PoolShare {
         self.share
     }
 
+    /// Bytes that the pool may have, `percent` of those of `pages` being the most.
+    pub fn limit_bytes(&self, pages: u64, percent: u64) -> u64 {
+        pages * PAGE_SIZE as u64 / 100 * percent * self.share / Self::WHOLE
+    }
+
     /// Judges what happened since it last did.
     pub fn update(&mut self, refaults: Refaults, cost: FaultCost) {
         let saved = refaults.young_pool * cost.pool_ns + refaults.young_area * cost.area_ns;
@@ -71,6 +77,14 @@ mod tests {
             share.update(refaults, FaultCost { pool_ns: 40, area_ns });
         }
         share.share()
+    }
+
+    #[test]
+    fn a_limit_is_a_share_of_the_most_that_the_user_allows() {
+        let mut share = PoolShare::new();
+        assert_eq!(share.limit_bytes(1000, 35), 35 * 40960);
+        share.update(Refaults { young_pool: 1, ..Refaults::default() }, FaultCost { pool_ns: 40, area_ns: 110 });
+        assert_eq!(share.limit_bytes(1000, 35), 35 * 40960 / 4 * 3);
     }
 
     #[test]

@@ -214,10 +214,8 @@ impl<H: Staffed> Monitor<H> {
         engine.pressure.set(usage, marks);
         let kept = &engine.pressure.kept;
         let percent = u64::from(engine.member.group.config().zpool_percent);
-        let share = self.pool.share.share();
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
-        let pool = usage.entitled() * PAGE_SIZE as u64 / 100 * percent * share / PoolShare::WHOLE;
-        kept.pool_limit.store(pool, Relaxed);
+        kept.pool_limit.store(self.pool.share.limit_bytes(usage.entitled(), percent), Relaxed);
         let reserve = if H::notices().page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
         kept.reserve.store(reserve, Relaxed);
         kept.inactive.store(tuning::swap_cache_pages(marks.limit, engine.memory.frame_count()), Relaxed);

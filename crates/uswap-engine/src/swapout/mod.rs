@@ -4,6 +4,7 @@
 //! then found to be zeros, or equal to a copy that is still on an area, or compressed into the pool, or written to an
 //! area. Its frame is free only when the new copy is complete; a failed write leaves the page in memory.
 
+mod all_full;
 mod moving;
 mod room;
 mod storing;
@@ -58,20 +59,6 @@ impl<H: Host> Engine<H> {
     /// where that is refused nothing leaves the program.
     fn books_have_room(&self) -> bool {
         H::may_fail(|| self.core().make_room())
-    }
-
-    /// Nothing could be stored: the pool's address space and all areas are full, or fail. Says so once; for a while
-    /// nobody waits for memory.
-    fn give_up_for_a_while(&self) {
-        self.pressure.lose_hope();
-        if self.content.areas.have_complained() {
-            return;
-        }
-        self.count(Counter::NoSpace, 1);
-        if self.pressure.say_full() {
-            self.member
-                .alarm(format_args!("uswap: swap space is full; process {} goes beyond its budget", H::process_id()));
-        }
     }
 
     /// One round of reclaim: moves some pages out, stores as many, gives back what is free. `urgent`: the swap cache is

@@ -1,0 +1,20 @@
+//! What happens when the pool and all areas are full, or fail: pages stay in memory, and the program goes beyond its budget.
+
+use crate::engine::Engine;
+use crate::group::Counter;
+use crate::host::Host;
+
+impl<H: Host> Engine<H> {
+    /// Nothing could be stored. Says so once; for a while nobody waits for memory.
+    pub(super) fn give_up_for_a_while(&self) {
+        self.pressure.lose_hope();
+        if self.content.areas.have_complained() {
+            return;
+        }
+        self.count(Counter::NoSpace, 1);
+        if self.pressure.say_full() {
+            self.member
+                .alarm(format_args!("uswap: swap space is full; process {} goes beyond its budget", H::process_id()));
+        }
+    }
+}
