@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::{BLOCK_PAGES, FrameId, PAGE_SIZE, PageNumber, PageRange};
 use uswap_sys::private_memory::{self, PrivateMapping, Purpose};
-use uswap_system::faults::Faults;
+use uswap_system::faults::{Faults, Progress, Wake};
 use uswap_system::looks::Residency;
 use uswap_system::{Advice, Supervisor, System};
 
@@ -265,6 +265,11 @@ impl<S: System> Memory<S> {
     /// its memory.
     pub fn sees_registered(&self, range: PageRange) -> bool {
         self.without_events.sees_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
+    }
+
+    /// Fills a frame with zeros, if nothing is in it, also while the program is changing its memory.
+    pub fn fill_frame(&self, address: usize) -> Progress {
+        self.without_events.zeropage(address, PAGE_SIZE, Wake::DontWake)
     }
 
     /// A handler: a managed mapping turned out to have grown, or the monitor has adopted what it has grown by.

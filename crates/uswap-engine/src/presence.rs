@@ -108,9 +108,9 @@ impl<S: System> Memory<S> {
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
         let start = self.frame_address(block.frame(0));
         if !self.pagemap.keeps_by_proc() {
-            let (there, gone) = self.with_zeros(start, moved);
-            answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, there));
-            return gone;
+            self.fill_frames(start, moved);
+            answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, moved));
+            return 0;
         }
         match answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, moved)) {
             0 => 0,
@@ -119,23 +119,15 @@ impl<S: System> Memory<S> {
         }
     }
 
-    /// Fills those of `pages` that are missing with zeros; which are there now. While the program changes its memory none can be
-    /// filled: of what is not seen then, it is told what is gone for certain.
-    fn with_zeros(&self, start: usize, pages: u16) -> (u16, u16) {
-        let (mut there, mut gone) = (0, 0);
+    /// Fills those of some frames that are missing with zeros. The userfaultfd that does it has no events, so that the kernel does it also
+    /// while the program is changing its memory.
+    fn fill_frames(&self, start: usize, pages: u16) {
         for index in (0..BLOCK_PAGES).filter(|index| pages >> index & 1 == 1) {
-            let page = start + index * PAGE_SIZE;
-            let filled = answered::<S, _>(|| match self.uffd.zeropage(page, PAGE_SIZE, Wake::DontWake) {
-                Progress { stop: Some(Stop::NoMemory), .. } => Err(ErrorKind::OutOfMemory.into()),
-                filled => Ok(filled),
+            answered::<S, _>(|| match self.fill_frame(start + index * PAGE_SIZE).stop {
+                Some(Stop::NoMemory) => Err(ErrorKind::OutOfMemory.into()),
+                _ => Ok(()),
             });
-            if matches!(filled.stop, None | Some(Stop::AlreadyThere)) || self.is_seen(PageNumber::containing(page)) {
-                there |= 1 << index;
-            } else if self.pagemap.shows_absence() {
-                gone |= 1 << index;
-            }
         }
-        (there, gone)
     }
 
     /// Moves `pages` pages with content from the frames at `source` to `target`, with the gate held.

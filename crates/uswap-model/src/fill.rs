@@ -141,8 +141,8 @@ impl World {
         let kernel = self.kernel();
         let process = kernel.process(owner);
         let vma = process.mm.vma_at(pages.start).ok_or(Stop::Missing)?;
-        let is_registered = vma.attributes.userfault.is_some_and(|(registered, _)| registered == id);
-        if !is_registered || pages.end > vma.end {
+        // With whichever: the kernel does not ask.
+        if vma.attributes.userfault.is_none() || pages.end > vma.end {
             return Err(Stop::Missing);
         }
         Ok(process.id)

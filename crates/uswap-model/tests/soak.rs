@@ -75,12 +75,13 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// 24187261: what was given up with MADV_FREE was forgotten where it was moved while it was being adopted. 39050290: an unmapping that was
 /// refused was believed, for the memory around it had just been registered once more. 6461: what a thread discards that gets no processor
 /// for a second came back, as long as only time told that it was done. 45438578: the model refused an unmapping right behind memory that had
-/// been unmapped itself, unread: that memory may have grown, and nothing tells.
+/// been unmapped itself, unread: that memory may have grown, and nothing tells. 47642224: in a process that has changed its user, a frame
+/// whose page the kernel had dropped after MADV_FREE could not be filled while the program was changing its memory, and was read.
 #[test]
 fn seeds_of_single_findings() {
     for seed in [
         10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862, 15_879_769,
-        14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261, 39_050_290, 6_461, 45_438_578,
+        14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261, 39_050_290, 6_461, 45_438_578, 47_642_224,
     ] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");

@@ -232,6 +232,10 @@ fn t11m_what_is_registered_can_be_asked() {
         // Nor is it told of what is not registered; but by one without events.
         assert_eq!(uffd.is_registered(start + 2 * P, P), None);
         assert!(without_events.sees_registered(start, P) && !without_events.sees_registered(start + 2 * P, P));
+        // So it is with filling, whosever the memory is.
+        assert_eq!(uffd.zeropage(start, P, Wake::Wake).stop, Some(Stop::TryLater));
+        assert_eq!(without_events.zeropage(start, P, Wake::DontWake), complete(P));
+        assert_eq!(without_events.zeropage(start, P, Wake::DontWake).stop, Some(Stop::AlreadyThere));
         assert_eq!(next(&uffd), Message::Unmap { start: start + 3 * P, end: start + 4 * P });
     });
     assert_eq!(uffd.is_registered(start + 3 * P, P), Some(false));
