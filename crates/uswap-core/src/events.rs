@@ -44,6 +44,9 @@ impl Core {
         self.discards.note(range);
         if !is_on(Sabotage::DiscardIgnored) {
             self.discard_all(range);
+            self.pages.prune_all(range);
+            let known = self.pages.known_pages();
+            self.eviction.order.sweep(&mut self.pages, known);
         }
     }
 

@@ -185,6 +185,11 @@ impl PageTable {
         let known = self.known(range).next();
         assert!(known.is_none(), "{known:?} is forgotten with content");
         self.adopted.remove(range);
+        self.prune_all(range);
+    }
+
+    /// As [`prune`](Self::prune), of all leaves that have something of `range`.
+    pub(crate) fn prune_all(&mut self, range: PageRange) {
         let leaves = Self::leaves_of(range);
         let mut next = leaves.start.0;
         while let Some((&leaf_index, _)) = self.leaves.range(next..leaves.end().0).next() {
@@ -193,13 +198,12 @@ impl PageTable {
         }
     }
 
-    /// Lets the leaf of `page` go, if nothing can be in it any more, and no queue has a block of it.
+    /// Lets the leaf of `page` go, if nothing is in it, and no queue has a block of it: its memory was unmapped, or given up.
     pub(crate) fn prune(&mut self, page: PageNumber) {
         let (leaf_index, _) = split(page);
         let Some(leaf) = self.leaves.get(&leaf_index) else { return };
         let in_use = leaf.blocks.iter().any(|block| block.queued > 0 || block.isolating);
-        let whole = PageRange { start: PageNumber(leaf_index * LEAF_PAGES as u64), pages: LEAF_PAGES as u64 };
-        if !in_use && !self.has_adopted(whole) {
+        if !in_use && leaf.words.iter().all(|&word| word == 0) {
             self.leaves.remove(&leaf_index);
         }
     }
@@ -310,6 +314,15 @@ impl PageTable {
         self.leaves.len()
     }
 
+    /// Whether nothing is in the block that begins with `first`, and nothing is on its way.
+    pub(crate) fn is_empty_block(&self, first: PageNumber) -> bool {
+        let (leaf, index) = split(first);
+        self.leaves.get(&leaf).is_none_or(|leaf| {
+            !leaf.blocks[index / BLOCK_PAGES].isolating
+                && leaf.words[index..][..BLOCK_PAGES].iter().all(|&word| word == 0)
+        })
+    }
+
     /// What reclaim remembers of the block of `page`.
     pub(crate) fn block_mut(&mut self, page: PageNumber) -> Option<&mut BlockInfo> {
         let (leaf, index) = split(page);
@@ -324,6 +337,29 @@ mod tests {
 
     fn range(start: u64, pages: u64) -> PageRange {
         PageRange { start: PageNumber(start), pages }
+    }
+
+    #[test]
+    fn what_was_given_up_takes_no_room_and_is_remembered() {
+        let mut table = PageTable::new();
+        table.adopt(range(0, 2048));
+        for page in [3, 700, 701] {
+            table.set(PageNumber(page), PageState::Poisoned);
+        }
+        assert_eq!(table.leaves(), 2);
+        table.note_discarded(range(0, 701));
+        for page in [3, 700] {
+            table.set(PageNumber(page), PageState::Untouched);
+        }
+        table.prune_all(range(0, 701));
+        assert_eq!((table.leaves(), table.get(PageNumber(3))), (1, Some(PageState::Untouched)));
+        assert!(table.was_discarded(PageNumber(3)));
+        table.set(PageNumber(3), PageState::Poisoned);
+        assert!(table.was_discarded(PageNumber(3)), "where it comes back");
+        table.block_mut(PageNumber(3)).unwrap().queued = 1;
+        table.set(PageNumber(3), PageState::Untouched);
+        table.prune_all(range(0, 2048));
+        assert_eq!(table.leaves(), 2, "a queue has a block of it");
     }
 
     #[test]

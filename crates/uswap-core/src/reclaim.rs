@@ -182,7 +182,7 @@ impl Core {
                 return Some(Isolation { first, mask, gaps, frames, is_lazy });
             }
             if stay == 0 {
-                // Its memory may have been unmapped since.
+                // Its memory may have been unmapped since, or given up.
                 self.pages.prune(first);
             }
         }
@@ -324,6 +324,15 @@ mod tests {
     fn nothing_is_left_of_memory_that_was_unmapped_while_its_block_was_queued() {
         let mut core = resident_block();
         core.unmapped(PageRange { start: PageNumber(0), pages: 512 });
+        assert!(core.isolate().is_none());
+        assert_eq!(core.pages.leaves(), 0);
+    }
+
+    #[test]
+    fn nothing_is_left_of_memory_that_was_given_up_while_its_block_was_queued() {
+        let mut core = resident_block();
+        core.removed(PageRange { start: PageNumber(0), pages: 512 });
+        assert_eq!(core.pages.leaves(), 1);
         assert!(core.isolate().is_none());
         assert_eq!(core.pages.leaves(), 0);
     }

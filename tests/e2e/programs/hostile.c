@@ -709,9 +709,23 @@ static void sparse(void)
 		ballast();
 	}
 	check(q, SMALL, 23, "beside a tebibyte");
+	/* A child looks through all of it. */
+	for (size_t first = 0; first < 10; first++) {
+		pid_t pid = fork();
+		MUST(pid >= 0);
+		if (pid == 0) {
+			for (size_t at = first * step; at + 4 * PAGE < size; at += 10 * step)
+				check(p + at, 4 * PAGE, at, "in a child");
+			_exit(0);
+		}
+		must_succeed(pid, "a child beside a tebibyte");
+	}
 	MUST(munmap(p + size / 4, size / 2) == 0);
 	for (size_t at = 0; at + 4 * PAGE < size / 4; at += step)
 		check(p + at, 4 * PAGE, at, "what is left");
+	MUST(madvise(p, size / 4, MADV_DONTNEED) == 0);
+	for (size_t at = 0; at + 4 * PAGE < size / 4; at += step)
+		check_zero(p + at, 4 * PAGE, "what was given up");
 	MUST(munmap(p, size) == 0);
 }
 

@@ -27,6 +27,10 @@ const SMALL_SHARE: usize = 10;
 /// LIRS: protected blocks for each other one.
 const WARM_TO_TRIAL: usize = 99;
 
+/// Blocks that may be queued for nothing, beside as many as there may be for something: 2.4 MiB of the page table's, if each has 2 MiB of its
+/// own. A sweep costs no more than what has made it due.
+const SWEPT_FROM: u64 = 512;
+
 /// How a page has come into memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Came {
@@ -159,6 +163,33 @@ impl Order {
         self.protected(pages)
     }
 
+    /// Takes out of the queues what has nothing in memory any more, if that may be most of them: `resident` pages are.
+    pub fn sweep(&mut self, pages: &mut PageTable, resident: u64) {
+        if self.blocks() as u64 <= 2 * resident + SWEPT_FROM {
+            return;
+        }
+        let mut has_left = |first: PageNumber, was_soon: bool| {
+            let is_empty = pages.is_empty_block(first);
+            if is_empty && let Some(block) = pages.block_mut(first) {
+                block.queued = block.queued.saturating_sub(1);
+                block.soon &= !was_soon;
+                block.active &= block.queued > 0;
+                pages.prune(first);
+            }
+            is_empty
+        };
+        let (mut index, mut left_soon, soon) = (0, 0, self.soon);
+        self.first.retain(|&first| {
+            let was_soon = index < soon;
+            index += 1;
+            let goes = has_left(first, was_soon);
+            left_soon += usize::from(goes && was_soon);
+            !goes
+        });
+        self.soon -= left_soon;
+        self.second.retain(|&first| !has_left(first, false));
+    }
+
     /// All blocks of the first queue are being moved: one of the second has to leave.
     fn protected(&mut self, pages: &mut PageTable) -> Option<PageNumber> {
         for _ in 0..self.second.len() {
@@ -251,6 +282,28 @@ mod tests {
                 left.push(first.0 / BLOCK_PAGES as u64);
             }
             left
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_is_swept_out() {
+        for policy in ReclaimPolicy::ALL {
+            let mut blocks = Blocks::new(policy, 2 * SWEPT_FROM);
+            let Blocks { pages, order } = &mut blocks;
+            for block in [7, 8] {
+                order.put_first(page(block), pages.block_mut(page(block)).unwrap());
+            }
+            let stay = [8, 77, SWEPT_FROM];
+            for block in (0..2 * SWEPT_FROM).filter(|block| !stay.contains(block)) {
+                pages.set(page(block), PageState::Untouched);
+            }
+            order.sweep(pages, 2 * SWEPT_FROM);
+            assert_eq!(order.blocks() as u64, 2 * SWEPT_FROM + 2, "{policy:?}: they may all be there");
+            order.sweep(pages, 3);
+            assert_eq!((order.blocks(), order.soon, pages.leaves()), (4, 1, 3), "{policy:?}");
+            pages.set(page(7), PageState::Resident { clean: None });
+            order.enqueue(page(7), pages.block_mut(page(7)).unwrap());
+            assert_eq!(blocks.leave(1), [8], "{policy:?}: what was to leave before all others does");
         }
     }
 

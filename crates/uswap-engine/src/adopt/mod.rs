@@ -26,7 +26,8 @@ use crate::fork_advice::Kept;
 use crate::host::Host;
 use crate::smaps::{self, Mapping};
 
-/// Looked at in one step: reclaim and handlers wait no longer than that takes.
+/// Addresses that are looked up at a time, at least; and in one step where the program is changing its memory all the time, or half of
+/// that, and so on, while it may be still in time.
 const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
 /// Populated ranges that one step can return.
 const RANGES: usize = 256;
@@ -166,13 +167,18 @@ impl<H: Host> Adopter<H> {
         // Before any of it can leave; mostly nothing is left to be verified.
         self.verify_fresh(engine)?;
         let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
-        let step = end.min(start + STEP);
-        let found = self.note_present(false, engine, start, step);
-        let left = if found.is_ok() { step } else { start };
-        if left < end {
-            self.unlooked.push_front((left, end));
+        let (mut at, mut found, mut looks) = (start, 0, 0);
+        let mut refused = None;
+        while at < end.min(start.saturating_add(STEP)) && refused.is_none() {
+            match self.note_some(false, engine, at, end, &mut looks) {
+                Ok((new, next)) => (at, found) = (next, found + new),
+                Err(error) => refused = Some(error),
+            }
         }
-        found.map(Some)
+        if at < end {
+            self.unlooked.push_front((at, end));
+        }
+        refused.map_or(Ok(Some(found)), Err)
     }
 
     /// Adopts `start..end` as a whole: a mapping of which only a part were registered would be two, and mremap refuses
@@ -282,20 +288,40 @@ impl<H: Host> Adopter<H> {
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know. `newborn`: in a forked child.
     fn note_present(&mut self, newborn: bool, engine: &Engine<H>, start: usize, end: usize) -> io::Result<u64> {
-        let mut at = start;
-        let mut found = 0;
-        let mut looks = 0;
+        let (mut at, mut found, mut looks) = (start, 0, 0);
         while at < end {
+            let (new, next) = self.note_some(newborn, engine, at, end, &mut looks)?;
+            (at, found) = (next, found + new);
+        }
+        Ok(found)
+    }
+
+    /// As [`note_present`](Self::note_present), in one step: reclaim and handlers wait no longer than that takes. How many pages the books
+    /// did not know, and where to go on. `looks`: how often the program has been changing its memory of late when it was looked at.
+    fn note_some(
+        &mut self,
+        newborn: bool,
+        engine: &Engine<H>,
+        at: usize,
+        end: usize,
+        looks: &mut u32,
+    ) -> io::Result<(u64, usize)> {
+        loop {
             // Pages must not be moved between the look and the note.
             let gate = engine.memory.gate.shut();
-            let step = if looks < tuning::CHANGING_LOOKS_MAX { STEP >> looks } else { STEP };
-            let (count, next) = engine.memory.pagemap.populated(at, end.min(at + step), &mut self.populated[..])?;
+            let reach = match *looks {
+                0 => usize::MAX,
+                tuning::CHANGING_LOOKS_MAX.. => STEP,
+                some => STEP >> some,
+            };
+            let end = end.min(at.saturating_add(reach));
+            let (count, next) = engine.memory.pagemap.populated(at, end, &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
             let is_changing = engine.memory.uffd.is_changing() && !is_on(Sabotage::ScanWhileChanging);
             if is_changing {
-                if looks < tuning::CHANGING_LOOKS_MAX {
-                    looks += 1;
+                if *looks < tuning::CHANGING_LOOKS_MAX {
+                    *looks += 1;
                     drop(gate);
                     crate::pause::pause::<H>();
                     continue;
@@ -304,9 +330,10 @@ impl<H: Host> Adopter<H> {
                 // called lost; and what they have elsewhere is that still, whatever lies in its place by now.
                 engine.core().given_up_lazily(PageRange::of_bytes(at, next));
             } else {
-                looks /= 2;
+                *looks /= 2;
             }
             let mut core = engine.core();
+            let mut found = 0;
             for populated in &self.populated[..count] {
                 let range = PageRange::of_bytes(populated.start, populated.end);
                 found += if is_changing {
@@ -317,9 +344,8 @@ impl<H: Host> Adopter<H> {
                     core.found_by_scan(range)
                 };
             }
-            at = next;
+            return Ok((found, next));
         }
-        Ok(found)
     }
 
     /// In a forked child, of which not everything was noted: what of adopted memory is there.

@@ -12,7 +12,6 @@ use uswap_system::Advice;
 use uswap_system::faults::Faults;
 use uswap_system::looks::{PopulatedRange, Residency};
 
-use super::STEP;
 use crate::engine::Engine;
 use crate::host::Host;
 
@@ -58,7 +57,7 @@ impl<H: Host> Engine<H> {
         let mut at = start;
         while at < end {
             let _gate = self.memory.gate.shut();
-            let (count, next) = self.memory.pagemap.populated(at, end.min(at + STEP), found)?;
+            let (count, next) = self.memory.pagemap.populated(at, end, found)?;
             let core = self.core();
             for zeros in found[..count].iter().filter(|range| range.zero_page()) {
                 let range = PageRange::of_bytes(zeros.start, zeros.end);
