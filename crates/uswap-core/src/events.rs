@@ -45,9 +45,14 @@ impl Core {
         if !is_on(Sabotage::DiscardIgnored) {
             self.discard_all(range);
             self.pages.prune_all(range);
-            let known = self.pages.known_pages();
-            self.eviction.order.sweep(&mut self.pages, known);
+            self.sweep();
         }
+    }
+
+    /// What is queued may be of memory that has gone.
+    fn sweep(&mut self) {
+        let known = self.pages.known_pages();
+        self.eviction.order.sweep(&mut self.pages, known);
     }
 
     /// To be called now and then: the kernel has dropped by now what was discarded before this was last called.
@@ -80,6 +85,7 @@ impl Core {
     pub fn manages_no_more(&mut self, range: PageRange) {
         self.discard_all(range);
         self.pages.forget(range);
+        self.sweep();
     }
 
     /// Nothing is mapped at `range` any more, as far as the kernel's maps tell. They may run ahead of the events: what has

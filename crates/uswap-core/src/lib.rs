@@ -56,6 +56,7 @@ pub mod ranges;
 pub mod readahead;
 mod recent_discards;
 pub mod reclaim;
+pub mod scan_reach;
 pub mod slots;
 pub mod swap_cache;
 pub mod swap_table;

@@ -212,8 +212,8 @@ pub const FRESH_MAX: usize = 1024;
 pub const VERIFY_ROUNDS: u32 = 4;
 /// How often a mapping that changes meanwhile is verified: then faults bring it to the books.
 pub const VERIFY_TRIES: u32 = 8;
-/// Looks at memory that the program is changing, each at half as much as the one before: from 16 MiB down to a piece that is still
-/// for long enough.
+/// Looks at memory that the program is changing, each at half as much as the one before: from what [`ScanReach`](crate::scan_reach::ScanReach)
+/// begins with down to a piece that is still for long enough.
 pub const CHANGING_LOOKS_MAX: u32 = 8;
 /// How often memory is kept from forks again that the program is moving meanwhile: what is left is tried again at the next look.
 pub const KEEP_TRIES: u32 = 4;

@@ -124,7 +124,8 @@ impl<S: System> Memory<S> {
     fn fill_frames(&self, start: usize, pages: u16) {
         for index in (0..BLOCK_PAGES).filter(|index| pages >> index & 1 == 1) {
             answered::<S, _>(|| match self.fill_frame(start + index * PAGE_SIZE).stop {
-                Some(Stop::NoMemory) => Err(ErrorKind::OutOfMemory.into()),
+                // A page table may just have gone.
+                Some(Stop::NoMemory | Stop::TryLater) => Err(ErrorKind::OutOfMemory.into()),
                 _ => Ok(()),
             });
         }

@@ -18,8 +18,8 @@ pub mod watchdog;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -319,27 +319,11 @@ fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
     }
 }
 
-/// As many links as Linux follows.
-const LINKS_MAX: usize = 40;
-
-/// Where a file is made when `path` is opened: where a link leads, if nothing is there.
-fn end_of_links(path: &Path) -> PathBuf {
-    let mut end = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        match end.read_link() {
-            Ok(target) if !end.exists() => end = end.parent().unwrap_or(Path::new("")).join(target),
-            _ => break,
-        }
-    }
-    end
-}
-
 fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<(File, Option<NewFile>), Failure> {
     let cannot = |error: io::Error| Failure::ours(format!("cannot write '{}': {}", path.display(), reason(&error)));
     let both = || Failure::ours(format!("'{}' is both --stats and --swap", path.display()));
-    // Before it is made: a refused run leaves nothing behind, nor where a link to nothing leads.
-    let path = &end_of_links(path);
-    let is_named_the_same = |spec: &SwapSpec| spec.path == *path && !path.exists();
+    // Before it is made: a refused run leaves nothing behind.
+    let is_named_the_same = |spec: &SwapSpec| spec.path == path && !path.exists();
     if swap.iter().any(is_named_the_same) {
         return Err(both());
     }
@@ -351,8 +335,13 @@ fn open_stats(path: &Path, swap: &[SwapSpec]) -> Result<(File, Option<NewFile>),
             (file, Some(new))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let there = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-            (there.map_err(cannot)?, None)
+            let leads_nowhere = path.metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            let there = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(cannot)?;
+            // A link to nothing: what was made is where that leads, as the kernel followed it.
+            let end = format!("/proc/self/fd/{}", there.as_raw_fd());
+            let end = std::fs::read_link(end).ok().filter(|_| leads_nowhere);
+            let new = end.map(|end| NewFile::new(&end, &there)).transpose().map_err(cannot)?;
+            (there, new)
         }
         Err(error) => return Err(cannot(error)),
     };

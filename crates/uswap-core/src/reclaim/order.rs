@@ -163,16 +163,16 @@ impl Order {
         self.protected(pages)
     }
 
-    /// Takes out of the queues what has nothing in memory any more, if that may be most of them: `resident` pages are.
-    pub fn sweep(&mut self, pages: &mut PageTable, resident: u64) {
-        if self.blocks() as u64 <= 2 * resident + SWEPT_FROM {
+    /// Takes out of the queues what has no content any more, if that may be most of them: `known` pages have.
+    pub fn sweep(&mut self, pages: &mut PageTable, known: u64) {
+        if self.blocks() as u64 <= 2 * known + SWEPT_FROM {
             return;
         }
         let mut has_left = |first: PageNumber, was_soon: bool| {
             let is_empty = pages.is_empty_block(first);
             if is_empty && let Some(block) = pages.block_mut(first) {
                 block.queued = block.queued.saturating_sub(1);
-                block.soon &= !was_soon;
+                block.soon &= !was_soon && block.queued > 0;
                 block.active &= block.queued > 0;
                 pages.prune(first);
             }

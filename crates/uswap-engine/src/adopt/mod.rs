@@ -15,6 +15,7 @@ use std::io;
 use std::iter::Peekable;
 
 use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::scan_reach::ScanReach;
 use uswap_core::{LEAF_PAGES, PAGE_SIZE, PageNumber, PageRange, tuning};
 use uswap_sys::{maps, private_memory};
 use uswap_system::looks::{Mappings, PopulatedRange, Residency, Vma};
@@ -26,8 +27,7 @@ use crate::fork_advice::Kept;
 use crate::host::Host;
 use crate::smaps::{self, Mapping};
 
-/// Addresses that are looked up at a time, at least; and in one step where the program is changing its memory all the time, or half of
-/// that, and so on, while it may be still in time.
+/// Addresses that are looked up at a time, at least.
 const STEP: usize = 8 * LEAF_PAGES * PAGE_SIZE;
 /// Populated ranges that one step can return.
 const RANGES: usize = 256;
@@ -40,8 +40,7 @@ pub(crate) struct Adopter<H: Host> {
     candidates: Vec<(usize, usize)>,
     populated: Box<[PopulatedRange; RANGES]>,
     fresh: Fresh,
-    /// Ranges that were adopted and whose populated pages are to be looked up.
-    unlooked: VecDeque<(usize, usize)>,
+    unlooked: Unlooked,
     /// Mappings that were found adopted, or became so, in the last walk.
     adopted: usize,
     /// Memory that the program itself keeps from its children.
@@ -52,6 +51,13 @@ pub(crate) struct Adopter<H: Host> {
     mappings: Option<Vec<Mapping>>,
     /// Asks for single mappings in this walk, if it has asked for one.
     query: Option<Option<H::Mappings>>,
+}
+
+/// What was adopted and whose populated pages are to be looked up.
+struct Unlooked {
+    ranges: VecDeque<(usize, usize)>,
+    /// In how large steps.
+    reach: ScanReach,
 }
 
 /// What was adopted and is to be checked against the maps again.
@@ -84,7 +90,7 @@ impl<H: Host> Adopter<H> {
             candidates: Vec::with_capacity(1024),
             populated: Box::new([PopulatedRange::default(); RANGES]),
             fresh: Fresh { ranges: Vec::with_capacity(1024), moves: 0 },
-            unlooked: VecDeque::with_capacity(1024),
+            unlooked: Unlooked { ranges: VecDeque::with_capacity(1024), reach: ScanReach::default() },
             adopted: 0,
             pace: AdoptionPace::new(H::now()),
             kept: Kept::default(),
@@ -158,7 +164,7 @@ impl<H: Host> Adopter<H> {
 
     /// Whether the populated pages of all memory that was adopted have been looked up.
     pub fn has_looked_everywhere(&self) -> bool {
-        self.unlooked.is_empty()
+        self.unlooked.ranges.is_empty()
     }
 
     /// Looks up the populated pages of some memory that was adopted; `None` when there is no such memory. Registered
@@ -166,17 +172,18 @@ impl<H: Host> Adopter<H> {
     pub fn look_up(&mut self, engine: &Engine<H>) -> io::Result<Option<u64>> {
         // Before any of it can leave; mostly nothing is left to be verified.
         self.verify_fresh(engine)?;
-        let Some((start, end)) = self.unlooked.pop_front() else { return Ok(None) };
-        let (mut at, mut found, mut looks) = (start, 0, 0);
+        let Some((start, end)) = self.unlooked.ranges.pop_front() else { return Ok(None) };
+        let (mut at, mut found) = (start, 0);
         let mut refused = None;
+        self.unlooked.reach.begins();
         while at < end.min(start.saturating_add(STEP)) && refused.is_none() {
-            match self.note_some(false, engine, at, end, &mut looks) {
+            match self.note_some(false, engine, at, end) {
                 Ok((new, next)) => (at, found) = (next, found + new),
                 Err(error) => refused = Some(error),
             }
         }
         if at < end {
-            self.unlooked.push_front((at, end));
+            self.unlooked.ranges.push_front((at, end));
         }
         refused.map_or(Ok(Some(found)), Err)
     }
@@ -233,7 +240,7 @@ impl<H: Host> Adopter<H> {
         if registered {
             self.keep_from_forks(engine, PageRange::of_bytes(start, end), moves);
             self.fresh.ranges.push((start, end));
-            self.unlooked.push_back((start, end));
+            self.unlooked.ranges.push_back((start, end));
         }
         Ok(registered)
     }
@@ -288,40 +295,29 @@ impl<H: Host> Adopter<H> {
 
     /// Tells the books which pages of `start..end` are populated. Returns how many they did not know. `newborn`: in a forked child.
     fn note_present(&mut self, newborn: bool, engine: &Engine<H>, start: usize, end: usize) -> io::Result<u64> {
-        let (mut at, mut found, mut looks) = (start, 0, 0);
+        let (mut at, mut found) = (start, 0);
+        self.unlooked.reach.begins();
         while at < end {
-            let (new, next) = self.note_some(newborn, engine, at, end, &mut looks)?;
+            let (new, next) = self.note_some(newborn, engine, at, end)?;
             (at, found) = (next, found + new);
         }
         Ok(found)
     }
 
     /// As [`note_present`](Self::note_present), in one step: reclaim and handlers wait no longer than that takes. How many pages the books
-    /// did not know, and where to go on. `looks`: how often the program has been changing its memory of late when it was looked at.
-    fn note_some(
-        &mut self,
-        newborn: bool,
-        engine: &Engine<H>,
-        at: usize,
-        end: usize,
-        looks: &mut u32,
-    ) -> io::Result<(u64, usize)> {
+    /// did not know, and where to go on.
+    fn note_some(&mut self, newborn: bool, engine: &Engine<H>, at: usize, end: usize) -> io::Result<(u64, usize)> {
         loop {
             // Pages must not be moved between the look and the note.
             let gate = engine.memory.gate.shut();
-            let reach = match *looks {
-                0 => usize::MAX,
-                tuning::CHANGING_LOOKS_MAX.. => STEP,
-                some => STEP >> some,
-            };
-            let end = end.min(at.saturating_add(reach));
+            let begun = H::now();
+            let end = end.min(at.saturating_add(self.unlooked.reach.bytes()));
             let (count, next) = engine.memory.pagemap.populated(at, end, &mut self.populated[..])?;
             // Asked last: what had changed before the look is still counted. What is there may have been moved there, and
             // the books would take it for what was there before.
             let is_changing = engine.memory.uffd.is_changing() && !is_on(Sabotage::ScanWhileChanging);
             if is_changing {
-                if *looks < tuning::CHANGING_LOOKS_MAX {
-                    *looks += 1;
+                if self.unlooked.reach.was_disturbed() {
                     drop(gate);
                     crate::pause::pause::<H>();
                     continue;
@@ -330,7 +326,7 @@ impl<H: Host> Adopter<H> {
                 // called lost; and what they have elsewhere is that still, whatever lies in its place by now.
                 engine.core().given_up_lazily(PageRange::of_bytes(at, next));
             } else {
-                *looks /= 2;
+                self.unlooked.reach.was_still(H::since(begun));
             }
             let mut core = engine.core();
             let mut found = 0;

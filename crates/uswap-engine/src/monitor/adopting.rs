@@ -24,7 +24,11 @@ impl<H: Staffed> Monitor<H> {
         let start = H::now();
         let found = self.adopter.adopt_more(engine, look, urgent);
         let found = found.unwrap_or_else(|error| self.cannot_look(engine, &error));
-        let since = self.adopter.pace.looked(start, H::now(), found > 0, unmanaged);
+        let ended = H::now();
+        if look == Look::All {
+            self.looks.all_took = ended - start;
+        }
+        let since = self.adopter.pace.looked(start, ended, found > 0, unmanaged);
         self.share.growth.found(found, since);
     }
 

@@ -180,11 +180,7 @@ impl<H: Staffed> Monitor<H> {
             // With a floor nothing is reclaimed that could show that some of what passes for fixed is not: what the program
             // filled again after MADV_FREE, for one.
             let look = if usage.least > 0 { self.look_at_all_in_time() } else { Look::New };
-            let begun = H::now();
             self.adopt(look, usage.mine > marks.limit);
-            if look == Look::All {
-                self.looks.all_took = H::since(begun);
-            }
         }
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(tuning::LOOK_UP_STEPS);
