@@ -77,7 +77,7 @@ pub trait Residency: Sized + Send + Sync {
     fn shows_absence(&self) -> bool;
 
     /// Lists populated pages in `start..end`: how many ranges of `out` are filled, and where to go on, which is `end` when
-    /// all has been seen. It ends before that where it would take long: who holds a lock meanwhile needs no steps of its own.
+    /// all has been seen. It ends before that where it would take more than milliseconds; who holds a lock meanwhile asks for less.
     ///
     /// # Errors
     /// It cannot be looked at.
