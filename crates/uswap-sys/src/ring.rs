@@ -9,12 +9,15 @@
 
 #![allow(unsafe_code)]
 
+mod uring;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
+use rustix::io_uring::{IoringOp, io_uring_ptr, io_uring_sqe, io_uring_user_data};
+use uring::Uring;
 
 /// No entry is free: wait for completions first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct Ring {
 }
 
 enum Queue {
-    Uring(Box<IoUring>),
+    Uring(Uring),
     Synchronous { pushed: VecDeque<Request>, done: VecDeque<Completion> },
 }
 
@@ -53,17 +56,31 @@ struct Request {
     user_data: u64,
 }
 
+impl Request {
+    fn for_the_kernel(&self) -> io_uring_sqe {
+        let mut entry = io_uring_sqe::default();
+        entry.opcode = if self.write { IoringOp::Write } else { IoringOp::Read };
+        entry.fd = self.fd;
+        entry.off_or_addr2.off = self.offset;
+        entry.addr_or_splice_off_in.addr = io_uring_ptr::new(self.ptr.cast());
+        entry.len.len = self.len;
+        entry.user_data = io_uring_user_data::from_u64(self.user_data);
+        entry
+    }
+}
+
 // SAFETY: the pointers are to buffers that the pusher has handed over, and are used by whichever thread
 // has the ring.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// An io_uring with room for `entries` requests. `PermissionDenied` where a filter or sysctl
-    /// forbids it.
+    /// An io_uring with room for `entries` requests, 64 at most.
+    ///
+    /// # Errors
+    /// `PermissionDenied` where a filter or sysctl forbids it, `InvalidInput` before Linux 6.5.
     pub fn new(entries: u32) -> io::Result<Ring> {
-        // Not inherited by fork: a child that pushed into the parent's ring would corrupt it.
-        let uring = IoUring::builder().dontfork().build(entries)?;
-        Ok(Ring { queue: Queue::Uring(Box::new(uring)), entries: entries as usize, in_flight: 0 })
+        let uring = Uring::new(entries)?;
+        Ok(Ring { entries: uring.entries().min(entries as usize), queue: Queue::Uring(uring), in_flight: 0 })
     }
 
     /// A queue that carries requests out one after the other, in [`Ring::submit_and_wait`].
@@ -143,14 +160,10 @@ impl Ring {
         }
         match &mut self.queue {
             Queue::Uring(uring) => {
-                let (fd, len) = (types::Fd(request.fd), request.len);
-                let entry = if request.write {
-                    opcode::Write::new(fd, request.ptr, len).offset(request.offset).build()
-                } else {
-                    opcode::Read::new(fd, request.ptr, len).offset(request.offset).build()
-                };
                 // SAFETY: the caller's promise.
-                unsafe { uring.submission().push(&entry.user_data(request.user_data)) }.map_err(|_| QueueFull)?;
+                if !unsafe { uring.push(request.for_the_kernel()) } {
+                    return Err(QueueFull);
+                }
             }
             Queue::Synchronous { pushed, .. } => pushed.push_back(request),
         }
@@ -167,16 +180,13 @@ impl Ring {
         let want = want.min(self.in_flight);
         match &mut self.queue {
             Queue::Uring(uring) => loop {
-                match uring.submit_and_wait(want) {
-                    Ok(_) => {}
-                    Err(error) => match Errno::from_io_error(&error) {
-                        Some(Errno::INTR) => {}
-                        // What has come back meanwhile is as good.
-                        _ if want > 0 && uring.completion().len() >= want => return Ok(()),
-                        _ => return Err(error),
-                    },
+                match uring.enter(want) {
+                    Ok(()) | Err(Errno::INTR) => {}
+                    // What has come back meanwhile is as good.
+                    Err(_) if want > 0 && uring.completed() >= want => return Ok(()),
+                    Err(errno) => return Err(errno.into()),
                 }
-                if uring.submission().is_empty() && uring.completion().len() >= want {
+                if uring.pushed() == 0 && uring.completed() >= want {
                     return Ok(());
                 }
             },
@@ -197,7 +207,7 @@ impl Ring {
     /// pushed from here on. `false`: it has some, or has answered some, and nothing was changed.
     pub fn fall_back(&mut self) -> bool {
         let Queue::Uring(uring) = &mut self.queue else { return false };
-        if uring.submission().len() != self.in_flight {
+        if uring.pushed() != self.in_flight {
             return false;
         }
         // What was never handed over ends with the ring.
@@ -210,14 +220,8 @@ impl Ring {
     pub fn pop(&mut self) -> Option<Completion> {
         let completion = match &mut self.queue {
             Queue::Uring(uring) => {
-                let entry = uring.completion().next()?;
-                Completion {
-                    user_data: entry.user_data(),
-                    result: match entry.result() {
-                        count @ 0.. => Ok(count as usize),
-                        negative => Err(-negative),
-                    },
-                }
+                let (user_data, result) = uring.pop()?;
+                Completion { user_data, result: usize::try_from(result).map_err(|_| -result) }
             }
             Queue::Synchronous { done, .. } => done.pop_front()?,
         };
@@ -306,6 +310,15 @@ mod tests {
             Err(error) => println!("io_uring is skipped: {error}"),
         }
         all
+    }
+
+    /// Where the kernel places mappings may be a hole that the program is about to fill.
+    #[test]
+    fn the_kernel_maps_no_ring() {
+        let Ok(ring) = Ring::new(100) else { return eprintln!("skipped: no io_uring") };
+        assert_eq!(ring.entries(), 64);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains("io_uring"), "{maps}");
     }
 
     #[test]
