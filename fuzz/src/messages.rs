@@ -1,17 +1,17 @@
-//! Messages between a process and its supervisor, the token in the environment, and paths that may be the agent's.
+//! Messages between a process and its supervisor, the secret in the environment, and paths that may be the agent's.
 //!
 //! Anybody of the machine can connect to the supervisor's socket, and send what he likes.
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use uswap_engine::protocol::{
-    AGENT_PATH_MAX, AgentFile, Kind, MESSAGE_BYTES, Malformed, Message, Received, Refusal, Token, receive,
+    AGENT_PATH_MAX, AgentFile, Kind, MESSAGE_BYTES, Malformed, Message, Received, Refusal, Secret, Token, receive,
 };
 
 use crate::{Canary, Seed, Target};
 
 /// This target.
 pub const TARGET: Target =
-    Target { name: "messages", run, seeds, words: &[b"/proc/", b"/fd/", b"0123456789abcdefABCDEF", b"\x02\0\0\0"] };
+    Target { name: "messages", run, seeds, words: &[b"/proc/", b"/fd/", b"0123456789abcdefABCDEF", b"\x03\0\0\0"] };
 
 /// Reads it as each of them.
 pub fn run(bytes: &[u8], canary: Canary) {
@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8], canary: Canary) {
         Err(Malformed::Descriptors) => panic!("no descriptors are in a packet's bytes"),
     }
     is_received_alike(bytes);
-    token(bytes);
+    secret(bytes);
     agent_path(bytes);
 }
 
@@ -35,14 +35,14 @@ pub fn run(bytes: &[u8], canary: Canary) {
 fn says_what_stands_there(message: Message, bytes: &[u8]) {
     let again = message.encode();
     assert_eq!((bytes.len(), Message::decode(&again)), (MESSAGE_BYTES, Ok(message)));
-    let has_token = matches!(message, Message::Hello { .. } | Message::AskAgent { .. });
+    let has_token = !matches!(message, Message::Refused(_) | Message::KeepUffd | Message::CannotJoin);
     let words: &[usize] = match message {
         Message::Hello { kind: Kind::Exec, .. } => &[2, 3],
         Message::Hello { kind: Kind::Fork { .. }, .. } => &[2, 3, 4, 5],
         // The fourth says whether there is a device: any number but 0 does.
         Message::Welcome { .. } => &[2, 3, 5],
         Message::Refused(_) => &[2],
-        Message::AgentAt(file) => {
+        Message::AgentAt { file, .. } => {
             let path = file.to_string();
             assert!(path.len() < AGENT_PATH_MAX && AgentFile::is_path(path.as_bytes()), "{path}");
             &[2, 3]
@@ -79,13 +79,13 @@ fn is_received_alike(bytes: &[u8]) {
     }
 }
 
-fn token(bytes: &[u8]) {
-    for hex in [bytes, &bytes[..bytes.len().min(32)]] {
-        let is_hex = hex.len() == 32 && hex.iter().all(u8::is_ascii_hexdigit);
-        let token = Token::from_hex(hex);
-        assert_eq!(token.is_some(), is_hex);
-        if let Some(token) = token {
-            assert!(token.to_hex().eq_ignore_ascii_case(hex) && token.matches(&token));
+fn secret(bytes: &[u8]) {
+    for hex in [bytes, &bytes[..bytes.len().min(64)]] {
+        let is_hex = hex.len() == 64 && hex.iter().all(u8::is_ascii_hexdigit);
+        let secret = Secret::from_hex(hex);
+        assert_eq!(secret.is_some(), is_hex);
+        if let Some(secret) = secret {
+            assert!(secret.to_hex().eq_ignore_ascii_case(hex) && secret.answer.matches(&secret.answer));
         }
     }
 }
@@ -106,13 +106,13 @@ fn seeds() -> Vec<Seed> {
     vec![
         ("hello", message(Message::Hello { token, pid: 9, kind: Kind::Exec })),
         ("hello_of_a_child", message(Message::Hello { token, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } })),
-        ("welcome", message(Message::Welcome { index: 1023, generation: 7, device: true, areas: 8 })),
+        ("welcome", message(Message::Welcome { index: 1023, generation: 7, device: true, areas: 8, proof: token })),
         ("refused", message(Message::Refused(Refusal::Full))),
         ("keep", message(Message::KeepUffd)),
         ("ask_agent", message(Message::AskAgent { token })),
-        ("agent_at", message(Message::AgentAt(AgentFile { pid: 4194303, fd: 1023 }))),
+        ("agent_at", message(Message::AgentAt { file: AgentFile { pid: 4194303, fd: 1023 }, proof: token })),
         ("cannot_join", message(Message::CannotJoin)),
-        ("token", token.to_hex().to_vec()),
+        ("secret", Secret { question: token, answer: token }.to_hex().to_vec()),
         ("path", b"/proc/4194303/fd/1023".to_vec()),
     ]
 }

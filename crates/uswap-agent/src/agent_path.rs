@@ -58,11 +58,15 @@ impl AgentPath {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
-    /// Whether this thread could open it.
-    fn opens(&self) -> bool {
-        rustix::fs::stat(self.as_c_str()).is_ok()
+    /// What this thread could open by it.
+    pub fn file(&self) -> Option<File> {
+        rustix::fs::stat(self.as_c_str()).ok().map(|stat| File([stat.st_dev, stat.st_ino]))
     }
 }
+
+/// A file, by its device and inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct File([u64; 2]);
 
 /// Why there is none.
 pub(crate) enum NoPath {
@@ -90,24 +94,32 @@ impl fmt::Display for NoPath {
 #[derive(Clone, Copy)]
 pub(crate) struct Start {
     path: AgentPath,
+    /// What was there. In another /proc, or when the process has ended, the same path is another process's.
+    file: Option<File>,
     traces: bool,
 }
 
 impl Start {
     /// For the constructor.
-    pub fn now(path: AgentPath) -> Start {
-        Start { path, traces: may_trace() }
+    pub fn now(path: AgentPath, file: Option<File>) -> Start {
+        Start { path, file, traces: may_trace() }
+    }
+
+    /// Whether this thread could open the agent by it.
+    fn opens(&self, path: &AgentPath) -> bool {
+        let there = path.file();
+        there.is_some() && (self.file.is_none() || there == self.file)
     }
 
     /// The path for what the calling thread executes now.
     pub fn for_next(&self) -> Result<AgentPath, NoPath> {
-        if self.is_user() && self.path.opens() {
+        if self.is_user() && self.opens(&self.path) {
             return Ok(self.path);
         }
         // Twice: whose it was may have been killed since the supervisor looked.
         for _ in 0..2 {
             let path = ask()?;
-            if path.opens() {
+            if self.opens(&path) {
                 return Ok(path);
             }
         }
@@ -134,5 +146,5 @@ fn may_trace() -> bool {
 pub(crate) fn ask() -> Result<AgentPath, NoPath> {
     let Some(rendezvous) = RENDEZVOUS.get() else { return Err(NoPath::Answer(HelloError::NoAnswer)) };
     let client = Client::connect(&rendezvous.name[..rendezvous.name_len]).map_err(NoPath::Connect)?;
-    client.ask_agent(rendezvous.token).map(AgentPath::of).map_err(NoPath::Answer)
+    client.ask_agent(&rendezvous.secret).map(AgentPath::of).map_err(NoPath::Answer)
 }

@@ -90,8 +90,9 @@ fn is_static(target: Target) -> bool {
 #[inline(never)]
 fn begins_without_loader(file: c_int) -> bool {
     let mut head = [0; HEAD_BYTES];
+    // Not by libc, where this is a cancellation point: exec is none.
     // SAFETY: reads into an array of this length, from whatever the number stands for.
-    let got = unsafe { libc::pread(file, head.as_mut_ptr().cast(), HEAD_BYTES, 0) };
+    let got = unsafe { kernel::ask(libc::SYS_pread64, [file as usize, head.as_mut_ptr().addr(), HEAD_BYTES, 0, 0]) };
     usize::try_from(got).is_ok_and(|length| has_no_loader(&head[..length]))
 }
 

@@ -56,6 +56,8 @@ pub(crate) fn prepare() {
     // A library's constructor may wait for a thread that starts a shell.
     let _ = (SET.get(), UNSET.get());
     let Some(mut agent) = own_path().and_then(AgentPath::new) else { return };
+    // The loader has just opened it.
+    let file = agent.file();
     if let Some(fd) = by_descriptor::number(agent.as_bytes()) {
         by_descriptor::give_back(fd);
         let other = agent_path::ask().map_err(tell).ok();
@@ -63,7 +65,7 @@ pub(crate) fn prepare() {
         let Some(other) = other else { return };
         agent = other;
     }
-    let mut own = Own { start: Start::now(agent), variables: [[0; VARIABLE_MAX]; 2] };
+    let mut own = Own { start: Start::now(agent, file), variables: [[0; VARIABLE_MAX]; 2] };
     let names = [uswap_engine::protocol::SOCKET_VARIABLE, uswap_engine::protocol::TOKEN_VARIABLE];
     for (place, name) in own.variables.iter_mut().zip(names) {
         let value = std::env::var_os(name).unwrap_or_default();
@@ -244,6 +246,10 @@ fn own_preload() -> Option<&'static [u8]> {
 unsafe fn with_environment<R>(target: Target, variables: Variables, exec: impl FnOnce(Variables) -> R) -> R {
     static EMPTY: [usize; 1] = [0];
     let Some(own) = OWN.get() else { return exec(variables) };
+    if variables.is_null() && matches!(target, Target::Open(_)) {
+        // libc refuses that.
+        return exec(variables);
+    }
     let given = if variables.is_null() { EMPTY.as_ptr().cast() } else { variables };
     if !is_environment(given) {
         return exec(variables);
@@ -489,7 +495,8 @@ mod tests {
     const AGENT: &[u8] = b"/proc/77/fd/9";
 
     fn own() -> Own {
-        let mut own = Own { start: Start::now(AgentPath::new(AGENT).unwrap()), variables: [[0; VARIABLE_MAX]; 2] };
+        let mut own =
+            Own { start: Start::now(AgentPath::new(AGENT).unwrap(), None), variables: [[0; VARIABLE_MAX]; 2] };
         for (place, text) in own.variables.iter_mut().zip([b"USWAP_SOCKET=s", &b"USWAP_TOKEN=t"[..]]) {
             place[..text.len()].copy_from_slice(text);
         }

@@ -5,6 +5,9 @@
 //! into tables of theirs first, and the tables may be swapped out: a handler that called such a function would wait for
 //! itself. So what this library calls is defined in it, hidden from everybody else, and goes on to libc's function; until the
 //! constructor has asked for that one, a few plain instructions do.
+//!
+//! Where libc's is a cancellation point it is the kernel that is called: what runs inside of exec or posix_spawn, which are none, must not end
+//! the thread because somebody has called pthread_cancel.
 
 #![allow(unsafe_code)]
 
@@ -12,6 +15,8 @@ use std::arch::global_asm;
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use crate::raw_calls::as_libc_answers;
 
 /// libc's `syscall`: see [`raw_calls`](crate::raw_calls).
 pub(crate) static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -44,6 +49,22 @@ macro_rules! bound_to_libc {
                 $(find(library, concat!(stringify!($name), "\0"), &$place);)*
             }
         }
+    };
+}
+
+macro_rules! bound_to_the_kernel {
+    ($($name:ident [$($plain:literal)*])*) => {
+        $(global_asm!(
+            concat!(".globl ", stringify!($name)),
+            concat!(".hidden ", stringify!($name)),
+            concat!(".type ", stringify!($name), ", @function"),
+            concat!(stringify!($name), ":"),
+            $($plain,)*
+            "mov rdi, rax",
+            "jmp {answers}",
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            answers = sym as_libc_answers,
+        );)*
     };
 }
 
@@ -109,11 +130,27 @@ bound_to_libc! {
     bcmp BCMP ["jmp memcmp"]
     strlen STRLEN ["xor eax, eax" "3:" "cmp byte ptr [rdi + rax], 0" "je 4f" "inc rax" "jmp 3b" "4:" "ret"]
     clock_gettime CLOCK_GETTIME ["mov eax, 228" "syscall" "ret"]
-    clock_nanosleep CLOCK_NANOSLEEP ["mov r10, rcx" "mov eax, 230" "syscall" "neg eax" "ret"]
-    read READ ["mov eax, 0" "syscall" "ret"]
-    write WRITE ["mov eax, 1" "syscall" "ret"]
-    close CLOSE ["mov eax, 3" "syscall" "ret"]
     mmap MMAP ["mov r10, rcx" "mov eax, 9" "syscall" "ret"]
     mmap64 MMAP64 ["jmp mmap"]
     munmap MUNMAP ["mov eax, 11" "syscall" "ret"]
 }
+
+bound_to_the_kernel! {
+    read ["mov eax, 0" "syscall"]
+    write ["mov eax, 1" "syscall"]
+    close ["mov eax, 3" "syscall"]
+}
+
+// It answers with the error itself.
+global_asm!(
+    ".globl clock_nanosleep",
+    ".hidden clock_nanosleep",
+    ".type clock_nanosleep, @function",
+    "clock_nanosleep:",
+    "mov r10, rcx",
+    "mov eax, 230",
+    "syscall",
+    "neg eax",
+    "ret",
+    ".size clock_nanosleep, . - clock_nanosleep",
+);

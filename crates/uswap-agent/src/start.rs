@@ -9,7 +9,7 @@ use uswap_engine::engine_threads::STACK_BYTES;
 use uswap_engine::member::{self, Network, Rendezvous};
 use uswap_engine::monitor;
 use uswap_engine::post::Post;
-use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
+use uswap_engine::protocol::{Kind, SOCKET_VARIABLE, Secret, TOKEN_VARIABLE};
 use uswap_sys::linux::Linux;
 use uswap_sys::thread::{self, FileTable};
 use uswap_sys::{private_memory, report, reserve, test_hook, valgrind};
@@ -92,11 +92,11 @@ pub(crate) fn run_monitor(kind: Kind) {
 
 fn find_group() -> Option<Rendezvous> {
     let name = variable(SOCKET_VARIABLE)?;
-    let token = Token::from_hex(variable(TOKEN_VARIABLE)?)?;
+    let secret = Secret::from_hex(variable(TOKEN_VARIABLE)?)?;
     // Now, not when it is needed: what a program has added to its environment may be swapped out then.
     let anchor = std::env::var_os("LD_PRELOAD").and_then(|preload| member::anchor_in(&preload.to_string_lossy()));
     let network = anchor.and_then(|anchor| Network::of(anchor).ok());
-    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), token, anchor, network };
+    let mut rendezvous = Rendezvous { name: [0; 64], name_len: name.len(), secret, anchor, network };
     rendezvous.name.get_mut(..name.len())?.copy_from_slice(name);
     Some(rendezvous)
 }

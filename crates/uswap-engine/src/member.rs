@@ -9,7 +9,7 @@ use uswap_sys::linux::{self, Linux};
 use uswap_system::{Supervisor, System};
 
 use crate::group::{Group, ProcessSlot};
-use crate::protocol::{Client, HelloError, Kind, Token, Welcome, keep_uffd};
+use crate::protocol::{Client, HelloError, Kind, Secret, Welcome, keep_uffd};
 
 /// How often a process says hello when its connection is closed without a word. When the supervisor ends, that can happen twice:
 /// to one that it had accepted, and to the next one, that waited to be. After that nobody listens.
@@ -22,8 +22,8 @@ pub struct Rendezvous {
     pub name: [u8; 64],
     /// How many bytes of `name` count.
     pub name_len: usize,
-    /// The group's secret.
-    pub token: Token,
+    /// What the group's processes and their supervisor know.
+    pub secret: Secret,
     /// A process that lives in the supervisor's network namespace, if it still lives: it holds the agent's file.
     pub anchor: Option<u32>,
     /// The anchor's network namespace, as long as it could be seen: a process that has mounted a /proc of its own cannot see it.
@@ -131,7 +131,7 @@ fn hello(
     let mut client = connect().map_err(JoinError::Io)?;
     let mut attempts = 1;
     loop {
-        match client.hello(rendezvous.token, kind, &wait) {
+        match client.hello(&rendezvous.secret, kind, &wait) {
             Err(HelloError::NoAnswer) if attempts < ATTEMPTS => attempts += 1,
             other => return other.map(|welcome| (client, welcome)).map_err(JoinError::Hello),
         }
@@ -209,7 +209,7 @@ mod tests {
         name[..text.len()].copy_from_slice(text.as_bytes());
         let listener = listen(text.as_bytes()).unwrap();
         rustix::io::ioctl_fionbio(&listener, false).unwrap();
-        (Rendezvous { name, name_len: text.len(), token: Token([7; 16]), anchor: None, network: None }, listener)
+        (Rendezvous { name, name_len: text.len(), secret: Secret::of([7; 32]), anchor: None, network: None }, listener)
     }
 
     fn says_hello(rendezvous: &Rendezvous) -> Result<u32, JoinError> {
@@ -219,7 +219,8 @@ mod tests {
     fn welcome(connection: &OwnedFd) {
         assert!(matches!(receive(connection), Ok(Received::Message(Message::Hello { .. }, _))));
         let file = std::fs::File::open("/dev/null").unwrap();
-        let welcome = Message::Welcome { index: 5, generation: 2, device: false, areas: 0 };
+        let welcome =
+            Message::Welcome { index: 5, generation: 2, device: false, areas: 0, proof: Secret::of([7; 32]).answer };
         send(connection, &welcome, &[file.as_fd(); 3]).unwrap();
     }
 

@@ -9,6 +9,9 @@
 //! A process that has changed its user asks, on a connection of its own, by which path the next program can open the agent
 //! (`AskAgent`); the answer is `AgentAt` or `Refused`.
 //!
+//! The name of the socket is no secret, and free again as soon as the supervisor has ended, which processes that it did not
+//! know of may outlive. So each side proves that it is the one that is meant ([`Secret`]), before it gets or gives anything.
+//!
 //! Every message is one packet of `MESSAGE_BYTES`, little-endian, so a reader never sees half of one. Nothing
 //! here allocates: an agent thread may run in a process whose memory it manages.
 
@@ -31,16 +34,16 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Descriptors that one message can carry: the group, a userfaultfd device, standard error, the areas.
 pub const FDS_MAX: usize = 4 + AREAS_MAX;
 /// Grows with every change of the messages.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// How long an exec waits to be told where the agent is: after that the program runs unmanaged.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Environment variable that names the socket (abstract).
 pub const SOCKET_VARIABLE: &str = "USWAP_SOCKET";
-/// Environment variable with the token, in hexadecimal.
+/// Environment variable with the secret, in hexadecimal.
 pub const TOKEN_VARIABLE: &str = "USWAP_TOKEN";
 
-/// What proves that a process belongs to the tree: 128 random bits.
+/// What proves something to the other side: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token(pub [u8; 16]);
 
@@ -50,11 +53,36 @@ impl Token {
         let difference = self.0.iter().zip(&other.0).fold(0, |all, (a, b)| all | (a ^ b));
         std::hint::black_box(difference) == 0
     }
+}
 
-    /// 32 hexadecimal digits.
-    pub fn to_hex(&self) -> [u8; 32] {
-        let mut hex = [0; 32];
-        for (byte, digits) in self.0.iter().zip(hex.chunks_exact_mut(2)) {
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// What the processes of a tree and their supervisor know, and nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secret {
+    /// A process says this: it belongs to the tree.
+    pub question: Token,
+    /// The supervisor answers with this: it is not somebody who has taken the socket's name after its end.
+    pub answer: Token,
+}
+
+impl Secret {
+    /// Of random bytes.
+    pub fn of(random: [u8; 32]) -> Secret {
+        let mut secret = Secret { question: Token([0; 16]), answer: Token([0; 16]) };
+        secret.question.0.copy_from_slice(&random[..16]);
+        secret.answer.0.copy_from_slice(&random[16..]);
+        secret
+    }
+
+    /// 64 hexadecimal digits.
+    pub fn to_hex(&self) -> [u8; 64] {
+        let mut hex = [0; 64];
+        for (byte, digits) in self.question.0.iter().chain(&self.answer.0).zip(hex.chunks_exact_mut(2)) {
             digits[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
             digits[1] = b"0123456789abcdef"[usize::from(byte & 15)];
         }
@@ -62,22 +90,16 @@ impl Token {
     }
 
     /// The reverse of `to_hex`.
-    pub fn from_hex(hex: &[u8]) -> Option<Token> {
-        if hex.len() != 32 {
+    pub fn from_hex(hex: &[u8]) -> Option<Secret> {
+        if hex.len() != 64 {
             return None;
         }
         let digit = |c: u8| char::from(c).to_digit(16);
-        let mut token = [0; 16];
-        for (byte, digits) in token.iter_mut().zip(hex.chunks_exact(2)) {
+        let mut random = [0; 32];
+        for (byte, digits) in random.iter_mut().zip(hex.chunks_exact(2)) {
             *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
         }
-        Some(Token(token))
-    }
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
+        Some(Secret::of(random))
     }
 }
 
@@ -175,7 +197,7 @@ impl std::fmt::Display for AgentFile {
 pub enum Message {
     /// Process to supervisor, first of all.
     Hello {
-        /// From the environment.
+        /// The question of the [`Secret`].
         token: Token,
         /// Its own pid, for messages only: the supervisor asks the kernel.
         pid: u32,
@@ -193,6 +215,8 @@ pub enum Message {
         device: bool,
         /// How many areas are among them.
         areas: u32,
+        /// The answer of the [`Secret`].
+        proof: Token,
     },
     /// Supervisor to process: it may not join.
     Refused(Refusal),
@@ -200,11 +224,16 @@ pub enum Message {
     KeepUffd,
     /// Process to supervisor: how does a program open the agent that I execute as the user that I am now?
     AskAgent {
-        /// From the environment.
+        /// The question of the [`Secret`].
         token: Token,
     },
     /// Supervisor to process: by this.
-    AgentAt(AgentFile),
+    AgentAt {
+        /// The file.
+        file: AgentFile,
+        /// The answer of the [`Secret`].
+        proof: Token,
+    },
     /// Process to supervisor, after `Welcome`: it could not take what came with it, for it may have too few descriptors. It
     /// has no standard error to say so.
     CannotJoin,
@@ -236,8 +265,9 @@ impl Message {
                 }
                 token_bytes = token.0;
             }
-            Message::Welcome { index, generation, device, areas } => {
+            Message::Welcome { index, generation, device, areas, proof } => {
                 words[1..6].copy_from_slice(&[2, index, generation, u32::from(device), areas]);
+                token_bytes = proof.0;
             }
             Message::Refused(refusal) => words[1..3].copy_from_slice(&[3, refusal as u32]),
             Message::KeepUffd => words[1] = 4,
@@ -245,7 +275,10 @@ impl Message {
                 words[1] = 5;
                 token_bytes = token.0;
             }
-            Message::AgentAt(AgentFile { pid, fd }) => words[1..4].copy_from_slice(&[6, pid, fd]),
+            Message::AgentAt { file: AgentFile { pid, fd }, proof } => {
+                words[1..4].copy_from_slice(&[6, pid, fd]);
+                token_bytes = proof.0;
+            }
             Message::CannotJoin => words[1] = 7,
         }
         let mut bytes = [0; MESSAGE_BYTES];
@@ -282,11 +315,14 @@ impl Message {
                 };
                 Ok(Message::Hello { token: token(), pid: word(2), kind })
             }
-            2 => Ok(Message::Welcome { index: word(2), generation: word(3), device: word(4) != 0, areas: word(5) }),
+            2 => {
+                let (index, generation, areas) = (word(2), word(3), word(5));
+                Ok(Message::Welcome { index, generation, device: word(4) != 0, areas, proof: token() })
+            }
             3 => Refusal::from_raw(word(2)).map(Message::Refused).ok_or(Malformed::Content),
             4 => Ok(Message::KeepUffd),
             5 => Ok(Message::AskAgent { token: token() }),
-            6 => Ok(Message::AgentAt(AgentFile { pid: word(2), fd: word(3) })),
+            6 => Ok(Message::AgentAt { file: AgentFile { pid: word(2), fd: word(3) }, proof: token() }),
             7 => Ok(Message::CannotJoin),
             _ => Err(Malformed::Content),
         }
@@ -405,7 +441,7 @@ pub fn listen(name: &[u8]) -> io::Result<OwnedFd> {
 pub enum HelloError {
     /// The supervisor said no.
     Refused(Refusal),
-    /// The supervisor has closed the connection, or answered with nonsense.
+    /// The supervisor has closed the connection, or who answered is not the supervisor.
     NoAnswer,
     /// The system said no.
     Io(io::Error),
@@ -477,13 +513,15 @@ impl Client {
     }
 
     /// Joins the group. `wait` comes before the answer is received.
-    pub fn hello(&self, token: Token, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Welcome, HelloError> {
+    pub fn hello(&self, secret: &Secret, kind: Kind, wait: impl FnOnce(&Client)) -> Result<Welcome, HelloError> {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        self.ask(&Message::Hello { token, pid, kind })?;
+        self.ask(&Message::Hello { token: secret.question, pid, kind })?;
         wait(self);
         match receive(&self.socket)? {
             Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
-            Received::Message(Message::Welcome { index, generation, device, areas }, mut fds) => {
+            Received::Message(Message::Welcome { index, generation, device, areas, proof }, mut fds)
+                if proof.matches(&secret.answer) =>
+            {
                 let group = fds.next().ok_or(HelloError::NoAnswer)?;
                 let proc = fds.next().ok_or(HelloError::NoAnswer)?;
                 let device = if device { Some(fds.next().ok_or(HelloError::NoAnswer)?) } else { None };
@@ -503,14 +541,14 @@ impl Client {
     }
 
     /// Asks by which path a program can open the agent that the calling thread executes as the user that it is now.
-    pub fn ask_agent(&self, token: Token) -> Result<AgentFile, HelloError> {
-        self.ask(&Message::AskAgent { token })?;
+    pub fn ask_agent(&self, secret: &Secret) -> Result<AgentFile, HelloError> {
+        self.ask(&Message::AskAgent { token: secret.question })?;
         if !self.is_answered(Some(AGENT_PATIENCE)) {
             return Err(HelloError::NoAnswer);
         }
         match receive(&self.socket)? {
             Received::Message(Message::Refused(refusal), _) => Err(HelloError::Refused(refusal)),
-            Received::Message(Message::AgentAt(file), _) => Ok(file),
+            Received::Message(Message::AgentAt { file, proof }, _) if proof.matches(&secret.answer) => Ok(file),
             _ => Err(HelloError::NoAnswer),
         }
     }
@@ -558,16 +596,17 @@ mod tests {
     use super::*;
 
     const TOKEN: Token = Token(*b"0123456789abcdef");
+    const SECRET: Secret = Secret { question: TOKEN, answer: Token(*b"fedcba9876543210") };
 
     fn all_messages() -> [Message; 8] {
         [
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
-            Message::Welcome { index: 1023, generation: 7, device: true, areas: 8 },
+            Message::Welcome { index: 1023, generation: 7, device: true, areas: 8, proof: TOKEN },
             Message::Refused(Refusal::Invisible),
             Message::KeepUffd,
             Message::AskAgent { token: TOKEN },
-            Message::AgentAt(AgentFile { pid: 4194303, fd: 1023 }),
+            Message::AgentAt { file: AgentFile { pid: 4194303, fd: 1023 }, proof: TOKEN },
             Message::CannotJoin,
         ]
     }
@@ -605,12 +644,30 @@ mod tests {
     }
 
     #[test]
-    fn token_travels_as_text() {
-        let hex = TOKEN.to_hex();
-        assert!(Token::from_hex(&hex).unwrap().matches(&TOKEN));
-        assert!(!TOKEN.matches(&Token([0; 16])));
-        assert!(Token::from_hex(&hex[1..]).is_none());
-        assert!(Token::from_hex(&[b'x'; 32]).is_none());
+    fn the_secret_travels_as_text() {
+        let hex = SECRET.to_hex();
+        assert_eq!(Secret::from_hex(&hex), Some(SECRET));
+        assert!(TOKEN.matches(&TOKEN) && !TOKEN.matches(&SECRET.answer));
+        assert!(Secret::from_hex(&hex[1..]).is_none());
+        assert!(Secret::from_hex(&[b'x'; 64]).is_none());
+    }
+
+    /// The supervisor of a run that has ended is whoever takes its name.
+    #[test]
+    fn who_does_not_know_the_answer_is_not_believed() {
+        let name = format!("uswap-test-false-{}", std::process::id());
+        let listener = listen(name.as_bytes()).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // All that it can know is what it was asked with.
+        for proof in [Token([0; 16]), SECRET.question] {
+            let client = Client::connect(name.as_bytes()).unwrap();
+            let server = rustix::net::accept(&listener).unwrap();
+            send(&server, &Message::AgentAt { file: AgentFile { pid: 1, fd: 3 }, proof }, &[]).unwrap();
+            assert!(matches!(client.ask_agent(&SECRET), Err(HelloError::NoAnswer)));
+            let welcome = Message::Welcome { index: 0, generation: 0, device: false, areas: 0, proof };
+            send(&server, &welcome, &[file.as_fd(); 3]).unwrap();
+            assert!(matches!(client.hello(&SECRET, Kind::Exec, |_| ()), Err(HelloError::NoAnswer)));
+        }
     }
 
     #[test]
@@ -622,9 +679,10 @@ mod tests {
         // The answer is ready before the question: one thread is enough.
         let files: Vec<_> = (0..FDS_MAX).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         let fds: Vec<_> = files.iter().map(|f| f.as_fd()).collect();
-        let welcome = Message::Welcome { index: 5, generation: 2, device: true, areas: AREAS_MAX as u32 };
+        let (areas, proof) = (AREAS_MAX as u32, SECRET.answer);
+        let welcome = Message::Welcome { index: 5, generation: 2, device: true, areas, proof };
         send(&server, &welcome, &fds).unwrap();
-        let got = client.hello(TOKEN, Kind::Exec, |_| ()).unwrap();
+        let got = client.hello(&SECRET, Kind::Exec, |_| ()).unwrap();
         assert_eq!((got.index, got.generation), (5, 2));
         assert!(got.device.is_some() && got.areas.iter().all(Option::is_some));
 

@@ -22,6 +22,8 @@ use rustix::thread::{CpuSet, Timespec};
 use crate::launch;
 use crate::thread::unshare_files_and_close;
 
+mod named;
+
 /// Bytes of the anchor's stack: a handful of calls.
 const STACK_BYTES: usize = 32 << 10;
 
@@ -174,10 +176,25 @@ extern "C" fn hold(task: *mut c_void) -> c_int {
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::thread::set_name(task.orders.name);
     let _ = unshare_files_and_close(&[task.file, task.line]);
-    if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {
-        let _ = rustix::thread::nanosleep(&task.orders.linger);
-    }
+    wait_for_the_end(line, &task.orders.linger);
     0
+}
+
+/// What is said by the line: the file may go.
+pub const GOES: &[u8; 1] = b"x";
+/// It may go when no process names it any more.
+pub const GOES_UNNAMED: &[u8; 1] = b"n";
+
+/// Returns when the file may go of which this process is told by `line`. Without a word from those who could have let it go it may, after
+/// `linger`, when no process names it. Makes system calls and nothing else.
+pub fn wait_for_the_end(line: BorrowedFd<'_>, linger: &Timespec) {
+    let mut said = *GOES;
+    match rustix::io::retry_on_intr(|| rustix::io::read(line, &mut said)) {
+        Ok(0) => drop(rustix::thread::nanosleep(linger)),
+        _ if said == *GOES_UNNAMED => {}
+        _ => return,
+    }
+    named::wait_until_unnamed();
 }
 
 #[cfg(test)]
@@ -234,6 +251,23 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::File::open(&path).unwrap();
         rustix::io::write(&line, b"x").unwrap();
+        assert!(exited(pid));
+    }
+
+    /// Else who gets its number next could put a library of his own there.
+    #[test]
+    fn the_file_of_root_stays_as_long_as_a_process_names_it() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root reads everybody's environment");
+        }
+        let (pid, line, path) = started(Timespec { tv_sec: 0, tv_nsec: 0 });
+        let mut sleep =
+            std::process::Command::new("sleep").arg("60").env("LD_PRELOAD_TEST", format!("a:{path}")).spawn().unwrap();
+        rustix::io::write(&line, GOES_UNNAMED).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::fs::File::open(&path).unwrap();
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
         assert!(exited(pid));
     }
 

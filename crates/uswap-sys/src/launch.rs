@@ -477,6 +477,24 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> {
     Ok((pid, pidfd))
 }
 
+/// `SO_PASSRIGHTS` of asm-generic/socket.h.
+const SO_PASSRIGHTS: c_int = 83;
+
+/// Whether descriptors may be sent to a unix socket, and to those that are accepted from it. Who receives one has to close it, which
+/// may take as long as its sender likes: that of a connection that lingers, or of a file system that he serves.
+///
+/// # Errors
+/// Before Linux 6.16, where anybody may send any.
+pub fn let_descriptors_in(socket: BorrowedFd<'_>, may: bool) -> io::Result<()> {
+    let value = c_int::from(may);
+    // SAFETY: the kernel reads a `c_int`.
+    check(unsafe {
+        let (value, length) = (std::ptr::from_ref(&value).cast(), size_of::<c_int>() as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length)
+    })
+    .map(drop)
+}
+
 /// The effective user and group of whoever is at the other end of a unix socket, when it connected.
 pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     let credentials = peer_credentials(socket)?;

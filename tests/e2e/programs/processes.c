@@ -383,6 +383,7 @@ static void unreadable_exec(void)
 	says("execve", execve(null, argv, environ));
 	says("execvpe", execvpe("true", argv, nowhere));
 	says("fexecve", fexecve(open("/bin/true", O_RDONLY | O_CLOEXEC), argv, bad_text));
+	says("fexecve", fexecve(open("/bin/true", O_RDONLY | O_CLOEXEC), argv, (char **)null));
 	pid_t child;
 	says("posix_spawn", posix_spawn(&child, "/bin/true", NULL, NULL, argv, nowhere) == EFAULT);
 	says("clone3", syscall(435, low, 64));

@@ -2,6 +2,7 @@
 #include "cases.h"
 #include <fcntl.h>
 #include <grp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mount.h>
@@ -206,11 +207,88 @@ static void swap_more(void)
 	check(swapped(SIZE, 6, "program"), SIZE, 6, "program in another network");
 }
 
+/* exec and posix_spawn are no cancellation points, whatever is asked and looked at for them. */
+static void *executes_when_cancelled(void *way)
+{
+	static char *argv[] = { "echo", "executed", NULL };
+	volatile pid_t child = 0;
+	pid_t spawned;
+	MUST(pthread_cancel(pthread_self()) == 0);
+	switch (*(int *)way) {
+	case 0:
+		child = fork();
+		break;
+	case 1:
+		child = vfork();
+		break;
+	default:
+		MUST(posix_spawn(&spawned, "/bin/echo", NULL, NULL, argv, environ) == 0);
+		child = spawned;
+	}
+	if (!child) {
+		execv("/bin/echo", argv);
+		_exit(99);
+	}
+	MUST(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
+	must_succeed(child, "who executes");
+	return &self;
+}
+
+static void cancelled(void)
+{
+	for (int user = 0; user < 2; user++) {
+		for (int way = 0; way < 3; way++) {
+			pthread_t thread;
+			void *result;
+			MUST(pthread_create(&thread, NULL, executes_when_cancelled, &way) == 0);
+			MUST(pthread_join(thread, &result) == 0 && result == &self);
+		}
+		if (!user)
+			become_nobody();
+	}
+}
+
+/* In a /proc of one's own the agent's path is another process's, and what is there is not for the loader. */
+static void anothers_path(void)
+{
+	int pid = 4000, number = 3, ends[2], ready[2];
+	char text[16] = "", *preload = getenv("LD_PRELOAD");
+	if (preload)
+		MUST(sscanf(preload, "/proc/%d/fd/%d", &pid, &number) == 2);
+	MUST(pipe(ends) == 0 && pipe(ready) == 0 && write(ends[1], "for nobody else", 15) == 15);
+	MUST(unshare(CLONE_NEWPID | CLONE_NEWNS) == 0);
+	pid_t init = fork();
+	if (!init) {
+		MUST(mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+		MUST(mount("proc", "/proc", "proc", 0, NULL) == 0);
+		int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY);
+		MUST(last >= 0 && dprintf(last, "%d", pid - 1) > 0);
+		pid_t other = fork();
+		if (!other) {
+			MUST(dup2(ends[0], number) == number && write(ready[1], "!", 1) == 1);
+			pause();
+			_exit(1);
+		}
+		MUST(other == pid && read(ready[0], text, 1) == 1);
+		pid_t child = fork();
+		if (!child) {
+			execl("/bin/echo", "echo", "executed", NULL);
+			_exit(99);
+		}
+		alarm(20);
+		must_succeed(child, "who executes");
+		_exit(0);
+	}
+	must_succeed(init, "the first in its namespace");
+	MUST(read(ends[0], text, sizeof text) == 15 && !memcmp(text, "for nobody else", 15));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "all-ways", all_ways }, { "swapping", swapping }, { "swap", swap }, { "failing", failing },
 		{ "network", network }, { "own-proc", own_proc },
+		{ "cancelled", cancelled }, { "anothers-path", anothers_path },
 		{ "many-groups", many_groups }, { "swap-more", swap_more },
 	};
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);

@@ -196,6 +196,42 @@ fn a_child_with_a_network_and_a_proc_of_its_own_lives() {
 }
 
 #[test]
+fn a_thread_that_is_cancelled_executes_all_the_same() {
+    let Some((test, program)) = program("cancelled", "users") else { return };
+    assert_silent(&compare(&Launch::new(&test, program).arg("cancelled"), &[]));
+}
+
+/// The loader would read from a pipe that it is given, and wait for ever.
+#[test]
+fn a_path_of_the_agent_that_is_anothers_in_another_pid_namespace() {
+    let Some((test, program)) = program("anothers", "users") else { return };
+    let finished = compare(&Launch::new(&test, program).arg("anothers-path"), &[]);
+    let is_told = |line: &str| line.contains("runs unmanaged: /proc is another one than the supervisor's");
+    assert!(finished.stderr.lines().all(is_told), "{finished}");
+}
+
+/// Else it would be another process's, sooner or later, and a user's library there would be loaded as root.
+#[test]
+fn the_path_of_the_agent_stays_uswaps_as_long_as_a_process_has_it() {
+    let Some(python) = need("python3", "python3") else { return };
+    let Some((test, _)) = program("stays", "users") else { return };
+    // One that nobody wraps starts no others by a descriptor of its own.
+    let spawn = "import os, sys; a = sys.argv[1:]; print(os.posix_spawn(a[0], a, os.environ))";
+    let survivor = c_static_program("crowd");
+    let launch = Launch::new(&test, python).args(["-c", spawn]).arg(&survivor).args(["holds", "1", "5000"]);
+    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
+    finished.assert_success();
+    let pid = finished.text().trim().to_owned();
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it lives for five seconds");
+    let preload = environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(b"LD_PRELOAD="));
+    let Some(preload) = preload.filter(|_| finished.stats.is_some()) else { return };
+    let path = std::str::from_utf8(preload).expect("a path of uswap's").to_owned();
+    std::thread::sleep(Duration::from_secs(1));
+    let there = std::fs::read_link(&path).expect("the agent");
+    assert!(there.to_string_lossy().contains("uswap-agent"), "{path} is {}\n{finished}", there.display());
+}
+
+#[test]
 fn a_user_in_hundreds_of_groups_has_a_budget() {
     let Some((test, program)) = program("many-groups", "users") else { return };
     let finished = compare(&Launch::new(&test, program).arg("many-groups"), &[]);

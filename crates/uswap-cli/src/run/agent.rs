@@ -68,16 +68,25 @@ impl Anchor {
     }
 
     /// Nobody needs the path any more: the anchor ends, while we do what there is left to do.
-    pub fn release(&self) {
-        self.holder.release();
+    pub fn release(&self, survivors: Survivors) {
+        self.holder.release(survivors);
     }
 
     /// Lets it go, until it has ended. It is our child, unless this is a process that stayed behind: no zombie is left to
     /// whoever is next.
     pub fn end(self) {
-        self.holder.release();
+        self.holder.release(Survivors::None);
         self.holder.wait();
     }
+}
+
+/// What may live of a tree when its supervisor lets the path go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survivors {
+    /// Nothing.
+    None,
+    /// Programs without an agent, which may execute others by the path still: a holder that is root stays as long as one names it.
+    Unmanaged,
 }
 
 /// A process that holds the library's file until it is told.
@@ -90,8 +99,12 @@ pub struct Holder {
 
 impl Holder {
     /// It may end.
-    pub fn release(&self) {
-        let _ = rustix::net::send(&self.line, b"x", SendFlags::NOSIGNAL);
+    pub fn release(&self, survivors: Survivors) {
+        let word = match survivors {
+            Survivors::None => anchor::GOES,
+            Survivors::Unmanaged => anchor::GOES_UNNAMED,
+        };
+        let _ = rustix::net::send(&self.line, word, SendFlags::NOSIGNAL);
     }
 
     /// Until it has ended.

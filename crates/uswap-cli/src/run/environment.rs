@@ -6,7 +6,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use uswap_engine::protocol::{AgentFile, SOCKET_VARIABLE, TOKEN_VARIABLE, Token};
+use uswap_engine::protocol::{AgentFile, SOCKET_VARIABLE, Secret, TOKEN_VARIABLE};
 use uswap_sys::launch::Environment;
 
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
@@ -20,7 +20,7 @@ pub fn for_program(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     agent: &str,
     socket: &str,
-    token: &Token,
+    secret: &Secret,
 ) -> Environment {
     let own_pid = std::process::id().to_string();
     let inherited: Vec<(OsString, OsString)> = inherited.collect();
@@ -47,7 +47,7 @@ pub fn for_program(
     }
     strings.push(assignment(OsStr::new(PRELOAD_VARIABLE), &preload));
     strings.push(assignment(OsStr::new(SOCKET_VARIABLE), socket.as_bytes()));
-    strings.push(assignment(OsStr::new(TOKEN_VARIABLE), &token.to_hex()));
+    strings.push(assignment(OsStr::new(TOKEN_VARIABLE), &secret.to_hex()));
     Environment { variables: strings, with_own_pid }
 }
 
@@ -64,7 +64,7 @@ mod tests {
 
     fn environment(inherited: &[(&str, &str)]) -> Vec<String> {
         let inherited = inherited.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let strings = for_program(inherited, "/proc/9/fd/4", "name", &Token([0xab; 16]));
+        let strings = for_program(inherited, "/proc/9/fd/4", "name", &Secret::of([0xab; 32]));
         assert!(strings.with_own_pid.is_empty());
         strings.variables.into_iter().map(|s| s.into_string().unwrap()).collect()
     }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn the_agent_is_in_front_of_other_libraries() {
         let got = environment(&[("A", "b=c"), ("LD_PRELOAD", "libx.so /y.so"), ("Z", "")]);
-        let token = format!("USWAP_TOKEN={}", "ab".repeat(16));
+        let token = format!("USWAP_TOKEN={}", "ab".repeat(32));
         let preload = "LD_PRELOAD=/proc/9/fd/4:libx.so:/y.so";
         assert_eq!(got, ["A=b=c", "Z=", preload, "USWAP_SOCKET=name", &token]);
     }
@@ -82,7 +82,7 @@ mod tests {
         let us = std::process::id().to_string();
         let variables = [("LISTEN_PIDFDID", "77"), ("LISTEN_PID", &us), ("WATCHDOG_PID", &us), ("X_PID", &us)];
         let inherited = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let got = for_program(inherited, "/proc/9/fd/4", "name", &Token([0xab; 16]));
+        let got = for_program(inherited, "/proc/9/fd/4", "name", &Secret::of([0xab; 32]));
         assert_eq!(got.with_own_pid, [c"LISTEN_PID", c"WATCHDOG_PID"].map(CString::from));
         assert_eq!(got.variables.len(), 4);
         assert_eq!(got.variables[0].to_str().unwrap(), format!("X_PID={us}"));

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit};
 use uswap_engine::group::{AREAS_MAX, AreaConfig, CLUSTER_SLOTS, FaultPlan, Group, GroupConfig};
-use uswap_engine::protocol::{self, Token};
+use uswap_engine::protocol::{self, Secret};
 use uswap_sys::launch::{self, InheritedDescriptors, SavedMask, Side, SignalFd, SpawnError};
 use uswap_sys::thread;
 
@@ -36,7 +36,7 @@ use crate::stderr;
 use crate::swap_area::{self, NewFile, OpenArea, is_same_file, named};
 use crate::swap_spec::SwapSpec;
 use crate::userfaultfd;
-use agent::Anchor;
+use agent::{Anchor, Survivors};
 use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
 use supervise::{Ending, Shared, Supervisor};
@@ -74,7 +74,7 @@ pub fn main(options: RunOptions, beginning: Beginning) -> ExitCode {
     match run(&options, beginning) {
         Ok(Served { ending: Ending::Exited(status), .. }) => ExitCode::from(status as u8),
         Ok(Served { ending: Ending::Stalled | Ending::EndedByUs, .. }) => ExitCode::from(OURS),
-        Ok(Served { ending: Ending::Signaled(signal), somebody_stays }) => {
+        Ok(Served { ending: Ending::Signaled(signal), somebody_stays, .. }) => {
             launch::die_by_signal(signal, !somebody_stays)
         }
         Err(failure) => failure.report(),
@@ -94,8 +94,10 @@ fn run(options: &RunOptions, Beginning { inherited, anchor }: Beginning) -> Resu
         .and_then(|()| Request::check(options))
         .and_then(|request| set_up(request, &anchor))
         .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
-    if !matches!(served, Ok(Served { somebody_stays: true, .. })) {
-        anchor.end();
+    match &served {
+        // Those of the anchors that name nobody end by themselves.
+        Ok(served) if served.somebody_stays || served.survivors == Survivors::Unmanaged => {}
+        _ => anchor.end(),
     }
     served
 }
@@ -183,7 +185,7 @@ struct Run<'a> {
 
 fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, Run<'a>), Failure> {
     let (group, group_fd) = request.group().map_err(internal("the group"))?;
-    let token = Token(crate::random::bytes().map_err(internal("the token"))?);
+    let secret = Secret::of(crate::random::bytes().map_err(internal("the secret"))?);
     let socket_name = socket_name().map_err(internal("the socket"))?;
     let listener = protocol::listen(socket_name.as_bytes()).map_err(internal("the socket"))?;
     let watched = signals::watched();
@@ -198,7 +200,7 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
         proc: uswap_sys::proc::open_root().map_err(internal("/proc"))?,
         device: request.device,
         areas: request.areas,
-        token,
+        secret,
         anchor_pid: anchor.pid(),
     };
     let user_anchors = UserAnchors::new(anchor.own_path().into());
@@ -207,7 +209,7 @@ fn set_up<'a>(mut request: Request<'a>, anchor: &Anchor) -> Result<(Supervisor, 
     new_files.extend(new_stats);
     let supervisor = Supervisor::new(shared, user_anchors, listener, signals, options.quiet, options.on_stall)
         .map_err(internal("the supervisor"))?;
-    let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &token);
+    let environment = environment::for_program(std::env::vars_os(), &anchor.path, &socket_name, &secret);
     let program = runnable.with_environment(environment);
     Ok((supervisor, Run { options, program, runnable, mask, stats_file, new_files }))
 }
@@ -217,6 +219,8 @@ struct Served {
     ending: Ending,
     /// A process of its own serves those who outlive the main program, and the anchor is its.
     somebody_stays: bool,
+    /// Who else does.
+    survivors: Survivors,
 }
 
 /// Starts the program, and stays with it.
@@ -245,9 +249,10 @@ fn serve(
     let ending = supervisor.until_main_ends(main);
     let wall_seconds = started.elapsed().as_secs_f64();
     let somebody_stays = supervisor.somebody_stays();
+    let survivors = supervisor.survivors();
     if !somebody_stays {
-        anchor.release();
-        supervisor.user_anchors.release();
+        anchor.release(survivors);
+        supervisor.user_anchors.release(survivors);
     }
     supervisor.finish();
     let (shared, seen) = (supervisor.shared(), &supervisor.seen);
@@ -259,11 +264,12 @@ fn serve(
     }
     supervisor.tell(stats::summary(&shared.group, &seen.peaks, &seen.outside.overrun(&shared.group)));
     stderr::drain(stderr::LAST_WORDS);
-    match somebody_stays {
-        true => stay_behind(&mut supervisor, anchor),
-        false => supervisor.user_anchors.wait(),
+    match survivors {
+        _ if somebody_stays => stay_behind(&mut supervisor, anchor),
+        Survivors::None => supervisor.user_anchors.wait(),
+        Survivors::Unmanaged => {}
     }
-    Ok(Served { ending, somebody_stays })
+    Ok(Served { ending, somebody_stays, survivors })
 }
 
 /// Starts the main program, as execvp(3) would.
@@ -301,8 +307,9 @@ fn stay_behind(supervisor: &mut Supervisor, anchor: &Anchor) {
             let _ = std::env::set_current_dir("/");
             supervisor.until_all_end();
             // Not its parent, or no more: whoever is has to collect it.
-            anchor.release();
-            supervisor.user_anchors.release();
+            // Who is no child of ours may have outlived the tree, too.
+            anchor.release(Survivors::Unmanaged);
+            supervisor.user_anchors.release(Survivors::Unmanaged);
             std::process::exit(0);
         }
         Err(error) => supervisor.tell(format_args!(

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use uswap_engine::group::Group;
-use uswap_engine::protocol::Token;
+use uswap_engine::protocol::Secret;
 use uswap_sys::launch::SignalFd;
 use uswap_sys::select;
 
@@ -43,6 +43,7 @@ use members::{Member, Stranger};
 use messages::Messages;
 use stalls::Stalls;
 
+use super::agent::Survivors;
 use super::kept_memory::KeptMemory;
 use super::nested::Nested;
 use super::outside::Outside;
@@ -74,7 +75,7 @@ pub struct Shared {
     /// The swap areas.
     pub areas: Vec<OpenArea>,
     /// What proves that a process belongs here.
-    pub token: Token,
+    pub secret: Secret,
     /// A child of ours that is not of the tree: it keeps the agent's path valid.
     pub anchor_pid: u32,
 }
@@ -192,6 +193,11 @@ impl Supervisor {
             }
             self.turn(Duration::from_millis(5));
         }
+    }
+
+    /// Who lives of the tree beside members.
+    pub fn survivors(&self) -> Survivors {
+        if self.unknown_children() > 0 { Survivors::Unmanaged } else { Survivors::None }
     }
 
     /// Something else must have a descriptor: it gets the spare one, until the next turn.

@@ -18,7 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use uswap_engine::protocol::{AgentFile, Refusal};
 use uswap_sys::launch;
 
-use super::agent::{self, Holder, LINGER};
+use super::agent::{self, Holder, LINGER, Survivors};
 use super::processes::is_killed;
 use crate::failure::{reason, say};
 
@@ -85,9 +85,9 @@ impl UserAnchors {
     }
 
     /// Nobody needs the path any more.
-    pub fn release(&self) {
+    pub fn release(&self, survivors: Survivors) {
         for anchor in &self.anchors {
-            anchor.holder.release();
+            anchor.holder.release(survivors);
         }
     }
 
@@ -135,9 +135,7 @@ pub fn main(options: &AnchorOptions) -> ExitCode {
     if launch::block_all().is_err() || become_user(options).is_err() || rustix::io::write(line, b"x").is_err() {
         return ExitCode::FAILURE;
     }
-    if let Ok(0) = rustix::io::retry_on_intr(|| rustix::io::read(line, &mut [0; 1])) {
-        let _ = rustix::thread::nanosleep(&LINGER);
-    }
+    uswap_sys::anchor::wait_for_the_end(line, &LINGER);
     ExitCode::SUCCESS
 }
 

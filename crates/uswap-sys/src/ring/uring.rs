@@ -56,8 +56,8 @@ impl Uring {
         // Not of the reserve, which children need.
         let memory = private_memory::map_fresh(2 * PAGE_SIZE, Purpose::Buffers)?;
         let rings = memory.as_ptr();
-        // SAFETY: the mapping is this ring's alone. A child has no use for it.
-        unsafe { rustix::mm::madvise(rings.cast(), memory.len(), Advice::LinuxDontFork)? };
+        // SAFETY: the mapping is this ring's alone. A child has no use for what is in it.
+        unsafe { rustix::mm::madvise(rings.cast(), memory.len(), Advice::LinuxWipeOnFork)? };
         let mut params = io_uring_params::default();
         params.flags = IoringSetupFlags::NO_MMAP;
         params.cq_off.user_addr = io_uring_ptr::new(rings.cast());

@@ -10,6 +10,7 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use uswap_engine::protocol::{self, Message, Refusal};
+use uswap_sys::launch;
 
 /// See the file's head.
 pub(super) struct Door {
@@ -23,6 +24,8 @@ impl Door {
     /// With a descriptor to spare.
     pub fn new(listener: OwnedFd) -> io::Result<Door> {
         let spare = Some(spare()?);
+        // Strangers send none, and what they send we would have to close.
+        let _ = launch::let_descriptors_in(listener.as_fd(), false);
         Ok(Door { listener, spare, rests: false })
     }
 

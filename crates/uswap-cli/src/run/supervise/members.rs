@@ -141,22 +141,27 @@ impl Supervisor {
         };
         match message {
             Ok(Received::Message(Message::Hello { token, kind, .. }, _)) => {
-                if !token.matches(&self.shared.token) {
+                if !token.matches(&self.shared.secret.question) {
                     return refuse(Refusal::WrongToken);
                 }
+                // Its userfaultfds.
+                let _ = launch::let_descriptors_in(connection.as_fd(), true);
                 match self.admit(id, kind, &connection) {
                     Ok(member) => self.tree.members.push(Member { connection: Some(connection), ..member }),
                     Err(refusal) => refuse(refusal),
                 }
             }
             Ok(Received::Message(Message::AskAgent { token }, _)) => {
-                if !token.matches(&self.shared.token) {
+                if !token.matches(&self.shared.secret.question) {
                     return refuse(Refusal::WrongToken);
                 }
                 // Whoever has ended is no anchor any more, and makes room for another.
                 self.reap_children();
                 match self.user_anchors.file_for(&connection) {
-                    Ok(file) => drop(protocol::send(&connection, &Message::AgentAt(file), &[])),
+                    Ok(file) => {
+                        let proof = self.shared.secret.answer;
+                        let _ = protocol::send(&connection, &Message::AgentAt { file, proof }, &[]);
+                    }
                     Err(refusal) => refuse(refusal),
                 }
             }

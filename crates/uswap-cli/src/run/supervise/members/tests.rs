@@ -9,8 +9,8 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, socketpair,
 };
 use uswap_engine::group::{Group, GroupConfig};
-use uswap_engine::protocol::{FDS_MAX, Token};
-use uswap_sys::launch::SignalFd;
+use uswap_engine::protocol::{FDS_MAX, Secret, Token};
+use uswap_sys::launch::{self, SignalFd};
 
 use super::super::super::user_anchors::UserAnchors;
 use super::super::super::watchdog::OnStall;
@@ -27,7 +27,7 @@ fn supervisor(test: &str) -> Supervisor {
         proc: uswap_sys::proc::open_root().unwrap(),
         device: None,
         areas: Vec::new(),
-        token: TOKEN,
+        secret: Secret { question: TOKEN, answer: Token([8; 16]) },
         anchor_pid: 0,
     };
     let listener = protocol::listen(format!("uswap-test-{test}-{}", std::process::id()).as_bytes()).unwrap();
@@ -43,6 +43,32 @@ fn connection() -> (OwnedFd, OwnedFd) {
 
 fn fill(connection: &OwnedFd) {
     while protocol::send(connection, &Message::Refused(Refusal::Full), &[]).is_ok() {}
+}
+
+/// Else somebody could hold us up with one whose close takes long. A member may send its userfaultfds.
+#[test]
+fn strangers_send_no_descriptors() {
+    let mut supervisor = supervisor("descriptors");
+    let name = format!("uswap-test-descriptors-{}", std::process::id());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let connect = || protocol::Client::connect(name.as_bytes()).unwrap();
+    let send = |client: &protocol::Client| protocol::keep_uffd(client.as_fd(), file.as_fd());
+    let stranger = connect();
+    if launch::let_descriptors_in(stranger.as_fd(), true).is_err() {
+        return println!("skipped: Linux before 6.16 lets anybody send any");
+    }
+    let is_refused =
+        |result: io::Result<()>| result.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    assert!(is_refused(send(&stranger)), "not accepted yet");
+    supervisor.accept();
+    assert!(is_refused(send(&stranger)));
+    let member = connect();
+    supervisor.accept();
+    let hello = Message::Hello { token: TOKEN, pid: std::process::id(), kind: Kind::Exec };
+    protocol::send(member.as_fd(), &hello, &[]).unwrap();
+    let id = supervisor.tree.strangers.last().unwrap().id;
+    supervisor.greet(id);
+    send(&member).unwrap();
 }
 
 /// A process that ends by itself when nobody ends it.

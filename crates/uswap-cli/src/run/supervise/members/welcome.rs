@@ -24,6 +24,7 @@ impl Supervisor {
             generation: self.shared.group.process(index).life.generation.load(Relaxed),
             device: self.shared.device.is_some(),
             areas: self.shared.areas.len() as u32,
+            proof: self.shared.secret.answer,
         };
         protocol::send(connection, &welcome, &fds)
     }
