@@ -704,9 +704,9 @@ mod tests {
         let client = Client::connect(name.as_bytes()).unwrap();
         let server = rustix::net::accept(&listener).unwrap();
         send(&server, &Message::Refused(Refusal::WrongToken), &[]).unwrap();
-        assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::WrongToken))));
+        assert!(matches!(client.hello(&SECRET, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::WrongToken))));
         drop(server);
-        assert!(matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::NoAnswer)));
+        assert!(matches!(client.hello(&SECRET, Kind::Exec, |_| ()), Err(HelloError::NoAnswer)));
     }
 
     #[test]
@@ -715,7 +715,7 @@ mod tests {
         let listener = listen(name.as_bytes()).unwrap();
         let refuse = |server: &OwnedFd| send(server, &Message::Refused(Refusal::Resources), &[]).unwrap();
         let is_refused = |client: Client| {
-            matches!(client.hello(TOKEN, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::Resources)))
+            matches!(client.hello(&SECRET, Kind::Exec, |_| ()), Err(HelloError::Refused(Refusal::Resources)))
         };
         // Refused and left before the hello.
         let client = Client::connect(name.as_bytes()).unwrap();

@@ -16,7 +16,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
-use rustix::io_uring::{IoringOp, io_uring_ptr, io_uring_sqe, io_uring_user_data};
+use rustix::io_uring::{
+    IoringOp, addr_or_splice_off_in_union, io_uring_ptr, io_uring_sqe, io_uring_user_data, len_union,
+    off_or_addr2_union,
+};
 use uring::Uring;
 
 /// No entry is free: wait for completions first.
@@ -58,14 +61,15 @@ struct Request {
 
 impl Request {
     fn for_the_kernel(&self) -> io_uring_sqe {
-        let mut entry = io_uring_sqe::default();
-        entry.opcode = if self.write { IoringOp::Write } else { IoringOp::Read };
-        entry.fd = self.fd;
-        entry.off_or_addr2.off = self.offset;
-        entry.addr_or_splice_off_in.addr = io_uring_ptr::new(self.ptr.cast());
-        entry.len.len = self.len;
-        entry.user_data = io_uring_user_data::from_u64(self.user_data);
-        entry
+        io_uring_sqe {
+            opcode: if self.write { IoringOp::Write } else { IoringOp::Read },
+            fd: self.fd,
+            off_or_addr2: off_or_addr2_union { off: self.offset },
+            addr_or_splice_off_in: addr_or_splice_off_in_union { addr: io_uring_ptr::new(self.ptr.cast()) },
+            len: len_union { len: self.len },
+            user_data: io_uring_user_data::from_u64(self.user_data),
+            ..io_uring_sqe::default()
+        }
     }
 }
 
