@@ -95,7 +95,7 @@ fn run(options: &RunOptions, Beginning { inherited, anchor }: Beginning) -> Resu
         .and_then(|request| set_up(request, &anchor))
         .and_then(|(supervisor, run)| serve(supervisor, run, inherited, &anchor));
     match &served {
-        // Those of the anchors that name nobody end by themselves.
+        // It ends by itself.
         Ok(served) if served.somebody_stays || served.survivors == Survivors::Unmanaged => {}
         _ => anchor.end(),
     }

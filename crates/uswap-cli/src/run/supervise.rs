@@ -195,9 +195,10 @@ impl Supervisor {
         }
     }
 
-    /// Who lives of the tree beside members.
+    /// Who lives of root's tree beside members. Of another user's nobody has to know.
     pub fn survivors(&self) -> Survivors {
-        if self.unknown_children() > 0 { Survivors::Unmanaged } else { Survivors::None }
+        let has_some = rustix::process::geteuid().is_root() && self.unknown_children() > 0;
+        if has_some { Survivors::Unmanaged } else { Survivors::None }
     }
 
     /// Something else must have a descriptor: it gets the spare one, until the next turn.
