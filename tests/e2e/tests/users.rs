@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program, c_static_program, is_root, need, skip};
+use uswap_e2e::{Budget, Finished, Launch, Running, TempDir, c_program, c_static_program, is_root, need, skip};
 
 const BUDGET_MIB: u64 = 64;
 const SETPRIV: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -219,16 +219,20 @@ fn the_path_of_the_agent_stays_uswaps_as_long_as_a_process_has_it() {
     let spawn = "import os, sys; a = sys.argv[1:]; print(os.posix_spawn(a[0], a, os.environ))";
     let survivor = c_static_program("crowd");
     let launch = Launch::new(&test, python).args(["-c", spawn]).arg(&survivor).args(["holds", "1", "5000"]);
-    let finished = launch.under(&Budget::mib(BUDGET_MIB)).finish();
-    finished.assert_success();
-    let pid = finished.text().trim().to_owned();
+    let mut running = launch.under(&Budget::mib(BUDGET_MIB));
+    let pid = |running: &Running| running.stdout_so_far().trim().parse::<u32>().ok();
+    running.wait_until("somebody outlives the program", |running| pid(running).is_some());
+    let pid = pid(&running).expect("just looked");
+    // Meanwhile the run ends.
+    std::thread::sleep(Duration::from_secs(2));
     let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it lives for five seconds");
     let preload = environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(b"LD_PRELOAD="));
-    let Some(preload) = preload.filter(|_| finished.stats.is_some()) else { return };
-    let path = std::str::from_utf8(preload).expect("a path of uswap's").to_owned();
-    std::thread::sleep(Duration::from_secs(1));
-    let there = std::fs::read_link(&path).expect("the agent");
-    assert!(there.to_string_lossy().contains("uswap-agent"), "{path} is {}\n{finished}", there.display());
+    if let Some(preload) = preload {
+        let path = std::str::from_utf8(preload).expect("a path of uswap's");
+        let there = std::fs::read_link(path).expect("the agent");
+        assert!(there.to_string_lossy().contains("uswap-agent"), "{path} is {}", there.display());
+    }
+    running.finish().assert_success();
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::thread::Timespec;
 
-/// How often it is looked for those who name the anchor.
-const LOOK_EVERY: Timespec = Timespec { tv_sec: if cfg!(test) { 0 } else { 30 }, tv_nsec: 100_000_000 };
+/// When it is looked again for those who name the anchor: after a second, and after twice as long each time, but no more than a minute.
+const LOOK_AGAIN_SECONDS: i64 = 1;
+const LOOK_EVERY_SECONDS: i64 = 64;
 /// Longest `/proc/PID/fd/`.
 const NAME_MAX: usize = 24;
 
@@ -22,8 +23,10 @@ pub(super) fn wait_until_unnamed() {
     }
     let mut room = [0; NAME_MAX];
     let name = name(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), &mut room);
+    let mut pause = Timespec { tv_sec: LOOK_AGAIN_SECONDS, tv_nsec: 0 };
     while is_named(name) {
-        let _ = rustix::thread::nanosleep(&LOOK_EVERY);
+        let _ = rustix::thread::nanosleep(&pause);
+        pause.tv_sec = (2 * pause.tv_sec).min(LOOK_EVERY_SECONDS);
     }
 }
 
