@@ -2,7 +2,7 @@
 //!
 //! It is put into a memory file, so that nothing is left behind, and named by /proc/PID/fd/N. That name has to
 //! outlive this process when daemons outlive the main program: so PID is a little process of its own, the
-//! anchor, which does nothing but hold the memory file until the last supervisor is gone.
+//! anchor, which does nothing but hold the memory file until the last supervisor is gone, and root's until no process names it.
 
 use std::ffi::CStr;
 use std::io;

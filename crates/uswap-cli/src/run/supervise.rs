@@ -74,7 +74,7 @@ pub struct Shared {
     pub device: Option<OwnedFd>,
     /// The swap areas.
     pub areas: Vec<OpenArea>,
-    /// What proves that a process belongs here.
+    /// What proves that a process belongs here, and that we are its supervisor.
     pub secret: Secret,
     /// A child of ours that is not of the tree: it keeps the agent's path valid.
     pub anchor_pid: u32,
