@@ -7,6 +7,8 @@
 //! Reclaim starts at a high watermark below that and goes on to a low one, so that the limit itself is a wall that only a
 //! burst meets.
 
+use crate::tuning;
+
 /// The state of the group, all in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -26,6 +28,8 @@ pub struct Usage {
     pub unseen: u64,
     /// What this process keeps, whatever the others use: with its floor ([`crate::floor`]) all that cannot be swapped.
     pub least: u64,
+    /// Processes that may take what is left at the same moment, because a fork has just made them of one; 0 or 1: this one alone.
+    pub siblings: u64,
     /// The least distance of two watermarks, in simulations of small budgets; 0: as everywhere.
     pub gap_min: u64,
 }
@@ -63,6 +67,8 @@ const LEAST_GAP_MIN: u64 = 32;
 const UNSEEN_MAX: u64 = 32;
 /// 16 MiB: nobody has to wait for so little.
 const HELD_MIN: u64 = 4096;
+/// So many may be beyond the budget by two megabytes each for a moment.
+const FEW_SIBLINGS: u64 = 8;
 /// How long a process waits for others to give way before it takes its fair share.
 const PATIENCE_MS: u64 = 1000;
 
@@ -129,9 +135,14 @@ impl Usage {
         self.limit / self.processes.max(1)
     }
 
-    /// What the others leave.
+    /// What the others leave, and of what nobody has its part.
     fn left(&self) -> u64 {
-        self.limit.saturating_sub(self.total.saturating_sub(self.mine))
+        let free = self.limit.saturating_sub(self.total);
+        let others = self.total.saturating_sub(self.mine);
+        // Of little there is nothing to share out among few.
+        let little = if self.siblings <= FEW_SIBLINGS { 2 * GAP_MIN } else { 0 };
+        let part = (free / self.siblings.max(1)).max(free.min(little));
+        self.limit.saturating_sub(others) - (free - part)
     }
 
     /// What this process may use as soon as everybody keeps to it.
@@ -156,13 +167,17 @@ impl Usage {
         }
     }
 
-    /// What this process may keep when it forks, `shared` pages of it in shared mappings, which a child does not have in
-    /// its page tables at first. Both sides count the rest, so each gets half of what is left.
-    pub fn before_fork(&self, shared: u64) -> u64 {
-        let others = self.total.saturating_sub(self.mine);
-        let shared = shared.min(self.mine);
-        let private = self.limit.saturating_sub(others + shared) / 2;
-        (private + shared).max(self.limit / (self.processes + 1).max(2))
+    /// Pages that a child works in, at least at first, beside those that it has in common with its parent: an eighth, or its share; but no
+    /// less than it needs for uswap's tables and its own.
+    pub fn for_child(&self) -> u64 {
+        (self.limit / 8).min(self.limit / (self.processes + 1).max(2)).max(tuning::CHILD_NEEDS.min(self.limit / 4))
+    }
+
+    /// What this process may keep when it forks: what the others leave, without what the child works in; but its share. It has
+    /// `promised` pages to an earlier child, which may as well have what this one works in.
+    pub fn before_fork(&self, promised: u64) -> u64 {
+        let others = self.total.saturating_sub(self.mine + promised);
+        self.limit.saturating_sub(others + self.for_child()).max(self.limit / (self.processes + 1).max(2))
     }
 }
 
@@ -195,16 +210,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_leaves_half_to_the_child() {
-        let usage = Usage { limit: 1000, total: 900, mine: 900, processes: 1, ..Usage::default() };
-        assert_eq!(usage.before_fork(0), 500);
-    }
-
-    #[test]
-    fn what_a_child_does_not_count_is_not_halved() {
-        let usage = Usage { limit: 1000, total: 900, mine: 900, processes: 1, ..Usage::default() };
-        let kept = usage.before_fork(300);
-        assert_eq!(kept, 650, "350 private pages on both sides, and 300 once");
+    fn a_fork_leaves_the_child_what_it_works_in() {
+        let usage = Usage { limit: 100_000, total: 90_000, mine: 90_000, processes: 1, ..Usage::default() };
+        assert_eq!((usage.for_child(), usage.before_fork(0)), (12_500, 87_500));
+        let usage = Usage { total: 100_000, ..usage };
+        assert_eq!(usage.before_fork(10_000), 87_500);
+        let usage = Usage { limit: 100_000, total: 95_000, mine: 5000, processes: 19, ..Usage::default() };
+        assert_eq!((usage.for_child(), usage.before_fork(0)), (5000, 5000), "its share");
+        let usage = Usage { processes: 99, ..usage };
+        assert_eq!(usage.for_child(), 2048, "what it needs");
     }
 
     /// Three processes with a fair share of 1 GiB each, of which this one is at `mine` and the others at `others` together.

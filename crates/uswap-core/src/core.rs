@@ -10,10 +10,12 @@ use crate::page_table::{OpId, PageTable};
 use crate::policies::{Policies, ReadaheadPolicy};
 use crate::readahead::Readahead;
 use crate::recent_discards::RecentDiscards;
+use crate::reclaim::REFUSED_MAX;
 use crate::reclaim::order::Order;
 use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
 use crate::swap_table::{LetGo, SwapTable};
+use crate::units::PageNumber;
 use crate::workingset::{Refaults, Workingset};
 use crate::zswap::Zswap;
 
@@ -69,6 +71,8 @@ pub(crate) struct Eviction {
     pub(crate) order: Order,
     /// How long pages were out.
     pub(crate) workingset: Workingset,
+    /// Blocks of which pages could not be moved, by threads that cannot do anything about it: their first pages, and which.
+    pub(crate) refused: Vec<(PageNumber, u16)>,
 }
 
 /// What comes in along with a page.
@@ -127,7 +131,11 @@ impl Core {
             cache: SwapCache::new(config.frame_blocks),
             slots: config.area_slots.iter().map(|&slots| Slots::new(slots, &[])).collect(),
             zswap: Zswap::new(),
-            eviction: Eviction { order: Order::new(config.policies.reclaim), workingset: Workingset::default() },
+            eviction: Eviction {
+                order: Order::new(config.policies.reclaim),
+                workingset: Workingset::default(),
+                refused: Vec::with_capacity(REFUSED_MAX),
+            },
             windows: Windows::new(&config),
             counts: Counts::default(),
             leftovers: Leftovers::default(),

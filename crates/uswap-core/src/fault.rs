@@ -514,7 +514,8 @@ impl Core {
         }
     }
 
-    /// `load` is in the program. A copy on an area is kept for the next eviction unless `keep_clean` is false.
+    /// `load` is in the program. A copy on an area is kept for the next eviction unless `keep_clean` is false, and so is one that an
+    /// ancestor has stored, wherever: what comes back unchanged need not be stored again by each of its children.
     /// `wanted`: it is the page that faulted.
     pub fn load_done(&mut self, load: &LoadPage, op: OpId, left: FrameLeft, keep_clean: bool, wanted: bool) {
         assert!(self.still_loading(load.page, op), "{:?} was moved in without being waited for", load.page);
@@ -525,7 +526,7 @@ impl Core {
         let mut clean = None;
         if let Some(entry) = load.entry {
             let area = matches!(self.table.location(entry), Location::Slot { .. });
-            if keep_clean && area && !self.table.is_foreign(entry) {
+            if keep_clean && (area || self.table.is_foreign(entry)) {
                 clean = Some(entry);
                 self.unpin(entry);
             } else {

@@ -49,6 +49,7 @@ pub mod fault;
 pub mod floor;
 pub mod fork_cut;
 pub mod fork_window;
+pub mod in_common;
 pub mod page_table;
 pub mod policies;
 pub mod pool_share;

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::core::Core;
 use crate::entry::EntryId;
 use crate::page_table::PageState;
+use crate::reclaim::REFUSED_MAX;
 use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
 use crate::units::{PageNumber, PageRange};
@@ -59,6 +60,7 @@ impl Core {
         self.zswap = Zswap::new();
         self.leftovers.zombies.clear();
         self.counts.loads_in_flight = 0;
+        self.eviction.refused = Vec::with_capacity(REFUSED_MAX);
         // What the parent was about to release is the parent's.
         self.leftovers.released.clear();
         for (entry, location, epoch) in ended {

@@ -98,6 +98,10 @@ pub(crate) struct BlockInfo {
     pub soon: bool,
     /// Pages of it were wanted back soon after they had left, as the policy judges: it belongs into the second queue.
     pub active: bool,
+    /// It has been put aside, and not been looked at again since.
+    pub aside: bool,
+    /// The program may write to it, and has pages of its own there then, of which none has left since.
+    pub has_own: bool,
     /// When it left last, in blocks that had left; 0: never.
     pub left_at: u32,
     /// Pages that a thread asked back for since reclaim last looked: their second chance.

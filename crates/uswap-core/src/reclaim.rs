@@ -7,6 +7,8 @@
 mod just_asked;
 pub(crate) mod order;
 
+use alloc::vec::Vec;
+
 use crate::core::Core;
 use crate::defects::{Sabotage, is_on};
 use crate::entry::EntryId;
@@ -15,6 +17,9 @@ use crate::page_table::PageState;
 use crate::swap_cache::{FrameBlock, FrameId, FrameUse, Onlooked};
 use crate::units::{BLOCK_PAGES, PageNumber, PageRange};
 use order::Came;
+
+/// Blocks with refused pages that are noted at a time.
+pub(crate) const REFUSED_MAX: usize = 256;
 
 /// Pages to move out: those of `mask` in the block at `first`, each into the frame of the same index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +57,8 @@ pub struct Isolated {
     pub wanted: u16,
     /// Pages that were not there although nobody had discarded them: they are poisoned, and somebody must be told.
     pub lost: u16,
+    /// Others have all of it, and it was put aside: another block's turn has come.
+    pub is_put_aside: bool,
 }
 
 impl Core {
@@ -211,6 +218,12 @@ impl Core {
         block.active |= outcome.moved == 0;
         let mut wanted = core::mem::take(&mut block.wanted);
         let mut lost = 0;
+        block.has_own &= outcome.moved == 0;
+        let can_be = outcome.refused == isolation.mask && block.queued == 0 && !block.has_own;
+        let is_put_aside = self.eviction.order.puts_aside && can_be;
+        if is_put_aside {
+            self.eviction.order.put_aside(isolation.first, block);
+        }
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
             let page = isolation.first.plus(index as u64);
             let frame = isolation.frames.frame(index);
@@ -227,7 +240,7 @@ impl Core {
             self.pages.set(page, PageState::Resident { clean: record.clean });
             if outcome.missing >> index & 1 == 1 {
                 lost |= u16::from(self.vanished(page) == Vanished::Lost) << index;
-            } else {
+            } else if !is_put_aside {
                 self.note_resident(page, Came::Unasked);
             }
         }
@@ -240,7 +253,7 @@ impl Core {
             self.cache.cached(frame, page, None);
         }
         self.cache.return_if_empty(isolation.frames);
-        Isolated { wanted, lost }
+        Isolated { wanted, lost, is_put_aside }
     }
 
     /// The pages of `range` can be taken now: their blocks are looked at next. Returns whether any is: not those that were to be
@@ -254,6 +267,42 @@ impl Core {
             first = first.plus(BLOCK_PAGES as u64);
         }
         any
+    }
+
+    /// Pages of the block that begins at `first` were refused to a thread that does not end sharing: who does takes them over.
+    pub fn note_refused(&mut self, first: PageNumber, refused: u16) {
+        if self.eviction.refused.len() < REFUSED_MAX {
+            self.eviction.refused.push((first, refused));
+        }
+    }
+
+    /// Takes out what was noted.
+    pub fn take_refused(&mut self, pages: &mut Vec<PageNumber>) {
+        for (first, refused) in self.eviction.refused.drain(..) {
+            let of_block = (0..BLOCK_PAGES).filter(|index| refused >> index & 1 == 1);
+            let of_block = of_block.map(|index| first.plus(index as u64));
+            pages.extend(of_block.filter(|&page| matches!(self.pages.get(page), Some(PageState::Resident { .. }))));
+        }
+    }
+
+    /// Whether blocks of which nothing can be moved are put aside: others have what is in them, and may keep it.
+    pub fn put_aside(&mut self, puts_aside: bool) {
+        if self.eviction.order.puts_aside && !puts_aside {
+            self.take_back_aside();
+        }
+        self.eviction.order.puts_aside = puts_aside;
+    }
+
+    /// The program may write to the block of `page`, of which it then has pages that nobody else has.
+    pub fn may_be_copied(&mut self, page: PageNumber) {
+        if let Some(block) = self.pages.block_mut(page) {
+            self.eviction.order.take_back(page.block_start(), block);
+        }
+    }
+
+    /// What was put aside is to be looked at again: others may have let it go.
+    pub fn take_back_aside(&mut self) {
+        self.eviction.order.take_back_aside(&mut self.pages);
     }
 
     pub(crate) fn drop_clean(&mut self, clean: Option<EntryId>) {
@@ -294,7 +343,6 @@ mod tests {
     use crate::core::CoreConfig;
     use crate::entry::Location;
     use crate::policies::{Policies, ReclaimPolicy};
-    use alloc::vec::Vec;
 
     const BLOCK: PageRange = PageRange { start: PageNumber(160), pages: BLOCK_PAGES as u64 };
 
@@ -380,6 +428,53 @@ mod tests {
     }
 
     #[test]
+    fn what_others_have_is_put_aside_until_it_is_looked_at_again() {
+        for reclaim in ReclaimPolicy::ALL {
+            let policies = Policies { reclaim, ..Policies::default() };
+            let mut core = Core::new(CoreConfig { frame_blocks: 16, policies, ..CoreConfig::default() });
+            core.adopt(PageRange { start: PageNumber(0), pages: 512 });
+            core.found_present(PageRange { start: PageNumber(0), pages: 64 });
+            core.put_aside(true);
+            let refuse_all = |core: &mut Core| {
+                let mut seen = Vec::new();
+                while let Some(isolation) = core.isolate() {
+                    let refused = isolation.mask;
+                    seen.push(isolation.first);
+                    let _ = core.isolated(isolation, IsolationOutcome { refused, ..Default::default() });
+                }
+                seen.sort_unstable();
+                seen
+            };
+            let all: Vec<PageNumber> = (0..4).map(|block| PageNumber(block * 16)).collect();
+            assert_eq!(refuse_all(&mut core), all, "{reclaim:?}: each once");
+            assert_eq!(refuse_all(&mut core), []);
+            // One of them gets a page of its own.
+            core.removed(PageNumber(20).alone());
+            core.found_present(PageNumber(20).alone());
+            assert_eq!(refuse_all(&mut core), [PageNumber(16)]);
+            core.may_be_copied(PageNumber(40));
+            // Who is to write has not run yet: it is tried until that page leaves.
+            for moved in [0, 1 << 8] {
+                let isolation = core.isolate().unwrap();
+                assert_eq!(isolation.first, PageNumber(32));
+                let refused = isolation.mask & !moved;
+                let _ = core.isolated(isolation, IsolationOutcome { moved, refused, ..Default::default() });
+            }
+            assert_eq!(refuse_all(&mut core), [PageNumber(32)]);
+            core.removed(PageNumber(40).alone());
+            core.found_present(PageNumber(40).alone());
+            assert_eq!(refuse_all(&mut core), [PageNumber(32)]);
+            core.take_back_aside();
+            assert_eq!(refuse_all(&mut core), all, "{reclaim:?}");
+            core.put_aside(false);
+            let isolation = core.isolate().unwrap();
+            let refused = isolation.mask;
+            let _ = core.isolated(isolation, IsolationOutcome { refused, ..Default::default() });
+            assert_eq!(core.eviction.order.blocks(), 4, "all are looked at again, and again");
+        }
+    }
+
+    #[test]
     fn what_the_kernel_is_about_to_drop_is_not_taken_in() {
         let mut core = core();
         core.found_by_scan(BLOCK);
@@ -457,7 +552,7 @@ mod tests {
         let mut core = resident_block();
         let isolation = core.isolate().unwrap();
         let outcome = IsolationOutcome { moved: 0xfffe, missing: 1, refused: 0 };
-        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 1 });
+        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 1, is_put_aside: false });
         assert_eq!(core.pages().get(page(0)), Some(PageState::Poisoned));
     }
 
@@ -469,7 +564,7 @@ mod tests {
         assert_eq!(core.found_present(BLOCK), 1);
         let isolation = core.isolate().unwrap();
         let outcome = IsolationOutcome { moved: !(1 << 3), missing: 1 << 3, refused: 0 };
-        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0 });
+        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0, is_put_aside: false });
         assert_eq!(core.pages().get(page(3)), Some(PageState::Untouched));
     }
 
@@ -510,7 +605,7 @@ mod tests {
         let isolation = core.isolate().unwrap();
         assert_eq!((isolation.mask, isolation.gaps), (0b101, 0b010));
         let outcome = IsolationOutcome { moved: 0b111, missing: 0, refused: 0 };
-        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0 });
+        assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0, is_put_aside: false });
         let frame = isolation.frames.frame(1);
         assert_eq!(core.pages().get(page(1)), Some(PageState::InFrame { frame }));
         assert_eq!(core.cache.frame(frame).owner, Some(page(1)));

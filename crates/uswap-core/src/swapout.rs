@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::defects::{Sabotage, is_on};
-use crate::entry::{AreaId, Location};
+use crate::entry::{AreaId, EntryId, Location};
 use crate::page_table::PageState;
 use crate::swap_cache::{FrameId, FrameUse};
 use crate::units::PageNumber;
@@ -15,7 +15,7 @@ pub struct StoreJob {
     pub frame: FrameId,
     /// Hash of a stored copy that was equal when the page came in: when it still is, nothing needs to be stored.
     pub clean_hash: Option<u128>,
-    /// It was wanted again soon after it had last left: it belongs into the pool, even if it is equal to that copy.
+    /// It was wanted again soon after it had last left: it belongs into the pool, even if it is equal to that copy on an area.
     pub wanted_soon: bool,
 }
 
@@ -68,8 +68,12 @@ impl Core {
         Some(StoreJob {
             frame,
             clean_hash: clean.map(|entry| self.table.hash(entry)),
-            wanted_soon: clean.is_some_and(|entry| self.table.is_wanted_soon(entry)),
+            wanted_soon: clean.is_some_and(|entry| self.is_on_area(entry) && self.table.is_wanted_soon(entry)),
         })
+    }
+
+    fn is_on_area(&self, entry: EntryId) -> bool {
+        matches!(self.table.location(entry), Location::Slot { .. })
     }
 
     /// Ends a store. The new place, if any, belongs to the books from here on.

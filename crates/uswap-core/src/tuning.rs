@@ -151,6 +151,16 @@ pub const STALL: Duration = Duration::from_millis(50);
 pub const ROUNDS_LEFT: u32 = 16;
 /// Blocks that the kernel has swapped out which one search for pages to move out passes over.
 pub const SWAPPED_BLOCKS_MAX: u32 = 64;
+/// Blocks that others have as well, and that are put aside in one round: some milliseconds.
+pub const IN_COMMON_BLOCKS_MAX: u32 = 512;
+/// How long a write to a block that is in common waits where nothing can be reclaimed at this moment: it gets 32 MiB in a second.
+pub const COPY_REST: Duration = Duration::from_millis(2);
+/// Pages that others have as well which reclaim copies at a time, so that they can leave: half a megabyte.
+pub const COPIED_AT_ONCE: u64 = 128;
+/// Pages that others have let go of, or more: what was put aside for their sake is looked at again. 4 MiB.
+pub const LET_GO_MIN: u64 = 1024;
+/// How often blocks that were put aside are looked at again, where nothing else is left.
+pub const LOOK_AT_ASIDE_EVERY: Duration = Duration::from_secs(1);
 /// Milliseconds for which faults do not wait for memory after nothing could be stored.
 pub const HOPELESS_MS: u64 = 50;
 
@@ -167,6 +177,29 @@ pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
 
 /// Pages of a child for which nobody has to give way: 4 MiB.
 pub const PROMISE_MIN: u64 = 1024;
+/// Pages that processes may have in common after forks, and keep, of a budget of `limit` pages: where they let go of one, each has to
+/// store it. What so many processes need beside is left to them: `fixed` pages that cannot be swapped, and what they work in, an eighth
+/// of the budget, or 8 MiB for each.
+pub fn in_common_max(limit: u64, processes: u64, fixed: u64) -> u64 {
+    let works_in = (limit / 8).min(CHILD_NEEDS);
+    limit.saturating_sub(fixed + processes * works_in).min(limit / 8 * 7)
+}
+
+/// Pages that a process may leave in common with its first child where it has to make room for it: what may stay with one process
+/// more, and two thirds at most. More children may come.
+pub fn in_common_at_first(limit: u64, processes: u64, fixed: u64) -> u64 {
+    in_common_max(limit, processes + 1, fixed + CHILD_NEEDS).min(limit / 3 * 2)
+}
+
+/// 8 MiB: what a child needs in any case, for uswap's tables and threads and to work in.
+pub const CHILD_NEEDS: u64 = 2048;
+
+/// Where less room than this is left, in pages, the copies of `in_common` pages have to wait for room each. Until they do, a program
+/// copies at the speed of memory: it needs room for all, or for so much of them that the monitor sees it in time on a busy machine.
+pub fn room_for_copies(in_common: u64) -> u64 {
+    (in_common / 8).max(in_common.min(64 << 8)) + 1024
+}
+
 /// Pages that a process which forks needs to get on, beside what cannot be swapped: 2 MiB.
 pub const CHILD_WORKS_IN: u64 = 512;
 
@@ -250,6 +283,8 @@ pub fn rest_before_read(attempts: u32) -> Duration {
 /// How often a block that does not leave is tried again, each time after 20 us and more: a device that has a frame lets go of
 /// it within that time.
 pub const TRASH_TRIES: u32 = 500;
+/// How long each is tried once only, after one has not left for all that.
+pub const TRASH_REST: Duration = Duration::from_millis(100);
 
 // What is weighed.
 

@@ -50,6 +50,9 @@ impl<H: Host> Engine<H> {
             return Served::AfterEvents;
         }
         let page = fault.page;
+        if fault.protected {
+            return self.let_write(page);
+        }
         if self.memory.frame_at(page).is_some() {
             // Who looks at it from outside waits until the fork is over.
             return Served::AfterEvents;

@@ -37,6 +37,15 @@ impl ControlBlocks {
         kept.fold(0, |mask, index| mask | 1 << index)
     }
 
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> Vec<PageNumber> {
+        let listed = self.0.iter().map(|place| place.load(Acquire)).filter(|&page| page != 0);
+        let mut pages: Vec<PageNumber> = listed.map(|page| PageNumber(page as u64)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
     fn places(&self, page: usize) -> impl Iterator<Item = &AtomicUsize> {
         // Control blocks lie at equal distances: Fibonacci hashing spreads them.
         let start = page.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;

@@ -49,6 +49,8 @@ impl<H: Staffed> Monitor<H> {
         self.keep_from_forks(engine);
         // Readers ahead have waited until here: a page on its way would pass for one that is not swapped out.
         engine.forking.phase.goes_on();
+        // Before the program goes on: where there is no room for copies, they wait for it.
+        self.usage();
         engine.take_and_release(self.worker());
     }
 }

@@ -65,6 +65,8 @@ pub struct ForkPost<H> {
     forker: AtomicU32,
     /// The monitor was not asked about the fork under way.
     unasked: AtomicBool,
+    /// There has been a child.
+    has_forked: AtomicBool,
     /// Adopted memory may go to children, those of forks that go round the hooks as well.
     lifted: AtomicBool,
     /// The same of some of it, by the program's own advice, or because it was adopted while the program was changing its memory.
@@ -82,6 +84,7 @@ impl<H: Host> ForkPost<H> {
             trivial: AtomicBool::new(true),
             forker: AtomicU32::new(0),
             unasked: AtomicBool::new(false),
+            has_forked: AtomicBool::new(false),
             lifted: AtomicBool::new(false),
             some_lifted: AtomicBool::new(false),
             huge_pages: AtomicU32::new(NOT_FORBIDDEN),
@@ -219,6 +222,7 @@ impl<H: Host> ForkPost<H> {
     /// Program thread of the parent, after fork(2). It may end the process next, so it waits until the child knows all that
     /// it must.
     pub fn parent(&self, post: &impl Monitored, forked: bool) {
+        self.has_forked.fetch_or(forked, Relaxed);
         if self.unasked.swap(false, Relaxed) {
             self.awake.unlock();
         } else if !post.is_inert() {
@@ -235,6 +239,11 @@ impl<H: Host> ForkPost<H> {
         }
     }
 
+    /// Whether it has ever had a child.
+    pub(crate) fn has_forked(&self) -> bool {
+        self.has_forked.load(Relaxed)
+    }
+
     /// Whether the child of a fork that goes round the hooks would have adopted memory.
     pub fn is_lifted(&self) -> bool {
         self.all_is_lifted() || self.some_lifted.load(Acquire)
@@ -248,6 +257,7 @@ impl<H: Host> ForkPost<H> {
     /// The only thread of the child, before its monitor is started.
     pub fn child_begins(&self) {
         self.unasked.store(false, Relaxed);
+        self.has_forked.store(false, Relaxed);
         self.lifted.store(false, Relaxed);
         self.some_lifted.store(false, Relaxed);
         self.awake.unlock();

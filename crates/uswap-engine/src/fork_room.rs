@@ -1,4 +1,4 @@
-//! Room for a child: both sides of a fork count the pages that they share, so the process and others make room before.
+//! Room for a child: the process and others make room before for what it works in, beside what it has in common with its parent.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,9 +10,9 @@ use crate::monitor::Monitor;
 use crate::staffed::Staffed;
 
 impl<H: Staffed> Monitor<H> {
-    /// Both sides of a fork count the pages that they share, so this process shrinks to the half of its share first, and
-    /// the others of the group give way to what the child will have. Where they have not that much, the fork waits until
-    /// some have ended.
+    /// What a child has of its parent counts once, and it copies what it changes where there is room. So this process keeps nearly all,
+    /// but for what a child works in; and what is going to be in common is no more than may stay. The others of the group give
+    /// way to the child, too. Where they have not that much, the fork waits until some have ended.
     pub(crate) fn make_room_for_child(&mut self) {
         let usage = self.usage();
         let (target, promised) = self.room_for_child(&usage);
@@ -35,17 +35,27 @@ impl<H: Staffed> Monitor<H> {
         }
     }
 
-    /// Pages that this process keeps when it forks, and pages that the child will have.
+    /// Pages that this process keeps when it forks, beside those that it has in common with others already, and pages that the child
+    /// will have beside those that it has of this one.
     fn room_for_child(&self, usage: &Usage) -> (u64, u64) {
         let slot = self.member().slot();
         let shared = slot.resident.shmem_pages.load(Relaxed);
         // Neither can do with less, and reclaim would try in vain.
         let least = match self.engine() {
-            Some(engine) => slot.fixed_pages() + engine.content.pool_pages() + tuning::CHILD_WORKS_IN,
+            Some(engine) => self.fixed_pages() + engine.content.pool_pages() + tuning::CHILD_WORKS_IN,
             None => 0,
         };
-        let target = usage.before_fork(shared).max(least);
-        (target, usage.mine.min(target).saturating_sub(shared))
+        let target = usage.before_fork(slot.wants.promised_pages.load(Relaxed));
+        let target = if usage.mine > target {
+            // There will be more children, and what they have in common cannot be given back then.
+            let limit = self.member().group.limit_pages();
+            let in_common = tuning::in_common_at_first(limit, usage.processes, self.fixed_of_all());
+            target.min(in_common.saturating_sub(self.in_common_of_all()) + shared)
+        } else {
+            target
+        };
+        let target = target.max(least);
+        (target, usage.for_child().min(slot.resident.anon_pages.load(Relaxed)))
     }
 
     /// Whether a fork needs nothing from the monitor.

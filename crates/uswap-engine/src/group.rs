@@ -10,7 +10,7 @@
 //!
 //! - `memory_file`: where what is in it; `config`: what stays the same;
 //! - `process_slots`: the processes, their lives; `lineage`: which of them may read what others swapped out;
-//! - `usage`: what they have of the budget; `counters`, `fault_latency`: what they count;
+//! - `usage`: what they have of the budget; `in_common`: what several have of a fork counts once; `counters`, `fault_latency`: what they count;
 //! - `clusters`: the owners of each area's clusters; `control`: what may be changed while they run.
 
 #![allow(unsafe_code, reason = "typed views of memory that several processes map")]
@@ -33,6 +33,7 @@ pub use config::{AreaConfig, Compressor, GroupConfig};
 pub use control::SwapoffProgress;
 pub use counters::{Counter, Tally};
 pub use fault_latency::{Histogram, LatencyKind};
+pub use in_common::{Family, InCommon};
 pub use lineage::{Heirs, Holder};
 pub use process_slots::{ProcessSlot, READING_AHEAD, SlotState};
 
@@ -41,6 +42,7 @@ mod config;
 mod control;
 mod counters;
 mod fault_latency;
+mod in_common;
 mod lineage;
 mod memory_file;
 mod process_slots;

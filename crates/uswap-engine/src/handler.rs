@@ -234,11 +234,12 @@ impl<H: Host> Engine<H> {
         let since = H::now();
         for &message in &messages[..count] {
             match message {
-                Message::Fault { addr, write, thread } => {
+                Message::Fault { addr, write, protected, thread } => {
                     let page = PageNumber::containing(addr);
                     worker.serving.pending.push_back(PendingFault {
                         page,
                         write,
+                        protected,
                         thread,
                         since,
                         nothing_unread: false,
@@ -272,8 +273,15 @@ impl<H: Host> Engine<H> {
 
     /// Serves a fault by the books, unless content must be had first.
     fn answer(&self, fault: &PendingFault) -> Answer {
-        let PendingFault { page, write, since, .. } = *fault;
         test_hook::fault_served();
+        match fault.protected {
+            true => Answer::Served(self.let_write(fault.page)),
+            false => self.answer_missing(fault),
+        }
+    }
+
+    fn answer_missing(&self, fault: &PendingFault) -> Answer {
+        let PendingFault { page, write, since, .. } = *fault;
         self.settle_what_is_held();
         let gate = (!is_on(Sabotage::AnswerWithoutGate)).then(|| self.memory.gate.pass());
         let plan = self.plan(page, write);
@@ -282,7 +290,7 @@ impl<H: Host> Engine<H> {
                 Some(served) => (served, None),
                 None => {
                     drop(gate);
-                    return self.answer(fault);
+                    return self.answer_missing(fault);
                 }
             },
             FaultPlan::Zero { range, op } => {
@@ -314,7 +322,7 @@ impl<H: Host> Engine<H> {
                 Presence::Changing => (Served::AfterEvents, None),
                 Presence::Vanished(Vanished::Discarded) => {
                     drop(gate);
-                    return self.answer(fault);
+                    return self.answer_missing(fault);
                 }
                 Presence::There | Presence::Vanished(Vanished::Lost) => {
                     self.memory.wake(page, 1);

@@ -54,6 +54,8 @@ pub mod guard_regions;
 pub mod handler;
 mod heirs;
 pub mod host;
+pub mod in_common;
+pub mod last_told;
 pub mod lazy_free;
 pub mod ledger;
 pub mod left_mapped;
@@ -89,5 +91,6 @@ pub mod whole_mappings;
 #[cfg(all(test, uswap_words))]
 mod words;
 pub mod worker;
+mod write_protection;
 mod writer;
 pub mod zpool;

@@ -14,6 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use uswap_core::event_order::{Event, EventOrder};
 use uswap_core::{BLOCK_PAGES, FrameId, PAGE_SIZE, PageNumber, PageRange};
@@ -38,6 +39,9 @@ const FRAME_BLOCKS_MAX: u32 = 8192;
 pub(crate) struct Trash<S: System> {
     pub uffd: Arc<S::Faults>,
     pub memory: PrivateMapping,
+    /// When a frame could last not be given back, however often it was tried: somebody reads it from outside, and may wait for another
+    /// page of ours meanwhile.
+    pub refused: Option<Instant>,
 }
 
 impl<S: System> Trash<S> {
@@ -144,7 +148,14 @@ impl<S: System> Mapped<S> {
         if let Some(descriptor) = uffd.descriptor() {
             supervisor.keep(descriptor)?;
         }
-        Ok(Mapped { uffd, trash: Trash { uffd: Arc::new(trash_uffd), memory: trash }, frames, blocks, zeros, pagemap })
+        Ok(Mapped {
+            uffd,
+            trash: Trash { uffd: Arc::new(trash_uffd), memory: trash, refused: None },
+            frames,
+            blocks,
+            zeros,
+            pagemap,
+        })
     }
 
     /// Last of all that an engine is made of, because from here on nothing may fail: unmapping registered memory waits for a

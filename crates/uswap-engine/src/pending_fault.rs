@@ -19,6 +19,8 @@ pub(crate) enum Served {
 pub(crate) struct PendingFault {
     pub page: PageNumber,
     pub write: bool,
+    /// The page is there, and protected (`write_protection.rs`).
+    pub protected: bool,
     /// Who waits.
     pub thread: Option<u32>,
     /// When it was read.
@@ -30,6 +32,6 @@ pub(crate) struct PendingFault {
 impl PendingFault {
     /// A fault that nobody sent: a page is to come back because a thread waits for it.
     pub fn wanted<S: System>(page: PageNumber) -> Self {
-        Self { page, write: false, thread: None, since: S::now(), nothing_unread: false }
+        Self { page, write: false, protected: false, thread: None, since: S::now(), nothing_unread: false }
     }
 }

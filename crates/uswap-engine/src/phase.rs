@@ -82,6 +82,11 @@ impl<S: System> Phase<S> {
         self.state.store_and_wake(RUNNING);
     }
 
+    /// Whether no fork is under way, and what a fork has made has begun to run.
+    pub fn is_running(&self) -> bool {
+        self.state.load() == RUNNING
+    }
+
     /// Whether faults are served beside the books.
     pub fn is_frozen(&self) -> bool {
         self.state.load() == FROZEN

@@ -11,6 +11,7 @@ use uswap_system::sync::Word;
 
 use crate::fork_post::{ForkPost, Monitored};
 use crate::host::Host;
+use crate::last_told::LastTold;
 
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
 /// ones fill 8 MiB.
@@ -30,6 +31,8 @@ pub struct Post<H> {
     pub index: AtomicU32,
     /// See `index`.
     pub generation: AtomicU32,
+    /// What the monitor has last told of the process's memory, for its children.
+    pub last_told: LastTold,
     /// Forks.
     pub fork: ForkPost<H>,
 }
@@ -43,6 +46,7 @@ impl<H: Host> Post<H> {
             monitor: ThreadLife::new(),
             index: AtomicU32::new(u32::MAX),
             generation: AtomicU32::new(0),
+            last_told: LastTold::nothing(),
             fork: ForkPost::new(),
         }
     }

@@ -12,6 +12,9 @@ use crate::engine::Engine;
 
 use crate::group::{Group, ProcessSlot};
 use crate::host::Host;
+use crate::in_common::InCommon;
+use crate::last_told::LastTold;
+use crate::member::Member;
 
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
@@ -30,17 +33,19 @@ pub(crate) struct Scale<H: Host> {
     kernel_swapped: u64,
     looked: Instant,
     common: CommonPages,
+    pub in_common: InCommon,
 }
 
 impl<H: Host> Scale<H> {
     /// Measures for the first time.
-    pub fn new() -> io::Result<Scale<H>> {
+    pub fn new(told: &LastTold, member: &Member<H>) -> io::Result<Scale<H>> {
         let mut scale = Scale {
             statm: H::Footprint::open()?,
             file_pages: 0,
             kernel_swapped: 0,
             looked: H::now(),
             common: CommonPages::new(H::now()),
+            in_common: InCommon::new(told, member),
         };
         scale.look_slowly()?;
         Ok(scale)
@@ -58,13 +63,16 @@ impl<H: Host> Scale<H> {
         self.statm.main_has_ended()
     }
 
-    /// Pages that count against the budget; published in `slot`.
-    pub fn weigh(&mut self, group: &Group, slot: &ProcessSlot, engine: Option<&Engine<H>>, processes: u64) -> u64 {
+    /// Publishes in `slot` what the process has.
+    pub fn weigh(&mut self, group: &Group, slot: &ProcessSlot, told: &LastTold, engine: Option<&Engine<H>>) {
         if H::since(self.looked) > SLOW_LOOK {
             let _ = self.look_slowly();
         }
-        let Ok((resident, shared)) = self.statm.read() else { return slot.usage_pages() };
+        let processes = group.processes().count() as u64;
+        let engine_took = engine.map(|engine| (engine.memory.uffd.taken(), engine));
+        let Ok((resident, shared)) = self.statm.read() else { return };
         let anon = resident.saturating_sub(shared);
+        self.in_common.see(slot, told, anon, engine_took);
         let shmem = shared.saturating_sub(self.file_pages);
         // As it is at this moment: what the pool has grown since must not pass for the program's.
         let pool = engine.map_or(0, |engine| engine.content.pool_pages());
@@ -80,7 +88,7 @@ impl<H: Host> Scale<H> {
         let beside = shmem.saturating_sub(pool);
         // What is left of the views of its ancestors' pools is uswap's.
         let shared = if ancestors.is_empty() { beside } else { beside.min(self.common.own().saturating_sub(pool)) };
-        if slot.is_forked() && slot.resident.inherited_pages.load(Relaxed) == 0 {
+        if slot.parent().is_some() && slot.resident.inherited_pages.load(Relaxed) == 0 {
             slot.resident.inherited_pages.store(anon.max(1), Relaxed);
         }
         slot.resident.anon_pages.store(anon, Relaxed);
@@ -91,7 +99,6 @@ impl<H: Host> Scale<H> {
         // Of its ancestors' pools nobody knows how much is there at this moment.
         slot.shared.resident_pages.store(if ancestors.is_empty() { resident } else { shared }, Relaxed);
         slot.shared.growth.store(self.common.growth(), Relaxed);
-        anon + shmem
     }
 }
 

@@ -216,7 +216,7 @@ impl<H: Host> Engine<H> {
             for (offset, load) in loads[index..index + done].iter().enumerate() {
                 let keep_clean = match load.location {
                     Location::Slot { area, .. } => self.content.areas.keeps_copies(area),
-                    Location::Pool { .. } => false,
+                    Location::Pool { .. } => true,
                 };
                 core.load_done(load, plan.op, left, keep_clean, plan.faulting == Some(index + offset));
             }

@@ -3,6 +3,8 @@
 //! Dropping them in the frame area would be an event, and wait for who reads it. So they are moved to a range of a userfaultfd
 //! without events, and dropped there.
 
+use std::time::Instant;
+
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber, tuning};
 use uswap_system::faults::{Faults, Holes, Stop, Wake};
 use uswap_system::looks::Residency;
@@ -15,7 +17,9 @@ impl<H: Host> Engine<H> {
     /// Gives free frames beyond `reserve` back to the kernel; returns how many pages.
     pub(crate) fn trash_free_frames(&self, reserve: u64) -> u64 {
         let mut blocks = [None::<FrameBlock>; TRASH_BLOCKS];
-        let trash = self.memory.trash();
+        let mut trash = self.memory.trash();
+        let is_fresh = |since: Instant| H::since(since) < tuning::TRASH_REST;
+        let mut tries = if trash.refused.is_some_and(is_fresh) { 1 } else { tuning::TRASH_TRIES };
         let mut pages = 0;
         for (index, place) in blocks.iter_mut().enumerate() {
             let (block, mask) = {
@@ -27,7 +31,7 @@ impl<H: Host> Engine<H> {
                 taken
             };
             let target = trash.memory.start() + index * BLOCK_BYTES;
-            if self.move_to_trash(&trash, target, block) {
+            if self.move_to_trash(&trash, target, block, tries) {
                 *place = Some(block);
                 pages += u64::from(mask.count_ones());
                 continue;
@@ -35,9 +39,13 @@ impl<H: Host> Engine<H> {
             let left = self.move_singly_to_trash(&trash, target, block, mask);
             pages += u64::from((mask & !left).count_ones());
             self.core().trash_refused(block, left);
+            if left != 0 {
+                (tries, trash.refused) = (1, Some(H::now()));
+            }
         }
         if pages > 0 {
             trash.empty();
+            self.memory.uffd.gives_back(pages);
             let mut core = self.core();
             for block in blocks.into_iter().flatten() {
                 core.trashed(block);
@@ -47,10 +55,10 @@ impl<H: Host> Engine<H> {
     }
 
     /// Whether all of a block has left.
-    fn move_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock) -> bool {
+    fn move_to_trash(&self, trash: &Trash<H>, target: usize, block: FrameBlock, tries: u32) -> bool {
         let source = self.memory.frame_address(block.frame(0));
         let mut unlocked = false;
-        for _ in 0..tuning::TRASH_TRIES {
+        for _ in 0..tries {
             let progress = trash.uffd.move_pages(target, source, BLOCK_BYTES, Holes::Allow, Wake::DontWake);
             match progress.stop {
                 None => return true,

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_system::atomic::{AtomicBool, Ordering::*};
+use uswap_system::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use uswap_system::faults::{Faults, Holes, Progress, Stop, Wake};
 
 /// A userfaultfd with events.
@@ -12,11 +12,15 @@ pub(crate) struct Userfault<F> {
     uffd: F,
     /// Changes only while the gate is shut.
     holds_events: AtomicBool,
+    /// Pages that were ever brought in by a copy: counted before they are there.
+    brought: AtomicU64,
+    /// Pages that were ever given back to the kernel: counted when they are gone.
+    taken: AtomicU64,
 }
 
 impl<F: Faults> Userfault<F> {
     pub fn new(uffd: F) -> Userfault<F> {
-        Userfault { uffd, holds_events: AtomicBool::new(false) }
+        Userfault { uffd, holds_events: AtomicBool::new(false), brought: AtomicU64::new(0), taken: AtomicU64::new(0) }
     }
 
     /// With the gate shut: whether events are held back from here on.
@@ -39,7 +43,10 @@ impl<F: Faults> Userfault<F> {
 
     /// As [`Faults::copy`]; where the pages are of several mappings, only some of them, without a reason to stop.
     pub fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
-        self.in_one_mapping(len, |uffd, len| uffd.copy(target, source, len, wake))
+        self.brought.fetch_add((len / PAGE_SIZE) as u64, Relaxed);
+        let progress = self.in_one_mapping(len, |uffd, len| uffd.copy(target, source, len, wake));
+        self.brought.fetch_sub(((len - progress.bytes) / PAGE_SIZE) as u64, Relaxed);
+        progress
     }
 
     /// As [`Faults::zeropage`]; where the pages are of several mappings, only some of them, without a reason to stop.
@@ -60,6 +67,21 @@ impl<F: Faults> Userfault<F> {
 
     pub fn move_pages(&self, target: usize, source: usize, len: usize, holes: Holes, wake: Wake) -> Progress {
         self.unless_held(|uffd| uffd.move_pages(target, source, len, holes, wake))
+    }
+
+    /// Pages that were ever brought in by a copy.
+    pub fn brought(&self) -> u64 {
+        self.brought.load(Acquire)
+    }
+
+    /// Pages that were ever given back to the kernel.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Acquire)
+    }
+
+    /// So many pages are gone.
+    pub fn gives_back(&self, pages: u64) {
+        self.taken.fetch_add(pages, Release);
     }
 
     pub fn poison(&self, start: usize, len: usize) -> Progress {

@@ -31,7 +31,9 @@ impl World {
                 let pinned = pte.page().is_some_and(|found| found.is_pinned);
                 // What a device has stays the parent's own, and the child gets a copy.
                 let shared = pte.with(|found| found.is_exclusive = false);
-                copy.mm.set(page, if pinned { pte.with(|found| found.is_pinned = false) } else { shared });
+                let copied = if pinned { pte.with(|found| found.is_pinned = false) } else { shared };
+                // The child's memory is registered with no userfaultfd.
+                copy.mm.set(page, copied.with(|found| found.is_protected = false));
                 if !pinned && pte != Pte::Missing {
                     old.mm.set(page, shared);
                 }

@@ -107,6 +107,10 @@ impl Faults for ModelFaults {
         current().poison(self.id, start, len)
     }
 
+    fn protect(&self, start: usize, len: usize, protect: bool) -> Progress {
+        current().write_protect(self.id, start, len, protect)
+    }
+
     fn wake(&self, start: usize, len: usize) -> io::Result<()> {
         let world = current();
         world.point();

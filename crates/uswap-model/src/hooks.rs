@@ -98,6 +98,7 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
     let inherited = Engine::of_process().map(Inherited::of).transpose().expect("there are addresses");
     let of_child = install(&world, child, tree.clone());
     of_child.post.fork.copies(&post.fork);
+    of_child.post.last_told.copies(&post.last_told);
     for (mine, of_child) in [
         (&notices.lazy_free, &of_child.notices.lazy_free),
         (&notices.page_references, &of_child.notices.page_references),

@@ -62,6 +62,7 @@ pub mod vma;
 pub mod waits;
 pub mod world;
 pub mod world_config;
+mod write_protect;
 
 pub use chance::Chance;
 pub use coverage::{Coverage, HAPPENINGS, Happening};

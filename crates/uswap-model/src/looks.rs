@@ -96,6 +96,11 @@ impl Residency for ModelResidency {
         self.is_exact
     }
 
+    /// Pages have no name here by which those of two processes could be told to be one.
+    fn in_common(&self, _: usize, _: usize) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16> {
         let world = current();
         let mut gone = 0;
@@ -254,6 +259,12 @@ impl Footprint for ModelFootprint {
     fn read(&mut self) -> io::Result<(u64, u64)> {
         let rss = Self::by_kind()?;
         Ok((rss.anon_pages + rss.shmem_pages, rss.shmem_pages))
+    }
+
+    fn faults() -> io::Result<u64> {
+        let world = current();
+        world.point();
+        Ok(world.kernel().process(world.this_process()).mm.faults)
     }
 
     fn by_kind() -> io::Result<Rss> {

@@ -38,6 +38,8 @@ pub struct Mm {
     /// prctl(PR_SET_THP_DISABLE).
     pub no_huge_pages: bool,
     last_anon: u32,
+    /// Page faults that were ever answered.
+    pub faults: u64,
     /// Of the program's pages.
     counts: Counts,
 }
@@ -52,6 +54,7 @@ impl Mm {
             readers: 0,
             no_huge_pages: false,
             last_anon: 0,
+            faults: 0,
             counts: Counts::default(),
         }
     }

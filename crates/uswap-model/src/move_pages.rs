@@ -101,6 +101,7 @@ impl World {
 
     /// The entry goes, and the bytes with it.
     fn carry(&self, mm: &mut Mm, to: usize, from: usize, pte: Pte) {
+        let pte = pte.with(|page| page.is_protected = false);
         let moved = match (is_host(to), is_host(from)) {
             (true, false) => {
                 let page = pte.page().expect("a page is moved");

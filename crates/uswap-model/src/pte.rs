@@ -17,12 +17,22 @@ pub struct Page {
     pub is_accessed: bool,
     /// A device has it.
     pub is_pinned: bool,
+    /// A write to it is told to the userfaultfd first (UFFDIO_WRITEPROTECT).
+    pub is_protected: bool,
 }
 
 impl Page {
     /// A page of this process alone.
     pub const fn new(content: Content) -> Page {
-        Page { content, is_zero_page: false, is_exclusive: true, is_lazy: false, is_accessed: false, is_pinned: false }
+        Page {
+            content,
+            is_zero_page: false,
+            is_exclusive: true,
+            is_lazy: false,
+            is_accessed: false,
+            is_pinned: false,
+            is_protected: false,
+        }
     }
 
     /// The zero page.

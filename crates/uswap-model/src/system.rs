@@ -158,6 +158,13 @@ impl System for Model {
         current().this_process().pid()
     }
 
+    fn parent_process_id() -> u32 {
+        let world = current();
+        let kernel = world.kernel();
+        let parent = kernel.process(world.this_process()).parent;
+        parent.filter(|&parent| kernel.process(parent).is_alive).map_or(0, ProcessId::pid)
+    }
+
     fn forbid_huge_pages() -> Option<u32> {
         let world = current();
         world.point();

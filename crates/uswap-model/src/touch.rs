@@ -38,6 +38,8 @@ enum Tried {
     Done(Content),
     Again,
     Waits(UserfaultId),
+    /// The same, for a page that is there, and protected.
+    WaitsToWrite(UserfaultId),
 }
 
 impl World {
@@ -48,10 +50,14 @@ impl World {
             self.point();
             let tried = self.try_access(page, access, has_waited)?;
             has_waited |= matches!(tried, Tried::Waits(_));
+            if !matches!(tried, Tried::Done(_)) {
+                self.kernel_mut().process_mut(self.this_process()).mm.faults += 1;
+            }
             match tried {
                 Tried::Done(content) => return Ok(content),
                 Tried::Again => {}
-                Tried::Waits(userfault) => self.wait_for_page(userfault, page, access.writes()),
+                Tried::Waits(userfault) => self.wait_for_page(userfault, page, access.writes(), false),
+                Tried::WaitsToWrite(userfault) => self.wait_for_page(userfault, page, true, true),
             }
         }
     }
@@ -65,7 +71,15 @@ impl World {
         }
         match process.mm.pte(page) {
             Pte::Poison => Err(Signal::Bus),
+            Pte::Present(Page { is_protected: true, .. }) if access.writes() => match attributes.userfault {
+                Some((userfault, Mode::Missing)) => Ok(Tried::WaitsToWrite(userfault)),
+                _ => {
+                    process.mm.set(page, process.mm.pte(page).with(|found| found.is_protected = false));
+                    Ok(Tried::Again)
+                }
+            },
             Pte::Present(found) => {
+                process.mm.faults += u64::from(access.writes() && (found.is_zero_page || !found.is_exclusive));
                 let used = Page { is_accessed: true, ..found };
                 let written = |content| Page { is_accessed: true, is_pinned: found.is_pinned, ..Page::new(content) };
                 let after = match access {

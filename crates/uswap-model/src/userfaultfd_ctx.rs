@@ -35,6 +35,7 @@ pub(crate) struct Fault {
     pub thread: ThreadId,
     pub page: usize,
     pub write: bool,
+    pub protected: bool,
 }
 
 /// An event, and the thread that waits until it is read.
@@ -118,8 +119,9 @@ impl World {
         let mut kernel = self.kernel_mut();
         let userfault = &mut kernel.userfaults[id.0];
         while count < out.len() {
-            if let Some(Fault { thread, page, write }) = userfault.faults.pop_front() {
-                out[count] = Message::Fault { addr: page * PAGE_SIZE, write, thread: Some(thread.tid()) };
+            if let Some(Fault { thread, page, write, protected }) = userfault.faults.pop_front() {
+                let (addr, thread) = (page * PAGE_SIZE, Some(thread.tid()));
+                out[count] = Message::Fault { addr, write, protected, thread };
             } else if let Some(event) = userfault.events.pop_front() {
                 out[count] = event.message;
                 read_events.push(event.thread);
@@ -152,11 +154,11 @@ impl World {
     }
 
     /// The running thread waits for a page.
-    pub(crate) fn wait_for_page(&self, id: UserfaultId, page: usize, write: bool) {
+    pub(crate) fn wait_for_page(&self, id: UserfaultId, page: usize, write: bool, protected: bool) {
         let thread = self.this_thread();
         self.note(Happening::Fault, 1);
         self.trace(&(page..page + 1), format_args!("faults"));
-        self.kernel_mut().userfaults[id.0].faults.push_back(Fault { thread, page, write });
+        self.kernel_mut().userfaults[id.0].faults.push_back(Fault { thread, page, write, protected });
         self.wake_key(Key::Poll(id));
         self.block(Key::Fault(id, page), None);
         // Whoever woke us has taken the message away, or has read it; a signal has not.

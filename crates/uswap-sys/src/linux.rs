@@ -23,7 +23,7 @@ use crate::own_memory::OwnMemory;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
-use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, select, uffd};
+use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, rusage, select, uffd};
 
 /// Looks before sleep: some 20 us.
 const LOOKS: u32 = 600;
@@ -164,6 +164,10 @@ impl System for Linux {
         rustix::process::getpid().as_raw_nonzero().get() as u32
     }
 
+    fn parent_process_id() -> u32 {
+        rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned())
+    }
+
     fn thread_has_ended(thread: u32) -> bool {
         last_thread::has_ended(thread)
     }
@@ -221,7 +225,8 @@ impl Faults for Uffd {
 
     fn for_program(device: Option<BorrowedFd<'_>>) -> Result<Self, NoUffd> {
         let events = Features::EVENT_REMAP.with(Features::EVENT_REMOVE).with(Features::EVENT_UNMAP);
-        let wanted = events.with(Features::MOVE).with(Features::POISON).with(Features::THREAD_ID);
+        let says = Features::THREAD_ID.with(Features::PAGEFAULT_FLAG_WP);
+        let wanted = events.with(Features::MOVE).with(Features::POISON).with(says);
         Uffd::new(device, wanted).map_err(NoUffd)
     }
 
@@ -263,6 +268,11 @@ impl Faults for Uffd {
     #[inline]
     fn poison(&self, start: usize, len: usize) -> Progress {
         Uffd::poison(self, start, len)
+    }
+
+    #[inline]
+    fn protect(&self, start: usize, len: usize, protect: bool) -> Progress {
+        Uffd::protect(self, start, len, protect)
     }
 
     #[inline]
@@ -368,6 +378,10 @@ impl Footprint for StatM {
 
     fn read(&mut self) -> io::Result<(u64, u64)> {
         StatM::read(self)
+    }
+
+    fn faults() -> io::Result<u64> {
+        rusage::faults().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
     }
 
     fn by_kind() -> io::Result<Rss> {

@@ -85,6 +85,10 @@ impl uswap_system::looks::Residency for OwnMemory {
         self.pagemap.has_populated(start, end)
     }
 
+    fn in_common(&self, start: usize, end: usize) -> io::Result<u64> {
+        self.pagemap.in_common(start, end)
+    }
+
     #[inline]
     fn keeps_by_proc(&self) -> bool {
         self.memory().is_some()

@@ -71,6 +71,13 @@ unsafe impl Ioctl for Scan<'_> {
     }
 }
 
+/// Of an entry of the file itself: the page is there, is of a file or of shared memory, is this process's alone.
+const ENTRY_PRESENT: u64 = 1 << 63;
+const ENTRY_FILE: u64 = 1 << 61;
+const ENTRY_EXCLUSIVE: u64 = 1 << 56;
+/// Entries read at once.
+const ENTRIES: usize = 512;
+
 /// Populated pages of one scan: the kernel looks at each of their table's entries.
 const SCAN_PAGES: u64 = 4096;
 /// Addresses of one scan. What was populated once has page tables still, which are gone through: two microseconds for 2 MiB at most.
@@ -121,6 +128,43 @@ impl PageMap {
     /// Whether `start..end` has a populated page: looks no further than the first.
     pub fn has_populated(&self, start: usize, end: usize) -> io::Result<bool> {
         Ok(self.scan(start, end, &mut [PopulatedRange::default()], 1)?.0 > 0)
+    }
+
+    /// Private pages in memory of `start..end` that other processes have as well. Some 0.03 us for each page that is there.
+    pub fn in_common(&self, start: usize, end: usize) -> io::Result<u64> {
+        let (mut at, mut pages) = (start, 0);
+        let mut ranges = [PopulatedRange::default(); 32];
+        while at < end {
+            let (filled, next) = self.populated(at, end, &mut ranges)?;
+            // The zero page is nobody's alone, and takes no memory.
+            let in_memory = |range: &&PopulatedRange| !range.kernel_swapped() && !range.zero_page() && !range.file();
+            for range in ranges[..filled].iter().filter(in_memory) {
+                pages += self.in_common_of_present(range.start, range.end)?;
+            }
+            at = next;
+        }
+        Ok(pages)
+    }
+
+    fn in_common_of_present(&self, start: usize, end: usize) -> io::Result<u64> {
+        let fd = self.fd.as_ref().ok_or(io::ErrorKind::PermissionDenied)?;
+        let (mut at, mut pages) = (start, 0);
+        let mut entries = [0; ENTRIES * size_of::<u64>()];
+        while at < end {
+            let wanted = ((end - at) / PAGE_SIZE).min(ENTRIES) * size_of::<u64>();
+            let read = rustix::io::pread(fd, &mut entries[..wanted], (at / PAGE_SIZE * size_of::<u64>()) as u64)?;
+            let (read, _) = entries[..read].as_chunks();
+            if read.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let is_in_common = |entry: &&[u8; 8]| {
+                let entry = u64::from_ne_bytes(**entry);
+                entry & ENTRY_PRESENT != 0 && entry & (ENTRY_EXCLUSIVE | ENTRY_FILE) == 0
+            };
+            pages += read.iter().filter(is_in_common).count() as u64;
+            at += read.len() * PAGE_SIZE;
+        }
+        Ok(pages)
     }
 
     /// `max_pages`: after how many it ends, at the earliest; 0: not before `end`.

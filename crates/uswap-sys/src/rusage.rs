@@ -56,6 +56,12 @@ pub fn peak_rss_bytes() -> Option<u64> {
     Some(u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024)
 }
 
+/// Page faults that the calling process has ever had. `None` where a seccomp filter keeps that secret.
+pub fn faults() -> Option<u64> {
+    let usage = ProcessUsage::of(usage(libc::RUSAGE_SELF)?);
+    Some(usage.major_faults + usage.minor_faults)
+}
+
 fn certain(usage: Option<libc::rusage>) -> libc::rusage {
     usage.expect("getrusage of oneself or of children cannot fail")
 }

@@ -28,6 +28,7 @@ const GROUP: u8 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1 << 0;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const MODE_DONTWAKE: u64 = 1 << 0;
+const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
@@ -35,6 +36,7 @@ const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
 const FAULT_FLAG_WRITE: u64 = 1 << 0;
+const FAULT_FLAG_WP: u64 = 1 << 1;
 
 /// Below, nothing is mapped, by the usual vm.mmap_min_addr.
 const FIRST_BYTE: usize = 1 << 16;
@@ -52,6 +54,12 @@ struct ApiRequest {
 struct RangeRequest {
     start: u64,
     len: u64,
+}
+
+#[repr(C)]
+struct ProtectRequest {
+    range: RangeRequest,
+    mode: u64,
 }
 
 #[repr(C)]
@@ -87,6 +95,7 @@ const IOC_WAKE: Opcode = opcode::read::<RangeRequest>(GROUP, 0x02);
 const IOC_COPY: Opcode = opcode::read_write::<TransferRequest>(GROUP, 0x03);
 const IOC_ZEROPAGE: Opcode = opcode::read_write::<FillRequest>(GROUP, 0x04);
 const IOC_MOVE: Opcode = opcode::read_write::<TransferRequest>(GROUP, 0x05);
+const IOC_WRITEPROTECT: Opcode = opcode::read_write::<ProtectRequest>(GROUP, 0x06);
 const IOC_CONTINUE: Opcode = opcode::read_write::<FillRequest>(GROUP, 0x07);
 const IOC_POISON: Opcode = opcode::read_write::<FillRequest>(GROUP, 0x08);
 
@@ -107,6 +116,8 @@ impl Features {
     pub const EVENT_UNMAP: Features = Features(1 << 6);
     /// Faults raise SIGBUS instead of sending a message.
     pub const SIGBUS: Features = Features(1 << 7);
+    /// A fault message says whether the page is protected ([`Uffd::protect`]).
+    pub const PAGEFAULT_FLAG_WP: Features = Features(1 << 0);
     /// A fault message says which thread waits.
     pub const THREAD_ID: Features = Features(1 << 8);
     /// A fault message has the exact address, not that of its page.
@@ -159,7 +170,8 @@ impl fmt::Debug for Features {
 
 impl fmt::Display for Features {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [(Features, &str); 10] = [
+        const NAMES: [(Features, &str); 11] = [
+            (Features::PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),
             (Features::EVENT_FORK, "EVENT_FORK"),
             (Features::EVENT_REMAP, "EVENT_REMAP"),
             (Features::EVENT_REMOVE, "EVENT_REMOVE"),
@@ -275,6 +287,7 @@ impl RawMessage {
             EVENT_PAGEFAULT => Message::Fault {
                 addr: b as usize,
                 write: a & FAULT_FLAG_WRITE != 0,
+                protected: a & FAULT_FLAG_WP != 0,
                 // Only when [`Features::THREAD_ID`] is on.
                 thread: (c as u32 != 0).then_some(c as u32),
             },
@@ -388,11 +401,12 @@ impl Uffd {
         unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<OPCODE, T>::new(request)) }
     }
 
-    /// Registers a range: from here on, a touch of a missing page of it is a message, and waits.
+    /// Registers a range: from here on, a touch of a missing page of it is a message, and waits; so is a write to a page that is
+    /// protected ([`protect`](Self::protect)).
     ///
     /// Whole mappings or parts of them; all private, anonymous and writable, or shared memory.
     pub fn register(&self, addr: usize, len: usize) -> io::Result<()> {
-        self.register_as(REGISTER_MODE_MISSING, addr, len)
+        self.register_as(REGISTER_MODE_MISSING | REGISTER_MODE_WP, addr, len)
     }
 
     /// Registers a range as one where pages can be moved to, and whose missing pages are the kernel's to fill as ever.
@@ -483,6 +497,18 @@ impl Uffd {
             let result = unsafe { self.ioctl::<OPCODE, _>(&mut request) };
             (request.done, result)
         })
+    }
+
+    /// From here on a write to a page of the range that is there is a message, and waits; or no more, and those who wait are
+    /// woken. All of the range is registered. Fault path.
+    pub fn protect(&self, addr: usize, len: usize, protect: bool) -> Progress {
+        let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
+        let mut request = ProtectRequest { range: RangeRequest { start: addr as u64, len: len as u64 }, mode };
+        // SAFETY: the layout is uffdio_writeprotect's. No byte of memory changes.
+        match unsafe { self.ioctl::<IOC_WRITEPROTECT, _>(&mut request) } {
+            Ok(()) => Progress { bytes: len, stop: None },
+            Err(errno) => Progress { bytes: 0, stop: Some(stop_of(errno)) },
+        }
     }
 
     /// Wakes all threads that wait in a range; a page still missing faults again. Fault path.
@@ -658,9 +684,11 @@ mod tests {
     fn messages_are_decoded() {
         let message = |event, argument| RawMessage { event, reserved: [0; 7], argument };
         let fault = message(EVENT_PAGEFAULT, [1, 0x7000, 42]);
-        assert_eq!(fault.decode(), Message::Fault { addr: 0x7000, write: true, thread: Some(42) });
+        assert_eq!(fault.decode(), Message::Fault { addr: 0x7000, write: true, protected: false, thread: Some(42) });
+        let protected = message(EVENT_PAGEFAULT, [3, 0x7000, 42]);
+        assert_eq!(protected.decode(), Message::Fault { addr: 0x7000, write: true, protected: true, thread: Some(42) });
         let unknown = message(EVENT_PAGEFAULT, [0, 0x7000, 0]);
-        assert_eq!(unknown.decode(), Message::Fault { addr: 0x7000, write: false, thread: None });
+        assert_eq!(unknown.decode(), Message::Fault { addr: 0x7000, write: false, protected: false, thread: None });
         assert_eq!(message(EVENT_REMAP, [1, 2, 3]).decode(), Message::Remap { from: 1, to: 2, len: 3 });
         assert_eq!(message(EVENT_REMOVE, [1, 2, 0]).decode(), Message::Remove { start: 1, end: 2 });
         assert_eq!(message(EVENT_UNMAP, [1, 2, 0]).decode(), Message::Unmap { start: 1, end: 2 });

@@ -72,6 +72,8 @@ pub enum Message {
         addr: usize,
         /// Whether it wants to write.
         write: bool,
+        /// The page is there, and protected: see [`Faults::protect`].
+        protected: bool,
         /// Who waits, if the kernel says so.
         thread: Option<u32>,
     },
@@ -169,6 +171,10 @@ pub trait Faults: Sized + Send + Sync {
 
     /// Makes every later access to the range a SIGBUS. Missing pages only.
     fn poison(&self, start: usize, len: usize) -> Progress;
+
+    /// From here on a write to a page of the range that is there is a message, and waits; or no more, and those who wait are
+    /// woken.
+    fn protect(&self, start: usize, len: usize, protect: bool) -> Progress;
 
     /// Wakes all threads that wait in a range; a page still missing faults again.
     ///

@@ -168,6 +168,9 @@ pub trait System: Sized + Send + Sync + 'static {
     /// This process's id.
     fn process_id() -> u32;
 
+    /// The id of the process that made this one, if that lives; of another, or 0, if not.
+    fn parent_process_id() -> u32;
+
     /// Whether a thread of this process has ended.
     fn thread_has_ended(thread: u32) -> bool;
 

@@ -93,6 +93,12 @@ pub trait Residency: Sized + Send + Sync {
     /// that it is asked for must be.
     fn keeps_by_proc(&self) -> bool;
 
+    /// Private pages in memory of `start..end` that other processes have as well.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn in_common(&self, start: usize, end: usize) -> io::Result<u64>;
+
     /// Makes the kernel keep pages of the engine's that it may drop at any time, as they came from a program that gave them up
     /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them seem to be gone already. Nothing of
     /// a page that is there is changed.
@@ -209,6 +215,12 @@ pub trait Footprint: Sized + Send {
     /// # Errors
     /// It cannot be looked at.
     fn read(&mut self) -> io::Result<(u64, u64)>;
+
+    /// Page faults that the process has ever had, those of the engine's own threads as well. A copy on write takes one.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn faults() -> io::Result<u64>;
 
     /// Resident pages by kind.
     ///

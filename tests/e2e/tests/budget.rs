@@ -1,7 +1,8 @@
 //! The budget holds at every moment, for programs that touch fresh memory as fast as 1 GB/s.
 //!
 //! Memory is what the kernel says, from outside, every 20 ms: RssAnon + RssShmem of the whole tree, `uswap run`
-//! itself and uswap's pool, frames and tables included. Allowed is the budget and 5 %, or 16 MiB where that is more.
+//! itself and uswap's pool, frames and tables included. (What forked processes have in common is in that sum several times: those are
+//! held to what the kernel charges, see `in_common.rs`.) Allowed is the budget and 5 %, or 16 MiB where that is more.
 
 use std::time::Duration;
 
@@ -85,11 +86,6 @@ fn memory_that_comes_and_goes() {
 #[test]
 fn after_twenty_thousand_mappings() {
     touch_within("churn", 64, ["churn", "256", "320", "1000", "64"]);
-}
-
-#[test]
-fn forks_while_it_is_big() {
-    touch_within("fork", 256, ["fork", "384", "2", "1000", "64"]);
 }
 
 #[test]

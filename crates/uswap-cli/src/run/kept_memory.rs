@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use uswap_sys::PAGE_SIZE;
 use uswap_sys::maps::{self, MapsOf};
 use uswap_sys::uffd::{Message, RawMessage, Uffd};
 
@@ -87,6 +88,11 @@ impl Memory {
         for uffd in &self.uffds {
             while let Ok(count @ 1..) = uffd.read(&mut messages) {
                 addresses.extend(messages[..count].iter().filter_map(|message| match message.decode() {
+                    // It is there.
+                    Message::Fault { addr, protected: true, .. } => {
+                        let _ = uffd.protect(addr / PAGE_SIZE * PAGE_SIZE, PAGE_SIZE, false);
+                        None
+                    }
                     Message::Fault { addr, .. } => Some(addr),
                     _ => None,
                 }));

@@ -126,10 +126,11 @@ impl Outer {
     /// What the others of the outer tree leave to ours, or the fair share of one process. As long as we have no slot there, we are
     /// one more than there are.
     fn room_bytes(&self) -> u64 {
-        let own = self.slot.map(|(slot, _)| self.group.process(slot));
-        let (ours, nested) = own.map_or((0, 0), |slot| (slot.usage_pages(), slot.resident.nested_pages.load(Relaxed)));
-        let users = self.group.processes().filter(|(_, slot)| slot.usage_pages() > 0).count() as u64;
-        let users = users + u64::from(own.is_none_or(|slot| slot.usage_pages() == 0));
+        let usage = |slot| self.group.usage_pages_of(slot);
+        let nested = |slot| self.group.process(slot).resident.nested_pages.load(Relaxed);
+        let (ours, nested) = self.slot.map_or((0, 0), |(slot, _)| (usage(slot), nested(slot)));
+        let users = self.group.processes().filter(|(_, slot)| slot.resident_pages() > 0).count() as u64;
+        let users = users + u64::from(self.slot.is_none_or(|(slot, _)| self.group.process(slot).resident_pages() == 0));
         let limit = self.group.limit_pages();
         let others = self.group.usage_pages().saturating_sub(nested);
         let share = (limit / users.max(1)).saturating_sub(ours.saturating_sub(nested));

@@ -20,6 +20,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SCAN_COST: u32 = 50;
 /// The same for measuring what processes have in common.
 const SHARE_COST: u32 = 12;
+/// It is given up where there is so much to look at.
+const SHARE_LONGEST: Duration = Duration::from_millis(100);
+/// Processes stand still whose sizes change by no more than one part in so many of the budget.
+const STANDS_STILL: u64 = 64;
 /// Members that are looked at from outside in one look: the largest.
 const MEMBERS_MAX: usize = 16;
 /// Smaller processes without an agent are not worth a word.
@@ -169,7 +173,8 @@ impl Outside {
         if counted + burst <= limit {
             return group.note_resident_bytes(counted + burst);
         }
-        let resident = at_least.max(self.share(group).unwrap_or(0));
+        // What is counted is never too little, and shares that are asked for one after the other may add up to more.
+        let resident = at_least.max(self.share(group).unwrap_or(0)).min(counted + burst);
         group.note_resident_bytes(resident);
         if resident > limit {
             self.overrun.lasted += since.min(5 * LOOK_EVERY);
@@ -260,8 +265,11 @@ impl Outside {
 
     /// How much more than it counts the largest burst of a member was, since the last look: by the kernel's high watermark.
     fn burst(&mut self, group: &Group) -> u64 {
+        // What a fork left in common is counted better from inside: one that copies some while others let go of some has no burst.
+        let family = group.family();
+        let alone = group.processes().filter(|&(index, slot)| !family.has(index, slot));
         let mut largest: Vec<(u64, u32)> =
-            group.processes().map(|(_, slot)| (slot.usage_pages(), slot.life.pid.load(Relaxed))).collect();
+            alone.map(|(_, slot)| (slot.resident_pages(), slot.life.pid.load(Relaxed))).collect();
         largest.sort_unstable_by_key(|(pages, _)| std::cmp::Reverse(*pages));
         largest.truncate(MEMBERS_MAX);
         let mut burst = 0;
@@ -284,14 +292,25 @@ impl Outside {
     /// What the tree has when what its processes have in common counts once; `None` if that is not to be measured now.
     fn share(&mut self, group: &Group) -> Option<u64> {
         let now = Instant::now();
-        let has_in_common = |slot: &ProcessSlot| slot.is_forked() || slot.shared.resident_pages.load(Relaxed) > 0;
+        let has_in_common =
+            |slot: &ProcessSlot| slot.parent().is_some() || slot.shared.resident_pages.load(Relaxed) > 0;
         if now < self.next_share || !group.processes().any(|(_, slot)| has_in_common(slot)) {
             return None;
         }
-        let members = group.processes().map(|(_, slot)| slot.life.pid.load(Relaxed));
-        let sum = members.map(descendants::share).sum::<u64>();
+        let members: Vec<u32> = group.processes().map(|(_, slot)| slot.life.pid.load(Relaxed)).collect();
+        let sizes = || members.iter().map(|&pid| descendants::look(pid).map_or(0, |looks| looks.counted)).collect();
+        let before: Vec<u64> = sizes();
+        // Those who join the tree meanwhile wait.
+        let in_time = members.iter().map_while(|&pid| (now.elapsed() < SHARE_LONGEST).then(|| descendants::share(pid)));
+        let shares: Vec<u64> = in_time.collect();
+        let after: Vec<u64> = sizes();
         self.next_share = now + LOOK_EVERY.max(now.elapsed() * SHARE_COST);
-        Some(sum + self.outsiders.values().map(|outsider| outsider.bytes).sum::<u64>())
+        // What one lets go of while another takes it is in both, for they are asked one after the other.
+        let moved = before.iter().zip(&after).map(|(before, after)| before.abs_diff(*after)).sum::<u64>();
+        if moved > group.limit_bytes() / STANDS_STILL || shares.len() < members.len() {
+            return None;
+        }
+        Some(shares.iter().sum::<u64>() + self.outsiders.values().map(|outsider| outsider.bytes).sum::<u64>())
     }
 
     fn reason(&self, group: &Group, over: u64) -> Reason {
@@ -308,7 +327,7 @@ impl Outside {
         if group.count(Counter::NoSpace) > 0 {
             return Reason::SwapIsFull;
         }
-        let forked = group.processes().filter(|(_, slot)| slot.is_forked()).count();
+        let forked = group.processes().filter(|(_, slot)| slot.parent().is_some()).count();
         if forked > 1 {
             return Reason::Forks { processes: forked };
         }

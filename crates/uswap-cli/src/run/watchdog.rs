@@ -323,7 +323,7 @@ fn describe_counts(text: &mut String, slot: &ProcessSlot) {
     let _ = writeln!(
         text,
         "uswap:   pages: {} resident, {} managed, {} swapped out",
-        slot.usage_pages(),
+        slot.resident_pages(),
         slot.managed.pages.load(Relaxed),
         slot.managed.swapped_pages.load(Relaxed)
     );

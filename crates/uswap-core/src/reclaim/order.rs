@@ -16,6 +16,7 @@
 //! Zhang, SIGMETRICS 2002 (lirs).
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use super::just_asked::JustAsked;
 use crate::page_table::{BlockInfo, PageTable};
@@ -62,6 +63,10 @@ pub(crate) struct Order {
     soon: usize,
     /// Blocks that have left, and one.
     clock: u32,
+    /// Blocks of which nothing could be moved, as others have the same pages of a fork. Each may be in a queue as well.
+    aside: Vec<PageNumber>,
+    /// Whether such blocks are put aside.
+    pub puts_aside: bool,
     /// Pages that do not leave yet, wherever their blocks are.
     pub just_asked: JustAsked,
 }
@@ -74,6 +79,8 @@ impl Order {
             second: VecDeque::new(),
             soon: 0,
             clock: 1,
+            aside: Vec::new(),
+            puts_aside: false,
             just_asked: JustAsked::default(),
         }
     }
@@ -81,7 +88,8 @@ impl Order {
     /// Room for so many more blocks, and for all to change queues.
     pub fn make_room(&mut self, blocks: usize) -> bool {
         let (first, second) = (self.first.len(), self.second.len());
-        self.first.try_reserve(second + blocks).is_ok() && self.second.try_reserve(first + blocks).is_ok()
+        let queues = self.first.try_reserve(second + blocks).is_ok() && self.second.try_reserve(first + blocks).is_ok();
+        queues && self.aside.try_reserve(first + second + blocks).is_ok()
     }
 
     pub fn blocks(&self) -> usize {
@@ -99,6 +107,34 @@ impl Order {
             ReclaimPolicy::Lirs => block.active || self.second.len() < self.first.len() * WARM_TO_TRIAL,
         };
         if is_protected { self.second.push_back(first) } else { self.first.push_back(first) }
+    }
+
+    /// Nothing of `block` could be moved: it is not in the way of others until all are looked at again, or a page of it comes in.
+    pub fn put_aside(&mut self, first: PageNumber, block: &mut BlockInfo) {
+        (block.active, block.soon) = (false, false);
+        if !block.aside {
+            block.aside = true;
+            self.aside.push(first);
+        }
+    }
+
+    /// `block` gets a page of its own, as soon as who waits to write to it goes on.
+    pub fn take_back(&mut self, first: PageNumber, block: &mut BlockInfo) {
+        block.has_own = true;
+        if core::mem::take(&mut block.aside) && block.queued == 0 {
+            self.enqueue(first, block);
+        }
+    }
+
+    /// What was put aside is to be looked at again.
+    pub fn take_back_aside(&mut self, pages: &mut PageTable) {
+        for first in core::mem::take(&mut self.aside) {
+            let Some(block) = pages.block_mut(first) else { continue };
+            block.aside = false;
+            if block.queued == 0 {
+                self.enqueue(first, block);
+            }
+        }
     }
 
     /// A page of `block` has come into memory.
@@ -242,7 +278,6 @@ mod tests {
     use super::*;
     use crate::page_table::PageState;
     use crate::units::{BLOCK_PAGES, PageRange};
-    use alloc::vec::Vec;
 
     /// Blocks of one resident page each, and the order in which they leave.
     struct Blocks {

@@ -83,6 +83,8 @@ counters! {
     PoolLimitHit = "pool_limit_hit",
     /// Pages that could not be moved out: shared after a fork, or pinned for a device.
     MoveBusy = "move_busy",
+    /// Writes to blocks that were in common after a fork, which had to ask for room first.
+    CopyFault = "copy_fault",
     /// Swapped-out pages that a program freed before they came in again.
     SwapDiscard = "swap_discard",
     /// Content that came back wrong.

@@ -10,7 +10,7 @@ use super::{AREAS_MAX, GroupConfig, PAGE_BYTES, PROCESSES_MAX, ProcessSlot, Tall
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 
 /// Grows with every change of the layout: a process of another uswap must not join.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// The first pages of the memory file.
 #[repr(C)]

@@ -6,6 +6,7 @@ use uswap_system::atomic::{
 };
 use uswap_system::{Scope, System};
 
+use super::in_common::InCommon;
 use super::lineage::Lineage;
 use super::{AREAS_MAX, Group, Holder, PROCESSES_MAX, Tally};
 
@@ -78,6 +79,8 @@ pub struct Resident {
     pub kernel_swapped_pages: AtomicU64,
     /// What the tree of another `uswap run` has, whose supervisor this process is: it tells (`cli/run/nested.rs`).
     pub nested_pages: AtomicU64,
+    /// What of the private pages others have of a fork.
+    pub in_common: InCommon,
     /// Private pages that a forked child had when it first looked: they may be its parent's as well.
     pub inherited_pages: AtomicU64,
     /// Resident private pages that uswap leaves alone, its own included.
@@ -183,6 +186,7 @@ impl ProcessSlot {
 
     fn clear(&self) {
         let Resident {
+            in_common,
             anon_pages,
             shmem_pages,
             kernel_swapped_pages,
@@ -207,6 +211,7 @@ impl ProcessSlot {
         self.called.carried_out.store(u32::MAX, Relaxed);
         self.life.ended_by_agent.store(0, Relaxed);
         self.lineage.forked.store(0, Relaxed);
+        in_common.clear();
     }
 }
 

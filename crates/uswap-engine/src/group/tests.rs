@@ -212,13 +212,58 @@ fn shares_of_shared_memory_are_of_different_times() {
 fn a_forked_child_has_what_it_got_since_for_itself() {
     let (group, _fd) = Group::create(&config()).unwrap();
     let [parent, child] = [1, 2].map(|pid| group.allot(pid).unwrap());
-    group.fork_arrived(parent, child);
+    group.process(child).is_child_of(holder(&group, parent));
     for index in [parent, child] {
         group.process(index).resident.anon_pages.store(100, Relaxed);
     }
     assert_eq!(group.resident_pages_at_least(), 100, "it has not looked yet");
     group.process(child).resident.inherited_pages.store(80, Relaxed);
     assert_eq!(group.resident_pages_at_least(), 120);
+}
+
+fn holder(group: &Group, index: u32) -> Holder {
+    Holder { index, generation: group.process(index).life.generation.load(Relaxed) }
+}
+
+#[test]
+fn what_a_fork_left_in_common_counts_once_as_long_as_the_parent_lives() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let [parent, one, other] = [1, 2, 3].map(|pid| group.allot(pid).unwrap());
+    for index in [parent, one, other] {
+        group.process(index).resident.anon_pages.store(1000, Relaxed);
+    }
+    assert_eq!(group.usage_pages(), 3000);
+    for (child, left_out) in [(one, 900), (other, 1000)] {
+        group.process(child).is_child_of(holder(&group, parent));
+        group.process(child).resident.in_common.left_out.store(left_out, Relaxed);
+    }
+    assert_eq!(group.usage_pages(), 1100);
+    assert_eq!([parent, one, other].map(|index| group.usage_pages_of(index)), [1000, 100, 0]);
+    let family = group.family();
+    assert_eq!([parent, one].map(|index| family.in_common(index, group.process(index))), [1000, 0]);
+    // The parent may have copied or dropped so many, which its children still have.
+    group.process(parent).resident.in_common.changes.store(50, Relaxed);
+    assert_eq!(group.usage_pages_of(parent), 1050);
+    // Cannot be swapped: no more than each has of its own.
+    group.process(one).resident.unmanaged_pages.store(500, Relaxed);
+    assert_eq!(group.family().fixed_pages(&group, one, group.process(one)), 100);
+    group.retire(parent);
+    assert_eq!(group.usage_pages(), 2000);
+}
+
+#[test]
+fn of_very_many_parents_the_children_of_some_count_in_full() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let families = 40;
+    for family in 0..families {
+        let [parent, child] = [1, 2].map(|pid| group.allot(1000 + 2 * family + pid).unwrap());
+        group.process(child).is_child_of(holder(&group, parent));
+        group.process(child).resident.in_common.left_out.store(10, Relaxed);
+        for index in [parent, child] {
+            group.process(index).resident.anon_pages.store(10, Relaxed);
+        }
+    }
+    assert_eq!(group.usage_pages(), 400 + 8 * 10);
 }
 
 #[test]

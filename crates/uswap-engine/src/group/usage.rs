@@ -5,32 +5,36 @@ use uswap_system::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use super::{Group, ProcessSlot};
 
 impl ProcessSlot {
-    /// Resident pages that count against the budget.
-    pub fn usage_pages(&self) -> u64 {
-        self.resident.anon_pages.load(Relaxed)
-            + self.resident.shmem_pages.load(Relaxed)
-            + self.resident.nested_pages.load(Relaxed)
+    /// Resident pages of the process, those that others have as well in full.
+    pub fn resident_pages(&self) -> u64 {
+        self.resident.anon_pages.load(Relaxed) + self.beside_private_pages()
+    }
+
+    /// Those of them that are not private.
+    pub(super) fn beside_private_pages(&self) -> u64 {
+        self.resident.shmem_pages.load(Relaxed) + self.resident.nested_pages.load(Relaxed)
     }
 
     /// Private pages that are no ancestor's as well, at the least.
     fn own_private_pages(&self) -> u64 {
-        match (self.is_forked(), self.resident.inherited_pages.load(Relaxed)) {
+        match (self.parent().is_some(), self.resident.inherited_pages.load(Relaxed)) {
             // It has not looked yet.
             (true, 0) => 0,
             (_, inherited) => self.resident.anon_pages.load(Relaxed).saturating_sub(inherited),
         }
     }
-
-    /// Those of them that cannot be swapped.
-    pub fn fixed_pages(&self) -> u64 {
-        self.resident.unmanaged_pages.load(Relaxed) + self.shared.pages.load(Relaxed)
-    }
 }
 
 impl Group {
-    /// Resident pages of all living processes.
+    /// Resident pages of all living processes that count against the budget: what several have of a fork, once.
     pub fn usage_pages(&self) -> u64 {
-        self.processes().map(|(_, slot)| slot.usage_pages()).sum()
+        let family = self.family();
+        self.processes().map(|(index, slot)| family.usage_pages(self, index, slot)).sum()
+    }
+
+    /// The same of one process.
+    pub fn usage_pages_of(&self, index: u32) -> u64 {
+        self.family().usage_pages(self, index, self.process(index))
     }
 
     /// Pages that living processes have resident at the least: what may be counted in several of them counts once.
@@ -72,7 +76,8 @@ impl Group {
     /// Pages of living processes that cannot be swapped, and those of them that are shared memory. What may be a parent's
     /// as well is left out.
     pub fn fixed_pages(&self) -> (u64, u64) {
-        let own = |slot: &ProcessSlot| if slot.is_forked() { 0 } else { slot.resident.unmanaged_pages.load(Relaxed) };
+        let own =
+            |slot: &ProcessSlot| if slot.parent().is_some() { 0 } else { slot.resident.unmanaged_pages.load(Relaxed) };
         let private: u64 = self.processes().map(|(_, slot)| own(slot)).sum();
         let shared = self.shared_pages_at_least();
         (private + shared, shared)

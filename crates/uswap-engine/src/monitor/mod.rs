@@ -68,6 +68,8 @@ pub(crate) struct Looks {
     /// At all adopted memory, and how long that took.
     all: Instant,
     all_took: Duration,
+    /// At blocks that were put aside.
+    aside: Instant,
     /// The kernel refused to keep some of it from forks.
     pub refused: Option<Instant>,
     /// The engine could not start then, and is not tried again for so long.
@@ -90,10 +92,11 @@ impl<H: Staffed> Monitor<H> {
         post.generation.store(member.generation, Release);
         member.slot().running();
         let now = H::now();
+        let share = Share::new(&post.last_told, &member)?;
         Ok(Monitor {
             post,
             stage: Stage::Watching(member),
-            share: Share::new()?,
+            share,
             adopter: Adopter::new(),
             looks: Looks {
                 supervisor: now,
@@ -102,6 +105,7 @@ impl<H: Staffed> Monitor<H> {
                 discards_aged: now,
                 all: now,
                 all_took: Duration::ZERO,
+                aside: now,
                 refused: None,
                 not_started: None,
             },

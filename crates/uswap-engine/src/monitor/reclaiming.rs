@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use uswap_core::budget::{Usage, Watermarks};
-use uswap_core::{PAGE_SIZE, PageRange, tuning};
+use uswap_core::{PageRange, tuning};
 use uswap_system::Advice;
 use uswap_system::faults::Call;
+use uswap_system::looks::Residency;
 
 use super::Monitor;
 use crate::adopt::Look;
@@ -147,6 +148,12 @@ impl<H: Staffed> Monitor<H> {
             return Look::New;
         }
         self.looks.all = H::now();
+        if let Some(engine) = self.engine()
+            && H::since(self.looks.aside) > tuning::LOOK_AT_ASIDE_EVERY
+        {
+            engine.core().take_back_aside();
+            self.looks.aside = H::now();
+        }
         Look::All
     }
 
@@ -157,23 +164,36 @@ impl<H: Staffed> Monitor<H> {
     }
 
     /// Pages that are shared after a fork cannot be moved. A write access that changes nothing makes each this process's
-    /// own.
+    /// own. What others really have as well stays, where it may: to copy and store it frees nothing before all have let it go.
     /// Returns how many.
     pub(super) fn break_sharing(&mut self, engine: &Engine<H>) -> u64 {
-        let mut broken = 0;
+        let (mut broken, mut copied) = (0, 0);
+        engine.core().take_refused(&mut self.worker().reclaiming.busy);
         while let Some(page) = self.worker().reclaiming.busy.pop() {
             let mut range = PageRange { start: page, pages: 1 };
-            while self.worker().reclaiming.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0) {
+            while range.pages < tuning::COPIED_AT_ONCE
+                && self.worker().reclaiming.busy.last().is_some_and(|&next| next.0 + 1 == range.start.0)
+            {
                 range.start = self.worker().reclaiming.busy.pop().expect("looked at above");
                 range.pages += 1;
             }
+            // Where nobody can tell, each may be this process's alone.
+            let (start, end) = (range.start.address(), range.end().address());
+            let in_common = engine.memory.pagemap.in_common(start, end).unwrap_or(0);
+            let stays = in_common == range.pages && self.in_common_may_stay();
+            // A copy takes memory until it has left.
+            if stays || copied + in_common > tuning::COPIED_AT_ONCE {
+                continue;
+            }
+            copied += in_common;
             if !engine.core().reclaim_soon(range) {
                 // The access changed nothing the last time: a device may have them.
                 continue;
             }
+            engine.let_write_to(range);
             // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
             // needs: the pages may be missing by now.
-            let _ = H::advise(range.start.address(), range.pages as usize * PAGE_SIZE, Advice::PopulateWrite);
+            let _ = H::advise(start, end - start, Advice::PopulateWrite);
             broken += range.pages;
         }
         broken

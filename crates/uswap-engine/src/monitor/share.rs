@@ -11,29 +11,67 @@ use uswap_core::{PAGE_SIZE, tuning};
 use super::Monitor;
 use crate::group::Counter;
 use crate::host::Host;
+use crate::in_common::Scarcity;
+use crate::last_told::LastTold;
+use crate::member::Member;
 use crate::scale::{Growth, Scale};
 use crate::staffed::Staffed;
 
 /// What the share follows from, beside what is looked at each time.
 pub(super) struct Share<H: Host> {
-    scale: Scale<H>,
+    pub scale: Scale<H>,
     claim: Claim,
     floor: Floor,
     pub growth: Growth,
     started: Instant,
     /// When a child was last promised memory.
     promised: Option<Instant>,
+    pub in_common: Kept,
+    /// What it had in common with children when it last looked at what had been put aside.
+    had_in_common: u64,
+    /// Reclaim puts aside what it meets of it.
+    puts_aside: bool,
+    /// How many forks had begun when adopted memory was protected.
+    protected_at: Option<u32>,
+}
+
+/// Private pages that processes of the group have in common after a fork: nobody can give them back alone.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Kept {
+    /// In all of them.
+    pub all: u64,
+    /// Those that this process counts.
+    pub mine: u64,
+    /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then all who have
+    /// them let them go.
+    pub most: u64,
+    /// Pages of all processes that cannot be swapped.
+    pub fixed: u64,
+}
+
+impl Kept {
+    /// What is left to share out, without them.
+    fn leave_out(&self, usage: &mut Usage) {
+        let all = self.all.min(self.most).min(usage.total);
+        let mine = (self.mine * all).checked_div(self.all).unwrap_or(0).min(usage.mine);
+        (usage.limit, usage.total, usage.mine) = (usage.limit - all, usage.total - all, usage.mine - mine);
+        usage.siblings = if self.all > 0 { usage.processes } else { 1 };
+    }
 }
 
 impl<H: Host> Share<H> {
-    pub fn new() -> io::Result<Self> {
+    pub fn new(told: &LastTold, member: &Member<H>) -> io::Result<Self> {
         Ok(Share {
-            scale: Scale::new()?,
+            scale: Scale::new(told, member)?,
             claim: Claim::default(),
             floor: Floor::default(),
             growth: Growth::default(),
             started: H::now(),
             promised: None,
+            in_common: Kept::default(),
+            had_in_common: 0,
+            puts_aside: false,
+            protected_at: None,
         })
     }
 
@@ -49,16 +87,18 @@ impl<H: Staffed> Monitor<H> {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine_index = self.member().index;
-        let processes = group.processes().count() as u64;
-        let mine = self.share.scale.weigh(group, slot, self.engine(), processes);
+        self.share.scale.weigh(group, slot, &self.post.last_told, self.engine());
         self.end_promise();
-        let (mut total, mut processes, mut claims, mut fixed) = (0, 0, 0, 0);
+        let family = group.family();
+        let mine = family.usage_pages(group, mine_index, slot);
+        let (mut total, mut processes, mut claims, mut fixed, mut in_common) = (0, 0, 0, 0, 0);
         for (index, other) in group.processes() {
             if index != mine_index {
                 claims += other.wants.claimed_pages.load(Relaxed);
             }
-            fixed += other.fixed_pages();
-            for pages in [other.usage_pages(), other.wants.promised_pages.load(Relaxed)] {
+            fixed += family.fixed_pages(group, index, other);
+            in_common += family.in_common(index, other);
+            for pages in [family.usage_pages(group, index, other), other.wants.promised_pages.load(Relaxed)] {
                 total += pages;
                 processes += u64::from(pages > 0);
             }
@@ -76,24 +116,87 @@ impl<H: Staffed> Monitor<H> {
             claims,
             held_at: None,
             unseen,
+            siblings: 1,
             least: 0,
             gap_min: group.config().gap_min_pages.into(),
         };
+        self.share.in_common = Kept {
+            all: in_common,
+            mine: family.in_common(mine_index, slot),
+            // As long as all fits, nobody has to let anything go.
+            most: if total <= limit - limit / 16 { in_common } else { tuning::in_common_max(limit, processes, fixed) },
+            fixed,
+        };
+        self.share.in_common.leave_out(&mut usage);
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.share.claim.update(&usage, now_ms);
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
         self.member().slot().wants.claimed_pages.store(claimed, Relaxed);
+        self.look_at_what_is_in_common(&usage);
         usage
+    }
+
+    /// Pages that could be copied at any moment, because others have them as well, and those that would be too many.
+    fn look_at_what_is_in_common(&mut self, usage: &Usage) {
+        // What a child has is not registered before its engine goes on.
+        let Some(engine) = self.engine().filter(|engine| engine.forking.phase.is_running()) else { return };
+        let slot = self.member().slot();
+        let group = self.member().group;
+        let room = usage.limit.saturating_sub(usage.total);
+        if room < usage.limit / 8 {
+            let is_pressing = room < usage.limit / 32;
+            let scarcity = Scarcity { has_forked: self.post.fork.has_forked(), is_pressing };
+            self.share.scale.in_common.look_in_time(group, slot, engine, scarcity);
+        }
+        // Where its children have let go of some, what it put aside may be its own.
+        let left = self.share.in_common.mine;
+        if left + tuning::LET_GO_MIN < self.share.had_in_common {
+            engine.core().take_back_aside();
+        }
+        if left + tuning::LET_GO_MIN < self.share.had_in_common || left > self.share.had_in_common {
+            self.share.had_in_common = left;
+        }
+        let forks = slot.forks_begun();
+        let has_some = self.share.in_common.mine > 0 || slot.resident.in_common.left_out.load(Relaxed) > 0;
+        let puts_aside = has_some && self.in_common_may_stay();
+        if std::mem::replace(&mut self.share.puts_aside, puts_aside) != puts_aside {
+            engine.core().put_aside(puts_aside);
+        }
+        let mine = slot.resident.in_common.left_out.load(Relaxed).max(self.share.in_common.mine);
+        if mine > 0 && self.share.protected_at != Some(forks) && room < tuning::room_for_copies(mine) {
+            self.share.protected_at = engine.protect_adopted().then_some(forks);
+        }
+    }
+
+    /// Pages of this process that cannot be swapped.
+    pub(crate) fn fixed_pages(&self) -> u64 {
+        let member = self.member();
+        member.group.family().fixed_pages(member.group, member.index, member.slot())
+    }
+
+    /// Whether what processes have in common after forks may stay, and goes last.
+    pub(crate) fn in_common_may_stay(&self) -> bool {
+        self.share.in_common.all <= self.share.in_common.most
+    }
+
+    /// Pages of all processes that cannot be swapped, when this one last looked.
+    pub(crate) fn fixed_of_all(&self) -> u64 {
+        self.share.in_common.fixed
+    }
+
+    /// Private pages that all processes have in common after forks, and keep.
+    pub(crate) fn in_common_of_all(&self) -> u64 {
+        self.share.in_common.all
     }
 
     /// What this process keeps in any case, because `fixed` pages of all processes cannot be swapped; 0 if nothing.
     fn least(&mut self, usage: &Usage, fixed: u64, now_ms: u64) -> u64 {
         let Some(engine) = self.engine() else { return 0 };
-        let slot = self.member().slot();
-        let own = slot.fixed_pages();
+        let (own, slot) = (self.fixed_pages(), self.member().slot());
         let came_back = slot.tally.get(Counter::Pswpin) + slot.tally.get(Counter::SwapCacheHit);
         let evidence = Evidence {
-            limit: usage.limit,
+            // What is in common can leave, if need be.
+            limit: self.member().group.limit_pages(),
             processes: usage.processes,
             fixed_of_all: fixed,
             swappable: usage.mine.saturating_sub(own),

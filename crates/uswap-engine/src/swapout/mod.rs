@@ -43,6 +43,8 @@ enum Oldest {
     None,
     /// It stays: the kernel has swapped out all of it.
     KernelSwapped,
+    /// It stays: others have all of it.
+    InCommon,
     /// So many of its pages have left, and so many could not.
     Moved { moved: u64, busy: u64 },
 }
@@ -95,10 +97,12 @@ impl<H: Host> Engine<H> {
 
     /// Moves the oldest block that takes memory out of the program; `None` when there is none. Returns moved and busy pages.
     fn move_out(&self, worker: &mut Worker) -> Option<(u64, u64)> {
-        for _ in 0..tuning::SWAPPED_BLOCKS_MAX {
+        let (mut swapped, mut in_common) = (0, 0);
+        while swapped < tuning::SWAPPED_BLOCKS_MAX && in_common < tuning::IN_COMMON_BLOCKS_MAX {
             match self.move_oldest_out(worker) {
                 Oldest::None => return None,
-                Oldest::KernelSwapped => {}
+                Oldest::KernelSwapped => swapped += 1,
+                Oldest::InCommon => in_common += 1,
                 Oldest::Moved { moved, busy } => return Some((moved, busy)),
             }
         }
@@ -117,7 +121,7 @@ impl<H: Host> Engine<H> {
             outcome.moved &= !gone;
             outcome.missing |= gone & isolation.mask;
         }
-        let Isolated { wanted, lost } = self.core().isolated(isolation, outcome);
+        let Isolated { wanted, lost, is_put_aside } = self.core().isolated(isolation, outcome);
         // Of what has been told since it was looked up.
         let wanted = wanted | (outcome.moved & moving::must_stay::<H>(isolation.first));
         for index in (0..BLOCK_PAGES).filter(|index| lost >> index & 1 == 1) {
@@ -131,11 +135,18 @@ impl<H: Host> Engine<H> {
         let moved = u64::from(outcome.moved.count_ones());
         self.count(Counter::Pgscan, u64::from(isolation.mask.count_ones()));
         self.count(Counter::MoveBusy, busy);
+        if busy > 0 && !worker.reclaiming.collects_busy {
+            self.core().note_refused(isolation.first, outcome.refused);
+        }
         if busy > 0 && worker.reclaiming.collects_busy {
             let refused = (0..BLOCK_PAGES).filter(|index| outcome.refused >> index & 1 == 1);
             worker.reclaiming.busy.extend(refused.map(|index| isolation.first.plus(index as u64)));
         }
-        if isolation.mask & !swapped == 0 { Oldest::KernelSwapped } else { Oldest::Moved { moved, busy } }
+        match isolation.mask & !swapped {
+            0 => Oldest::KernelSwapped,
+            _ if is_put_aside => Oldest::InCommon,
+            _ => Oldest::Moved { moved, busy },
+        }
     }
 
     /// A page that a thread waits for is in the swap cache: brings it back. A handler does so itself; elsewhere an

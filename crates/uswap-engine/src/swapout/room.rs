@@ -20,7 +20,7 @@ impl<H: Host> Engine<H> {
         if is_on(Sabotage::BudgetNotKept)
             || !self.pressure.is_over_limit()
             || self.pressure.is_hopeless()
-            || !self.takes_memory(fault.page)
+            || !(fault.protected || self.takes_memory(fault.page))
         {
             return;
         }
@@ -38,6 +38,10 @@ impl<H: Host> Engine<H> {
             // Only the monitor adopts memory and ends the sharing of a fork. If it cannot either, the program goes on:
             // over its budget is better than not at all.
             if self.pressure.is_fruitless() || self.pressure.is_hopeless() {
+                // Others may let go of what is in common meanwhile: not at the speed of memory.
+                if fault.protected {
+                    H::sleep(tuning::COPY_REST);
+                }
                 return;
             }
             if waits < tuning::STALL_WAITS && H::since(begun) < tuning::STALL {

@@ -165,6 +165,10 @@ impl System for Shuttle {
         1
     }
 
+    fn parent_process_id() -> u32 {
+        1
+    }
+
     fn forbid_huge_pages() -> Option<u32> {
         None
     }
@@ -263,6 +267,10 @@ impl Faults for NoSystem {
         match *self {}
     }
 
+    fn protect(&self, _: usize, _: usize, _: bool) -> Progress {
+        match *self {}
+    }
+
     fn wake(&self, _: usize, _: usize) -> io::Result<()> {
         match *self {}
     }
@@ -313,6 +321,10 @@ impl Residency for NoSystem {
         match *self {}
     }
 
+    fn in_common(&self, _: usize, _: usize) -> io::Result<u64> {
+        match *self {}
+    }
+
     fn keep_lazily_freed(&self, _: usize, _: u16) -> io::Result<u16> {
         match *self {}
     }
@@ -351,6 +363,10 @@ impl Footprint for NoSystem {
 
     fn read(&mut self) -> io::Result<(u64, u64)> {
         match *self {}
+    }
+
+    fn faults() -> io::Result<u64> {
+        nothing()
     }
 
     fn by_kind() -> io::Result<Rss> {

@@ -1,0 +1,307 @@
+//! What a forked child has in common with its parent is in RAM once, though both have it resident: the parent counts it.
+//!
+//! Copy-on-write takes pages apart without any change in what a process has resident, and only the kernel knows of each page who has
+//! it, which is slow to ask. But a copy takes a fault, and what a process drops it has no longer. So a child leaves out what it was born
+//! with, less all that it may have copied or dropped since ([`Changes`], [`LeftOut`]), and its parent counts more by what it may have
+//! copied or dropped itself since the birth ([`borne`]). The sum is never below what is there. A process that takes memory and gives
+//! it back without a pause seems to change all that it has, so a child asks the kernel when that matters ([`LeftOut::look`]).
+//!
+//! # Lemma
+//! A page that a child was born with is resident in its parent at that moment, and counted there. As long as the child has it, and has
+//! it in common, the child has neither copied nor dropped it, so it is left out. If the parent drops or copies the page, that is one
+//! change of the parent's since, and one page that is left out: what the parent bears covers it. Where several children leave a page
+//! out, it is one page all the same. A child that copies or drops counts what it has then, and where it has dropped, more. With the
+//! parent ends what it counts, so that from then on its children leave out nothing.
+
+/// What a process has at a moment, in pages. Read in this order: what happens meanwhile passes for a change, and none is missed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// Pages that the engine ever gave back to the kernel: nobody else had those. Counted when they are gone.
+    pub taken: u64,
+    /// Private pages that it has resident.
+    pub resident: u64,
+    /// Pages that the engine ever brought into it. Counted before they are there.
+    pub brought: u64,
+    /// Faults that it ever had. A copy takes one.
+    pub faults: u64,
+}
+
+/// What may have changed between two moments falls by more than this only where a fault filled many pages at once.
+const JITTER: i64 = 256;
+
+/// How many pages a process may have copied or dropped, ever.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    then: Seen,
+    /// What was none, because one fault filled many pages.
+    beside: i64,
+    most: u64,
+}
+
+impl Changes {
+    /// Of a process that has `resident` pages, and had no fault yet: it starts, or was just born with so many.
+    pub fn of(resident: u64) -> Changes {
+        Changes { then: Seen { resident, ..Seen::default() }, ..Changes::default() }
+    }
+
+    /// It has `seen`. Returns its changes so far, which never become fewer.
+    pub fn see(&mut self, seen: Seen) -> u64 {
+        let since = |now: u64, then: u64| now.wrapping_sub(then).cast_signed();
+        let Seen { faults, brought, resident, taken } = self.then;
+        let changes = since(seen.faults, faults) + since(seen.brought, brought)
+            - since(seen.resident, resident)
+            - since(seen.taken, taken);
+        // A huge page is one fault.
+        self.beside = self.beside.max(self.most.cast_signed() - JITTER - changes);
+        self.most = self.most.max((changes + self.beside).max(0).cast_unsigned());
+        self.most
+    }
+}
+
+/// Pages that a child leaves out, as long as its very parent lives.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeftOut {
+    pages: u64,
+    /// The changes that it had had when it was so many.
+    at: u64,
+}
+
+impl LeftOut {
+    /// Of a child that was born with `inherited` pages.
+    pub fn born(inherited: u64) -> LeftOut {
+        LeftOut { pages: inherited, at: 0 }
+    }
+
+    /// It has seen that it has `in_common` pages with others; it had had so many `changes` before it looked. To be believed only of a
+    /// process that never forked: what it has in common with a child of its own is not left to its parent.
+    pub fn look(in_common: u64, changes: u64) -> LeftOut {
+        LeftOut { pages: in_common, at: changes }
+    }
+
+    /// When it has had so many changes.
+    pub fn pages(&self, changes: u64) -> u64 {
+        self.pages.saturating_sub(changes.saturating_sub(self.at))
+    }
+
+    /// How many pages it may leave out too few: it has not looked for so many changes.
+    pub fn doubt(&self, changes: u64) -> u64 {
+        self.pages - self.pages(changes)
+    }
+}
+
+/// A child, as its parent sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Child {
+    /// Pages that it leaves out.
+    pub left_out: u64,
+    /// The parent's changes when it was born.
+    pub born_at: u64,
+}
+
+/// Pages that a process counts for its living children beside those that it has, when it has had so many `changes`.
+pub fn borne(changes: u64, children: impl IntoIterator<Item = Child>) -> u64 {
+    let (mut oldest, mut sum) = (changes, 0);
+    for child in children {
+        oldest = oldest.min(child.born_at);
+        sum += child.left_out.min(changes.saturating_sub(child.born_at));
+    }
+    sum.min(changes - oldest)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// A process of a family, with the pages that it has at each place.
+    struct Process {
+        places: BTreeMap<u32, u32>,
+        seen: Seen,
+        changes: Changes,
+        left_out: LeftOut,
+        parent: Option<usize>,
+        has_forked: bool,
+        born_at: u64,
+    }
+
+    impl Process {
+        fn left_out(&mut self) -> u64 {
+            self.left_out.pages(self.changes.see(self.seen))
+        }
+    }
+
+    /// What is in RAM, and what is counted.
+    struct Family {
+        living: BTreeMap<usize, Process>,
+        next_process: usize,
+        next_page: u32,
+        random: u64,
+    }
+
+    impl Family {
+        fn random(&mut self, below: u64) -> u64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.random % below
+        }
+
+        fn owners(&self, page: u32) -> usize {
+            self.living.values().flat_map(|process| process.places.values()).filter(|&&other| other == page).count()
+        }
+
+        fn counted(&mut self) -> u64 {
+            let living: Vec<usize> = self.living.keys().copied().collect();
+            let mut all = 0;
+            for index in living {
+                let mine = |process: &&mut Process| process.parent == Some(index);
+                let children = self.living.values_mut().filter(mine);
+                let children: Vec<Child> =
+                    children.map(|child| Child { left_out: child.left_out(), born_at: child.born_at }).collect();
+                let orphan = self.living[&index].parent.is_none_or(|parent| !self.living.contains_key(&parent));
+                let process = self.living.get_mut(&index).unwrap();
+                let left_out = if orphan { 0 } else { process.left_out() };
+                let changes = process.changes.see(process.seen);
+                all += process.seen.resident - left_out.min(process.seen.resident) + borne(changes, children);
+            }
+            all
+        }
+
+        fn there(&self) -> u64 {
+            let mut pages: Vec<u32> = self.living.values().flat_map(|p| p.places.values().copied()).collect();
+            pages.sort_unstable();
+            pages.dedup();
+            pages.len() as u64
+        }
+
+        fn fork(&mut self, index: usize) {
+            let parent = self.living.get_mut(&index).unwrap();
+            let resident = parent.seen.resident;
+            let child = Process {
+                places: parent.places.clone(),
+                seen: Seen { resident, ..Seen::default() },
+                changes: Changes::of(resident),
+                left_out: LeftOut::born(resident),
+                parent: Some(index),
+                has_forked: false,
+                born_at: parent.changes.see(parent.seen),
+            };
+            parent.has_forked = true;
+            self.living.insert(self.next_process, child);
+            self.next_process += 1;
+        }
+
+        /// A write: a new page, or a copy, or nothing new.
+        fn write(&mut self, index: usize, place: u32) {
+            if self.living[&index].places.get(&place).is_some_and(|&page| self.owners(page) == 1) {
+                return;
+            }
+            let process = self.living.get_mut(&index).unwrap();
+            process.places.insert(place, self.next_page);
+            self.next_page += 1;
+            process.seen.faults += 1;
+            process.seen.resident = process.places.len() as u64;
+        }
+
+        fn drop_page(&mut self, index: usize, place: u32, by_engine: bool) {
+            let Some(&page) = self.living[&index].places.get(&place) else { return };
+            if by_engine && self.owners(page) > 1 {
+                return;
+            }
+            let process = self.living.get_mut(&index).unwrap();
+            process.places.remove(&place);
+            process.seen.resident -= 1;
+            process.seen.taken += u64::from(by_engine);
+        }
+
+        fn bring(&mut self, index: usize, place: u32) {
+            let process = self.living.get_mut(&index).unwrap();
+            if process.places.contains_key(&place) {
+                return;
+            }
+            process.places.insert(place, self.next_page);
+            self.next_page += 1;
+            process.seen.brought += 1;
+            process.seen.resident += 1;
+        }
+
+        fn look(&mut self, index: usize) {
+            if self.living[&index].has_forked {
+                return;
+            }
+            let pages = self.living[&index].places.values();
+            let in_common = pages.filter(|&&page| self.owners(page) > 1).count() as u64;
+            let process = self.living.get_mut(&index).unwrap();
+            process.left_out = LeftOut::look(in_common, process.changes.see(process.seen));
+        }
+
+        fn step(&mut self) {
+            let living: Vec<usize> = self.living.keys().copied().collect();
+            let index = living[self.random(living.len() as u64) as usize];
+            let place = self.random(24) as u32;
+            match self.random(40) {
+                0 if living.len() < 5 => self.fork(index),
+                1 if living.len() > 1 => drop(self.living.remove(&index)),
+                2..=5 => self.look(index),
+                6..=11 => self.drop_page(index, place, false),
+                12..=15 => self.drop_page(index, place, true),
+                16..=19 => self.bring(index, place),
+                _ => self.write(index, place),
+            }
+        }
+    }
+
+    #[test]
+    fn never_less_is_counted_than_there_is() {
+        for seed in 1..=2000u64 {
+            let first = Process {
+                places: BTreeMap::new(),
+                seen: Seen::default(),
+                changes: Changes::default(),
+                left_out: LeftOut::default(),
+                parent: None,
+                has_forked: false,
+                born_at: 0,
+            };
+            let living = BTreeMap::from([(0, first)]);
+            let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut family = Family { living, next_process: 1, next_page: 0, random };
+            for step in 0..200 {
+                family.step();
+                let (counted, there) = (family.counted(), family.there());
+                assert!(counted >= there, "seed {seed} step {step}: {counted} counted of {there}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_children_read_counts_once() {
+        let mut child = Changes::of(100_000);
+        let changes = child.see(Seen { faults: 700, resident: 100_500, ..Seen::default() });
+        assert_eq!(changes, 200, "500 pages are new");
+        let children = [Child { left_out: 100_000 - changes, born_at: 7000 }; 4];
+        assert_eq!(borne(7050, children), 50, "in its parent, that may be what it has had to copy");
+    }
+
+    #[test]
+    fn who_takes_and_gives_back_looks() {
+        let mut child = Changes::of(1000);
+        let changes = child.see(Seen { faults: 5000, resident: 1000, ..Seen::default() });
+        assert_eq!((LeftOut::born(1000).pages(changes), LeftOut::born(1000).doubt(changes)), (0, 1000));
+        let left_out = LeftOut::look(990, changes);
+        assert_eq!((left_out.pages(changes), left_out.doubt(changes)), (990, 0));
+        assert_eq!((left_out.pages(changes + 100), left_out.doubt(changes + 100)), (890, 100));
+    }
+
+    #[test]
+    fn a_huge_page_hides_no_copies() {
+        let mut changes = Changes::of(1000);
+        changes.see(Seen { faults: 100, resident: 1000, ..Seen::default() });
+        let (faults, resident) = (101, 1512);
+        assert_eq!(changes.see(Seen { faults, resident, ..Seen::default() }), 100);
+        let (faults, resident) = (601, 1512);
+        assert!(changes.see(Seen { faults, resident, ..Seen::default() }) >= 100 + 500 - JITTER.cast_unsigned());
+    }
+}

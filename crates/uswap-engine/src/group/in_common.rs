@@ -1,0 +1,133 @@
+//! In common: private pages that processes have of a fork count once, as [`uswap_core::in_common`] has it.
+
+use uswap_core::in_common::{Child, borne};
+use uswap_system::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
+
+use super::{Group, Holder, ProcessSlot};
+
+/// Parents whose children leave out pages, at a time. The children of others count in full.
+const PARENTS_MAX: usize = 32;
+
+/// What a process tells of the private pages that it has in common with others.
+#[repr(C)]
+pub struct InCommon {
+    /// How many pages it may have copied or dropped, ever.
+    pub changes: AtomicU64,
+    /// Pages that it leaves out as long as its parent lives.
+    pub left_out: AtomicU64,
+    /// The changes of its parent when it was born.
+    pub born_at: AtomicU64,
+    /// The [`Holder`] that is its parent, as a word; 0: none that is known.
+    parent: AtomicU64,
+}
+
+impl InCommon {
+    pub(super) fn clear(&self) {
+        let InCommon { changes, left_out, born_at, parent } = self;
+        [changes, left_out, born_at, parent].into_iter().for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+/// A parent, and what its children leave out.
+#[derive(Clone, Copy)]
+struct Parent {
+    index: u32,
+    /// What it counts for them.
+    borne: u64,
+    /// Pages that it has in common with the one that has most.
+    in_common: u64,
+}
+
+/// What the processes of a group had in common at one moment.
+pub struct Family {
+    parents: [Parent; PARENTS_MAX],
+    count: usize,
+}
+
+impl Family {
+    fn parent(&self, index: u32) -> Option<&Parent> {
+        self.parents[..self.count].iter().find(|parent| parent.index == index)
+    }
+
+    /// Pages of a process that its parent counts.
+    fn leaves_out(&self, group: &Group, slot: &ProcessSlot) -> u64 {
+        let is_counted = |parent: Holder| group.has(parent) && self.parent(parent.index).is_some();
+        match slot.parent() {
+            Some(parent) if is_counted(parent) => slot.resident.in_common.left_out.load(Relaxed),
+            _ => 0,
+        }
+    }
+
+    /// Private pages that the process with this index counts.
+    pub fn private_pages(&self, group: &Group, index: u32, slot: &ProcessSlot) -> u64 {
+        let own = slot.resident.anon_pages.load(Relaxed).saturating_sub(self.leaves_out(group, slot));
+        own + self.parent(index).map_or(0, |parent| parent.borne)
+    }
+
+    /// Whether the process has pages in common with a parent or a child that are counted so.
+    pub fn has(&self, index: u32, slot: &ProcessSlot) -> bool {
+        slot.resident.in_common.left_out.load(Relaxed) > 0 || self.parent(index).is_some()
+    }
+
+    /// Resident pages of the process that count against the budget.
+    pub fn usage_pages(&self, group: &Group, index: u32, slot: &ProcessSlot) -> u64 {
+        self.private_pages(group, index, slot) + slot.beside_private_pages()
+    }
+
+    /// Those of the process's pages that cannot be swapped. Which of them its parent has, too, nobody knows: all that it leaves out may
+    /// be among them.
+    pub fn fixed_pages(&self, group: &Group, index: u32, slot: &ProcessSlot) -> u64 {
+        let private = self.private_pages(group, index, slot);
+        slot.resident.unmanaged_pages.load(Relaxed).min(private) + slot.shared.pages.load(Relaxed)
+    }
+
+    /// Pages that the process counts for itself and for children that have them, too: it cannot give them back alone.
+    pub fn in_common(&self, index: u32, slot: &ProcessSlot) -> u64 {
+        let most = self.parent(index).map_or(0, |parent| parent.in_common);
+        most.min(slot.resident.anon_pages.load(Relaxed))
+    }
+}
+
+impl ProcessSlot {
+    /// The process that it was forked from.
+    pub fn parent(&self) -> Option<Holder> {
+        Holder::of_word(self.resident.in_common.parent.load(Relaxed))
+    }
+
+    /// It is a child of `parent`'s.
+    pub(crate) fn is_child_of(&self, parent: Holder) {
+        self.resident.in_common.parent.store(parent.word(), Release);
+    }
+}
+
+impl Group {
+    /// What its processes have in common at this moment.
+    pub fn family(&self) -> Family {
+        let none = Parent { index: u32::MAX, borne: 0, in_common: 0 };
+        let mut family = Family { parents: [none; PARENTS_MAX], count: 0 };
+        for (_, slot) in self.processes().filter(|(_, slot)| slot.resident.in_common.left_out.load(Relaxed) > 0) {
+            let Some(parent) = slot.parent().filter(|&parent| self.has(parent)) else { continue };
+            if family.parent(parent.index).is_none() && family.count < PARENTS_MAX {
+                family.parents[family.count] = self.as_parent(parent);
+                family.count += 1;
+            }
+        }
+        family
+    }
+
+    fn as_parent(&self, parent: Holder) -> Parent {
+        let children = || {
+            let is_child = |slot: &ProcessSlot| slot.parent() == Some(parent);
+            self.processes().filter(move |(_, slot)| is_child(slot)).map(|(_, slot)| Child {
+                left_out: slot.resident.in_common.left_out.load(Relaxed),
+                born_at: slot.resident.in_common.born_at.load(Relaxed),
+            })
+        };
+        let changes = self.process(parent.index).resident.in_common.changes.load(Relaxed);
+        let in_common = children().map(|child| child.left_out).max().unwrap_or(0);
+        Parent { index: parent.index, borne: borne(changes, children()), in_common }
+    }
+}

@@ -1,0 +1,149 @@
+//! What this process has in common with others of a fork: what it leaves out, and when it looks. [`uswap_core::in_common`] says why.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use uswap_core::PageRange;
+use uswap_core::in_common::{Changes, LeftOut, Seen};
+use uswap_system::looks::{Footprint, Residency};
+
+use crate::engine::Engine;
+use crate::group::{Group, Holder, ProcessSlot};
+use crate::host::Host;
+use crate::last_told::LastTold;
+use crate::member::Member;
+
+/// Less than this, in pages, is not worth a look: 1 MiB.
+const DOUBT_MIN: u64 = 256;
+/// How soon it looks again.
+const LOOK_SOON: Duration = Duration::from_millis(10);
+/// Looking takes at most one part in so many of a CPU.
+const LOOK_COST: u32 = 50;
+/// The same where the budget is used up: what passes for the process's own would be swapped out for nothing.
+const PRESSING: (Duration, u32) = (Duration::from_millis(2), 4);
+/// Changes of a process that cannot be told how many it had: all that there may be.
+const UNKNOWN: u64 = u64::MAX / 2;
+
+/// See the file's head.
+pub(crate) struct InCommon {
+    /// What the parent had told, if there is one.
+    parent: Option<Parent>,
+    changes: Option<Changes>,
+    left_out: LeftOut,
+    looked: Instant,
+    /// The parent's changes then.
+    parent_then: u64,
+    /// CPU time of the last look.
+    took: Duration,
+}
+
+/// For whom it looks.
+#[derive(Clone, Copy)]
+pub(crate) struct Scarcity {
+    /// The process has had a child of its own.
+    pub has_forked: bool,
+    /// The budget is used up.
+    pub is_pressing: bool,
+}
+
+/// What the parent of a forked process had told before it forked.
+#[derive(Clone, Copy)]
+struct Parent {
+    changes: u64,
+    private_pages: u64,
+}
+
+impl InCommon {
+    /// Of a process that is `member`, and has told nothing yet. One whose parent was no member, or has ended, counts all that it has:
+    /// what was told is not its parent's then.
+    pub fn new<H: Host>(told: &LastTold, member: &Member<H>) -> InCommon {
+        let mut parent = None;
+        if let Some(holder) = Holder::of_word(told.holder.load(Relaxed))
+            && told.process.load(Relaxed) == H::parent_process_id()
+        {
+            member.slot().is_child_of(holder);
+            let (changes, private_pages) = (told.changes.load(Relaxed), told.private_pages.load(Relaxed));
+            member.slot().resident.in_common.born_at.store(changes, Relaxed);
+            parent = Some(Parent { changes, private_pages });
+        }
+        let holder = Holder { index: member.index, generation: member.generation };
+        told.holder.store(holder.word(), Relaxed);
+        told.process.store(H::process_id(), Relaxed);
+        InCommon {
+            parent,
+            changes: None,
+            left_out: LeftOut::default(),
+            looked: H::now(),
+            parent_then: parent.map_or(0, |parent| parent.changes),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// The process has `private` pages resident, of which the engine had given back `taken` before. Tells what follows.
+    pub fn see<H: Host>(
+        &mut self,
+        slot: &ProcessSlot,
+        told: &LastTold,
+        private: u64,
+        engine: Option<(u64, &Engine<H>)>,
+    ) {
+        let (taken, brought) = engine.map_or((0, 0), |(taken, engine)| (taken, engine.memory.uffd.brought()));
+        let changes = match H::Footprint::faults() {
+            Ok(faults) => {
+                let seen = Seen { taken, resident: private, brought, faults };
+                self.changes_from(private).see(seen)
+            }
+            Err(_) => UNKNOWN,
+        };
+        slot.resident.in_common.changes.store(changes, Relaxed);
+        slot.resident.in_common.left_out.store(self.left_out.pages(changes), Relaxed);
+        told.changes.store(changes, Relaxed);
+        told.private_pages.store(private, Relaxed);
+    }
+
+    /// What changes are counted from, when the process has `private` pages.
+    fn changes_from(&mut self, private: u64) -> &mut Changes {
+        if self.changes.is_none() {
+            let inherited = self.parent.map_or(0, |parent| parent.private_pages.min(private));
+            self.left_out = LeftOut::born(inherited);
+            self.changes = Some(Changes::of(inherited));
+        }
+        self.changes.as_mut().expect("set above")
+    }
+
+    /// Looks who else has what the process was born with, if it may leave out too little and has not looked for long enough. To be
+    /// called when memory is scarce.
+    pub fn look_in_time<H: Host>(&mut self, group: &Group, slot: &ProcessSlot, engine: &Engine<H>, scarcity: Scarcity) {
+        // What it has in common with children of its own is its own to count.
+        if scarcity.has_forked {
+            return;
+        }
+        let (soonest, cost) = if scarcity.is_pressing { PRESSING } else { (LOOK_SOON, LOOK_COST) };
+        let Some(parent) = slot.parent().filter(|&parent| group.has(parent)) else { return };
+        let changes = slot.resident.in_common.changes.load(Relaxed);
+        let parent_now = group.process(parent.index).resident.in_common.changes.load(Relaxed);
+        let doubt = self.left_out.doubt(changes) + parent_now.saturating_sub(self.parent_then);
+        if doubt < DOUBT_MIN || changes == UNKNOWN || H::since(self.looked) < soonest.max(self.took * cost) {
+            return;
+        }
+        let begun = H::cpu_time();
+        if let Ok(pages) = self.count(engine) {
+            if pages + DOUBT_MIN < slot.resident.in_common.left_out.load(Relaxed) {
+                engine.core().take_back_aside();
+            }
+            self.left_out = LeftOut::look(pages, changes);
+            slot.resident.in_common.left_out.store(pages, Relaxed);
+        }
+        self.parent_then = parent_now;
+        self.looked = H::now();
+        self.took = H::cpu_time().saturating_sub(begun);
+    }
+
+    fn count<H: Host>(&self, engine: &Engine<H>) -> io::Result<u64> {
+        let adopted: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
+        let in_common =
+            |range: PageRange| engine.memory.pagemap.in_common(range.start.address(), range.end().address());
+        adopted.into_iter().map(in_common).sum()
+    }
+}

@@ -1,0 +1,96 @@
+/*
+ * What a fork leaves in common.
+ *
+ *     in_common read MIB COUNT   a parent of MIB forks COUNT children, who read all of it several times, at the same time
+ *     in_common write MIB COUNT  the same, and each child and the parent write to each page, at the same time
+ *     in_common churn MIB COUNT  the same as read, by children that take memory and give it back all the time
+ */
+#include "check.h"
+
+static size_t pages;
+static uint64_t *memory;
+
+static uint64_t *at(size_t page) { return memory + page * WORDS; }
+
+static uint64_t value(size_t page) { return mix(page) | 1; }
+
+static void check_all(const char *who)
+{
+	for (size_t k = 0; k < pages; k++)
+		if (*at(k) != value(k))
+			bad("%s: page %zu is %lx", who, k, (unsigned long)*at(k));
+}
+
+static void write_all(uint64_t who)
+{
+	for (size_t k = 0; k < pages; k++)
+		at(k)[7] += who;
+}
+
+static void written_by(uint64_t who)
+{
+	check_all("written");
+	for (size_t k = 0; k < pages; k++)
+		if (at(k)[7] != who)
+			bad("page %zu was written to by %lu, not by %lu", k, (unsigned long)at(k)[7], (unsigned long)who);
+}
+
+/* 4 MiB for a moment, forty times. */
+static void take_and_give_back(void)
+{
+	for (int round = 0; round < 40; round++) {
+		size_t bytes = 4 * MiB;
+		char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		MUST(p != MAP_FAILED);
+		for (size_t k = 0; k < bytes; k += PAGE)
+			p[k] = 1;
+		MUST(munmap(p, bytes) == 0);
+	}
+}
+
+static void child(const char *what, uint64_t number)
+{
+	if (strcmp(what, "write") == 0) {
+		write_all(number);
+		written_by(number);
+		return;
+	}
+	for (int round = 0; round < 3; round++) {
+		check_all("child");
+		if (strcmp(what, "churn") == 0)
+			take_and_give_back();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	MUST(argc == 4);
+	size_t count = strtoul(argv[3], NULL, 10);
+	pages = strtoul(argv[2], NULL, 10) * MiB / PAGE;
+	memory = (uint64_t *)map(pages * PAGE);
+	for (size_t k = 0; k < pages; k++)
+		*at(k) = value(k);
+	pid_t pids[64];
+	MUST(count <= 64);
+	for (size_t k = 0; k < count; k++) {
+		pids[k] = fork();
+		MUST(pids[k] >= 0);
+		if (pids[k] == 0) {
+			child(argv[1], k + 1);
+			_exit(0);
+		}
+	}
+	if (strcmp(argv[1], "write") == 0) {
+		write_all(1000);
+		written_by(1000);
+	}
+	for (size_t k = 0; k < count; k++) {
+		int status;
+		MUST(waitpid(pids[k], &status, 0) == pids[k]);
+		if (status)
+			bad("child %zu ended with %x", k, status);
+	}
+	check_all("parent");
+	printf("ok %s\n", argv[1]);
+	return 0;
+}

@@ -1,0 +1,82 @@
+//! What a fork leaves in common counts once, stays where it is as long as there is room, and is copied only where there is.
+
+use std::time::Duration;
+
+use uswap_e2e::{Budget, Finished, Launch, MIB, TempDir, bare_only, c_program, need_charges};
+
+fn run(name: &str, arguments: [&str; 3], budget_mib: u64) -> Finished {
+    let test = TempDir::new(name);
+    let launch = Launch::new(&test, c_program("in_common")).args(arguments).charged();
+    let finished = launch.time_limit(Duration::from_secs(120)).under(&Budget::mib(budget_mib)).finish();
+    eprintln!("{:.1?}, charged for up to {} MiB of {budget_mib}", finished.wall, finished.charges.peak() / MIB);
+    finished.assert_success();
+    assert_eq!(finished.text(), format!("ok {}\n", arguments[0]), "{finished}");
+    finished
+}
+
+fn assert_nothing_left(finished: &Finished) {
+    let Some(stats) = &finished.stats else { return };
+    assert_eq!(stats.pages_swapped_out(), 0, "{:#}", stats.json());
+}
+
+/// As the kernel charges: each page once. Allowed beside the budget: 5 %, or 8 MiB where that is more.
+fn assert_held(finished: &Finished, budget_mib: u64) {
+    if bare_only() {
+        return;
+    }
+    finished.assert_swapped();
+    let (budget, peak) = (budget_mib * MIB, finished.charges.peak());
+    assert!(peak <= budget + (budget / 20).max(8 * MIB), "{} MiB of {budget_mib}\n{finished}", peak / MIB);
+}
+
+/// Counted in each, four readers of 120 MiB would have 600. The budget is near enough for an engine, or it is not.
+#[test]
+fn what_children_read_counts_once() {
+    if !need_charges() {
+        return;
+    }
+    for budget in [160, 240] {
+        assert_nothing_left(&run("read", ["read", "120", "4"], budget));
+    }
+}
+
+/// Each seems to change all that it has.
+#[test]
+fn children_that_take_memory_and_give_it_back_keep_the_budget() {
+    if !need_charges() {
+        return;
+    }
+    let finished = run("churn-in-common", ["churn", "120", "3"], 200);
+    assert!(bare_only() || finished.charges.peak() <= 208 * MIB, "{finished}");
+}
+
+#[test]
+fn children_read_more_than_the_budget_holds() {
+    if !need_charges() {
+        return;
+    }
+    assert_held(&run("read-more", ["read", "160", "3"], 120), 120);
+}
+
+/// Copy-on-write is as fast as memory, and asks nobody.
+#[test]
+fn all_write_to_all_pages_at_once() {
+    if !need_charges() {
+        return;
+    }
+    assert_held(&run("write", ["write", "120", "2"], 150), 150);
+    assert_held(&run("write-more", ["write", "120", "2"], 100), 100);
+}
+
+/// While memory is filled, too.
+#[test]
+fn forks_of_a_program_that_is_big() {
+    if !need_charges() {
+        return;
+    }
+    let test = TempDir::new("fork");
+    let launch = Launch::new(&test, c_program("touch")).args(["fork", "384", "2", "1000", "64"]).charged();
+    let finished = launch.time_limit(Duration::from_secs(180)).under(&Budget::mib(256)).finish();
+    finished.assert_success();
+    assert_held(&finished, 256);
+}
