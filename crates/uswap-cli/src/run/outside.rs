@@ -389,7 +389,7 @@ impl Squeeze {
 
 #[cfg(test)]
 mod tests {
-    use uswap_engine::group::GroupConfig;
+    use uswap_engine::group::{GroupConfig, Holder};
 
     use super::*;
 
@@ -444,7 +444,8 @@ mod tests {
         let group = group();
         let parent = member(&group, 40);
         let child = member(&group, 40);
-        group.fork_arrived(parent, child);
+        let generation = group.process(parent).life.generation.load(Relaxed);
+        group.process(child).is_child_of(Holder { index: parent, generation });
         let mut outside = Outside::new();
         // This process has less than either.
         outside.look(&group, [std::process::id()].into_iter(), |_| false);

@@ -98,7 +98,7 @@ impl ProcessSlot {
     }
 
     /// It is a child of `parent`'s.
-    pub(crate) fn is_child_of(&self, parent: Holder) {
+    pub fn is_child_of(&self, parent: Holder) {
         self.resident.in_common.parent.store(parent.word(), Release);
     }
 }
