@@ -54,17 +54,12 @@ pub(super) struct Lineage {
     forks_in_flight: AtomicU32,
     /// Forks that have ever begun.
     forks_begun: AtomicU32,
-    /// Not 0 for a child of a fork: its private pages may be its parent's as well. [`ARRIVED`] or [`INHERITS`].
+    /// Not 0 for a child of a process that swaps: [`ARRIVED`] or [`INHERITS`].
     pub forked: AtomicU32,
     inheritors: [AtomicU64; WORDS],
 }
 
 impl ProcessSlot {
-    /// Whether it was forked, and has not executed another program since.
-    pub fn is_forked(&self) -> bool {
-        self.lineage.forked.load(Relaxed) != 0
-    }
-
     /// Called before fork(2): from here on a child may read our slots, known to the supervisor or not.
     /// Ended by the supervisor when the child says hello, or by `fork_failed`.
     pub fn fork_begins(&self) {

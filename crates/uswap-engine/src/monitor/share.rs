@@ -45,8 +45,9 @@ pub(super) struct Kept {
     /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then all who have
     /// them let them go.
     pub most: u64,
-    /// Pages of all processes that cannot be swapped.
+    /// Pages of all processes that cannot be swapped, and those of this one.
     pub fixed: u64,
+    pub fixed_mine: u64,
 }
 
 impl Kept {
@@ -126,6 +127,7 @@ impl<H: Staffed> Monitor<H> {
             // As long as all fits, nobody has to let anything go.
             most: if total <= limit - limit / 16 { in_common } else { tuning::in_common_max(limit, processes, fixed) },
             fixed,
+            fixed_mine: family.fixed_pages(group, mine_index, slot),
         };
         self.share.in_common.leave_out(&mut usage);
         usage.least = self.least(&usage, fixed, now_ms);
@@ -168,10 +170,9 @@ impl<H: Staffed> Monitor<H> {
         }
     }
 
-    /// Pages of this process that cannot be swapped.
+    /// Pages of this process that cannot be swapped, when it last looked.
     pub(crate) fn fixed_pages(&self) -> u64 {
-        let member = self.member();
-        member.group.family().fixed_pages(member.group, member.index, member.slot())
+        self.share.in_common.fixed_mine
     }
 
     /// Whether what processes have in common after forks may stay, and goes last.

@@ -135,12 +135,11 @@ impl<H: Host> Engine<H> {
         let moved = u64::from(outcome.moved.count_ones());
         self.count(Counter::Pgscan, u64::from(isolation.mask.count_ones()));
         self.count(Counter::MoveBusy, busy);
-        if busy > 0 && !worker.reclaiming.collects_busy {
-            self.core().note_refused(isolation.first, outcome.refused);
-        }
         if busy > 0 && worker.reclaiming.collects_busy {
             let refused = (0..BLOCK_PAGES).filter(|index| outcome.refused >> index & 1 == 1);
             worker.reclaiming.busy.extend(refused.map(|index| isolation.first.plus(index as u64)));
+        } else if busy > 0 {
+            self.core().note_refused(isolation.first, outcome.refused);
         }
         match isolation.mask & !swapped {
             0 => Oldest::KernelSwapped,
