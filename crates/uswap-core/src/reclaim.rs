@@ -151,7 +151,7 @@ impl Core {
             let block = self.pages.block_mut(first).expect("looked up above");
             block.queued = block.queued.saturating_sub(1);
             let referenced = core::mem::take(&mut block.referenced);
-            let kept = referenced | self.eviction.order.just_asked.in_block(first, blocks);
+            let kept = referenced | self.eviction.order.just_asked.in_block(first);
             let (mut mask, mut gaps, mut stay) = (0u16, 0u16, 0u16);
             for index in 0..BLOCK_PAGES {
                 let page = first.plus(index as u64);
@@ -544,6 +544,21 @@ mod tests {
             core.asked_grow_old();
             all_that_leave(&mut core, &mut left);
             assert_eq!(left.len(), 16);
+        }
+    }
+
+    /// Of many blocks that are left, all the others cannot be moved.
+    #[test]
+    fn what_has_just_been_asked_for_stays_beside_many_that_cannot_leave() {
+        let mut core = Core::new(CoreConfig { frame_blocks: 64, ..CoreConfig::default() });
+        core.adopt(PageRange { start: PageNumber(0), pages: 1024 });
+        core.found_present(PageRange { start: PageNumber(0), pages: 640 });
+        core.note_resident(PageNumber(0), Came::FromStore);
+        for _ in 0..200 {
+            let Some(isolation) = core.isolate() else { break };
+            assert!(isolation.first != PageNumber(0) || isolation.mask & 1 == 0, "it leaves before it was used");
+            let refused = isolation.mask;
+            let _ = core.isolated(isolation, IsolationOutcome { refused, ..Default::default() });
         }
     }
 

@@ -1,17 +1,16 @@
-//! Pages that threads have just asked for: where hardly any other is left, they stay until those threads have had a chance to run.
+//! Pages that threads have just asked for: they stay until those threads have had a chance to run.
 //!
 //! The kernel evicts no page from under the instruction that faulted on it: the fault ends in the task itself, which goes on at
 //! once. Here a thread is woken, and runs when it gets a processor. Where memory is so scarce that every block that is left is
 //! one of those, its page would leave again before it has been touched, and an instruction that needs several pages would
 //! never have them all at a time. So the last few pages that were asked for are passed over, until nobody asks for
-//! anything. Where there are more blocks, those are the last in their order anyway.
+//! anything. Where there are more blocks, those are the last in their order anyway; but of the others all may be such as cannot be
+//! moved.
 
 use crate::units::{BLOCK_PAGES, PageNumber};
 
 /// Four threads, each with as many pages as one instruction of x86-64 is likely to need.
 const PAGES: usize = 16;
-/// With so many blocks in memory, or fewer, hardly any is left: two for each of those pages.
-const FEW_BLOCKS: usize = 32;
 
 /// The last pages that were asked for.
 #[derive(Clone, Debug)]
@@ -44,11 +43,8 @@ impl JustAsked {
         }
     }
 
-    /// Which pages of the block that begins at `first` stay, where so many blocks are in memory.
-    pub fn in_block(&self, first: PageNumber, blocks: usize) -> u16 {
-        if blocks > FEW_BLOCKS {
-            return 0;
-        }
+    /// Which pages of the block that begins at `first` stay.
+    pub fn in_block(&self, first: PageNumber) -> u16 {
         let distances = self.pages.iter().map(|page| page.0.wrapping_sub(first.0));
         distances.filter(|&distance| distance < BLOCK_PAGES as u64).fold(0, |stay, index| stay | 1 << index)
     }

@@ -181,8 +181,10 @@ impl<H: Staffed> Monitor<H> {
             let (start, end) = (range.start.address(), range.end().address());
             let in_common = engine.memory.pagemap.in_common(start, end).unwrap_or(0);
             let stays = in_common == range.pages && self.in_common_may_stay();
+            // What has left meanwhile would be brought in only to leave again.
+            let is_there = engine.memory.has_populated(start, end);
             // A copy takes memory until it has left.
-            if stays || copied + in_common > tuning::COPIED_AT_ONCE {
+            if stays || !is_there || copied + in_common > tuning::COPIED_AT_ONCE {
                 continue;
             }
             copied += in_common;
