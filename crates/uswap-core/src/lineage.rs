@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use crate::core::Core;
 use crate::entry::EntryId;
+use crate::entry_set::EntrySet;
 use crate::page_table::PageState;
 use crate::reclaim::REFUSED_MAX;
 use crate::slots::Slots;
@@ -23,8 +24,8 @@ impl Core {
     }
 
     /// Entries that a child forked at this moment inherits.
-    pub fn inherited(&self) -> impl Iterator<Item = EntryId> + '_ {
-        self.table.iter_in_use()
+    pub fn inherited(&self) -> &EntrySet {
+        self.table.in_use()
     }
 
     /// Entries that exist now may have to outlive their pages, because a child reads them.
@@ -54,11 +55,10 @@ impl Core {
 
     /// These books now are the child's.
     pub fn become_child(&mut self, frame_blocks: u32) {
-        let ended = self.table.become_child();
+        let ended = self.table.become_child(core::mem::take(&mut self.leftovers.zombies));
         self.cache = SwapCache::new(frame_blocks);
         self.slots = self.slots.iter().map(Slots::unclaimed).collect();
         self.zswap = Zswap::new();
-        self.leftovers.zombies.clear();
         self.counts.loads_in_flight = 0;
         self.eviction.refused = Vec::with_capacity(REFUSED_MAX);
         // What the parent was about to release is the parent's.

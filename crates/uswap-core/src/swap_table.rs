@@ -6,12 +6,16 @@
 //!
 //! Pins: whoever reads or moves a content outside the lock pins its entry first. A pinned entry that is released is
 //! only condemned; the last unpin releases it.
+//!
+//! A fork copies the table with the rest of the memory, so each entry that either side changes for its sake costs a copy of the
+//! page it lies in. Which entries a fork is about stands in sets beside them, and no entry is looked at for one.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::defects::{Sabotage, is_on};
 use crate::entry::{EntryId, Epoch, Location};
+use crate::entry_set::EntrySet;
 
 /// Entries of one chunk of the table. Chunks never move, so growing costs no copy.
 const CHUNK: usize = 1024;
@@ -36,10 +40,8 @@ impl Life {
 struct Marks(u8);
 
 impl Marks {
-    /// It existed at a fork: an heir may read it.
-    const INHERITED: u8 = 1;
     /// Its content was wanted again soon after it had left.
-    const WANTED_SOON: u8 = 2;
+    const WANTED_SOON: u8 = 1;
 
     fn has(self, mark: u8) -> bool {
         self.0 & mark != 0
@@ -97,7 +99,15 @@ pub enum LetGo {
 pub struct SwapTable {
     chunks: Vec<Box<[Entry; CHUNK]>>,
     free: Vec<EntryId>,
+    /// Zombies of this process's ancestors, when it was forked: free here, though they do not look so yet.
+    ended: Vec<EntryId>,
     entries: u32,
+    /// Entries in use.
+    used: EntrySet,
+    /// Those that existed at the last fork, and still do: an heir may read them.
+    inherited: EntrySet,
+    /// How many entries are pinned.
+    pinned: u32,
     zombies: u64,
     epoch: Epoch,
     /// Whether a child may still read entries of this process's own epoch.
@@ -107,14 +117,26 @@ pub struct SwapTable {
 impl SwapTable {
     /// An empty table of the first process of its line.
     pub fn new() -> Self {
-        Self { chunks: Vec::new(), free: Vec::new(), entries: 0, zombies: 0, epoch: Epoch(0), has_heirs: false }
+        Self {
+            chunks: Vec::new(),
+            free: Vec::new(),
+            ended: Vec::new(),
+            entries: 0,
+            used: EntrySet::default(),
+            inherited: EntrySet::default(),
+            pinned: 0,
+            zombies: 0,
+            epoch: Epoch(0),
+            has_heirs: false,
+        }
     }
 
     /// Room for so many more entries, and for letting all of them go.
     pub(crate) fn make_room(&mut self, entries: usize) -> bool {
         let all = self.entries as usize + entries;
         let to_free = self.free.try_reserve(all - self.free.len()).is_ok();
-        to_free && self.chunks.try_reserve(entries.div_ceil(CHUNK) + 1).is_ok()
+        let to_chunks = self.chunks.try_reserve(entries.div_ceil(CHUNK) + 1).is_ok();
+        to_free && to_chunks && self.used.make_room(entries) && self.inherited.make_room(entries)
     }
 
     fn at(&self, id: EntryId) -> &Entry {
@@ -127,14 +149,8 @@ impl SwapTable {
 
     /// A new entry of this process for content with `hash` at `location`.
     pub fn insert(&mut self, location: Location, hash: u128) -> EntryId {
-        let id = self.free.pop().unwrap_or_else(|| {
-            let id = EntryId(self.entries);
-            if (id.0 as usize).is_multiple_of(CHUNK) {
-                self.chunks.push(Box::new([FREE; CHUNK]));
-            }
-            self.entries += 1;
-            id
-        });
+        let id = self.free.pop().unwrap_or_else(|| self.unused());
+        self.used.insert(id);
         let epoch = self.epoch;
         let entry = self.at_mut(id);
         assert!(entry.life == Life::Free, "{id:?} was handed out twice");
@@ -147,6 +163,23 @@ impl SwapTable {
             generation: entry.generation.wrapping_add(1),
             ..FREE
         };
+        id
+    }
+
+    /// An index that is not in the list of free ones.
+    fn unused(&mut self) -> EntryId {
+        if let Some(id) = self.ended.pop() {
+            let entry = self.at_mut(id);
+            *entry = Entry { generation: entry.generation, ..FREE };
+            return id;
+        }
+        let id = EntryId(self.entries);
+        if (id.0 as usize).is_multiple_of(CHUNK) {
+            self.chunks.push(Box::new([FREE; CHUNK]));
+        }
+        self.used.grow_to(id);
+        self.inherited.grow_to(id);
+        self.entries += 1;
         id
     }
 
@@ -216,6 +249,8 @@ impl SwapTable {
         let entry = self.at_mut(id);
         assert!(entry.life.is_used(), "pin of {id:?}, which is not in use");
         entry.pins = entry.pins.checked_add(1).expect("more than 255 pins of one entry");
+        let is_first = entry.pins == 1;
+        self.pinned += u32::from(is_first);
     }
 
     /// Ends a pin; tells what became of a condemned entry with its last pin.
@@ -224,7 +259,9 @@ impl SwapTable {
         let entry = self.at_mut(id);
         assert!(entry.pins > 0, "unpin of {id:?}, which has no pin");
         entry.pins -= 1;
-        (entry.pins == 0 && entry.life == Life::Condemned).then(|| self.end(id))
+        let (is_last, is_condemned) = (entry.pins == 0, entry.life == Life::Condemned);
+        self.pinned -= u32::from(is_last);
+        (is_last && is_condemned).then(|| self.end(id))
     }
 
     /// The page of `id` needs it no more.
@@ -239,9 +276,11 @@ impl SwapTable {
     }
 
     fn end(&mut self, id: EntryId) -> LetGo {
-        let Entry { location, epoch, marks, .. } = *self.at(id);
-        if self.has_heirs && !is_on(Sabotage::HeirForgotten) && marks.has(Marks::INHERITED) && epoch == self.epoch {
+        let Entry { location, epoch, .. } = *self.at(id);
+        let is_inherited = self.inherited.contains(id) && !is_on(Sabotage::HeirForgotten);
+        if self.has_heirs && is_inherited && epoch == self.epoch {
             self.at_mut(id).life = Life::Zombie;
+            self.used.remove(id);
             self.zombies += 1;
             return LetGo::Zombie;
         }
@@ -252,6 +291,8 @@ impl SwapTable {
     fn clear(&mut self, id: EntryId) {
         let entry = self.at_mut(id);
         *entry = Entry { generation: entry.generation, ..FREE };
+        self.used.remove(id);
+        self.inherited.remove(id);
         self.free.push(id);
     }
 
@@ -278,10 +319,7 @@ impl SwapTable {
     /// From here on a child may read every entry that exists now: none of them is freed before it is buried.
     pub fn add_heir(&mut self) {
         self.has_heirs = true;
-        for index in 0..self.entries {
-            let entry = self.at_mut(EntryId(index));
-            entry.marks.set(Marks::INHERITED, entry.life.is_used());
-        }
+        self.inherited.copy_from(&self.used);
     }
 
     /// No child reads entries of this process any more.
@@ -290,34 +328,47 @@ impl SwapTable {
     }
 
     /// This table now is the child's: all its entries are foreign, and no heir of the parent's is its own.
-    /// Zombies were the parent's alone; their indices are free here. Whoever had pinned an entry is a thread of the parent:
-    /// no unpin will follow here, so what was condemned ends at once. Those entries are returned, their places are the
-    /// caller's to let go.
+    /// `zombies`, all that there are, were the parent's alone; their indices are free here. Whoever had pinned an entry is a thread
+    /// of the parent: no unpin will follow here, so what was condemned ends at once. Those entries are returned, their places are
+    /// the caller's to let go.
     #[must_use]
-    pub fn become_child(&mut self) -> Vec<(EntryId, Location, Epoch)> {
+    pub fn become_child(&mut self, mut zombies: Vec<EntryId>) -> Vec<(EntryId, Location, Epoch)> {
+        assert_eq!(zombies.len() as u64, self.zombies, "not all zombies are known");
         self.epoch = Epoch(self.epoch.0.checked_add(1).expect("more than 65535 generations of forks"));
         self.has_heirs = false;
         self.zombies = 0;
+        if self.ended.is_empty() {
+            self.ended = zombies;
+        } else {
+            self.ended.append(&mut zombies);
+        }
+        if core::mem::take(&mut self.pinned) > 0 { self.forget_pins() } else { Vec::new() }
+    }
+
+    /// Ends all pins; returns what was condemned.
+    fn forget_pins(&mut self) -> Vec<(EntryId, Location, Epoch)> {
+        let pinned: Vec<EntryId> = self.used.iter().filter(|&id| self.at(id).pins > 0).collect();
         let mut ended = Vec::new();
-        for index in 0..self.entries {
-            let id = EntryId(index);
+        for id in pinned {
             let Entry { life, location, epoch, .. } = *self.at(id);
-            match life {
-                Life::Zombie => self.clear(id),
-                Life::Condemned => {
-                    self.clear(id);
-                    ended.push((id, Location::unpack(location), epoch));
-                }
-                Life::InUse => self.at_mut(id).pins = 0,
-                Life::Free => {}
+            if life == Life::Condemned {
+                self.clear(id);
+                ended.push((id, Location::unpack(location), epoch));
+            } else {
+                self.at_mut(id).pins = 0;
             }
         }
         ended
     }
 
+    /// The entries in use.
+    pub fn in_use(&self) -> &EntrySet {
+        &self.used
+    }
+
     /// Indices of all entries in use, in order.
     pub fn iter_in_use(&self) -> impl Iterator<Item = EntryId> + '_ {
-        (0..self.entries).map(EntryId).filter(|&id| self.at(id).life.is_used())
+        self.used.iter()
     }
 
     /// One more than the highest index ever used.
@@ -399,11 +450,13 @@ mod tests {
         let zombie = table.insert(slot(6), 0);
         table.add_heir();
         let _ = table.let_go(zombie);
-        assert_eq!(table.become_child(), []);
+        assert_eq!(table.become_child(Vec::from([zombie])), []);
         assert!(table.is_foreign(kept));
         assert_eq!(table.let_go(kept), LetGo::Freed(slot(5), Epoch(0)));
-        let own = table.insert(slot(9), 0);
-        assert!(!table.is_foreign(own));
+        // Its index, and that of what it has let go, are used again.
+        let own = [table.insert(slot(9), 0), table.insert(slot(10), 0)];
+        assert_eq!((own, table.len()), ([kept, zombie], 2));
+        assert!(own.iter().all(|&own| !table.is_foreign(own)));
         assert_eq!(table.zombies(), 0);
     }
 
@@ -415,7 +468,7 @@ mod tests {
             table.pin(id);
         }
         assert_eq!(table.let_go(condemned), LetGo::Condemned);
-        assert_eq!(table.become_child(), [(condemned, slot(6), Epoch(0))]);
+        assert_eq!(table.become_child(Vec::new()), [(condemned, slot(6), Epoch(0))]);
         assert_eq!(table.iter_in_use().collect::<Vec<_>>(), [read]);
         assert_eq!((table.pins(read), table.insert(slot(7), 0)), (0, condemned));
     }

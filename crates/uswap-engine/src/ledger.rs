@@ -17,8 +17,8 @@ use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
-use uswap_core::EntryId;
 use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::{EntryId, EntrySet};
 use uswap_sys::placement;
 use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -76,11 +76,11 @@ impl Ledger {
         self.entries >= entries
     }
 
-    /// The child of the fork that begins will hold these.
-    pub fn fork_begins_with(&self, held: impl Iterator<Item = EntryId>) {
-        for entry in held.filter(|_| !is_on(Sabotage::LedgerBitNotSet)) {
-            if let Some((word, bit)) = self.place(entry) {
-                word.fetch_or(bit, Relaxed);
+    /// The child of the fork that begins will hold these, and nobody holds any yet.
+    pub fn fork_begins_with(&self, held: &EntrySet) {
+        for (index, &bits) in held.words().iter().enumerate().filter(|_| !is_on(Sabotage::LedgerBitNotSet)) {
+            if let Some((word, _)) = self.place(EntryId(index as u32 * u64::BITS)) {
+                word.store(bits, Relaxed);
             }
         }
         self.header().pending.store(1, Release);
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_single_holder_gives_up_entries_one_by_one() {
         let mut ledger = Ledger::new(200).unwrap();
-        ledger.fork_begins_with([EntryId(3), EntryId(199)].into_iter());
+        ledger.fork_begins_with(&EntrySet::from_iter([EntryId(3), EntryId(199)]));
         assert!(ledger.is_alive(Heirs::Arriving, lives), "the child has not registered yet");
         ledger.register(LIVING);
         assert!(ledger.holds(EntryId(3)) && ledger.holds(EntryId(199)) && !ledger.holds(EntryId(4)));
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn with_two_holders_nothing_is_given_up() {
         let ledger = Ledger::new(64).unwrap();
-        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
         ledger.register(LIVING);
         ledger.fork_begins();
         ledger.give_up(EntryId(3));
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_child_that_died_before_it_registered_holds_nothing_for_ever() {
         let mut ledger = Ledger::new(64).unwrap();
-        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
         assert_eq!(looks(&mut ledger, Heirs::Arriving), 2 * LOST_LOOKS);
         // Neither those of other forks, nor none.
         assert_eq!(looks(&mut ledger, Heirs::Present), LOST_LOOKS - 1);
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_child_that_died_while_it_registered_holds_nothing_for_ever() {
         let mut ledger = Ledger::new(64).unwrap();
-        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
         ledger.header().registered.fetch_add(1, AcqRel);
         assert_eq!(looks(&mut ledger, Heirs::Arriving), 2 * LOST_LOOKS);
         // The parent has others, of other forks.
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_holder_counts_while_the_group_knows_it() {
         let mut ledger = Ledger::new(64).unwrap();
-        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
         ledger.register(LIVING);
         // A fork of it is lost.
         ledger.fork_begins();
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_ledger_of_the_dead_is_dead() {
         let mut ledger = Ledger::new(64).unwrap();
-        ledger.fork_begins_with([EntryId(3)].into_iter());
+        ledger.fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
         ledger.register(Holder { generation: 6, ..LIVING });
         assert!(!ledger.is_alive(Heirs::Arriving, lives));
         assert!(!ledger.holds(EntryId(64)), "entries made after the fork are nobody's");

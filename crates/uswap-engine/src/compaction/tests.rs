@@ -314,7 +314,7 @@ fn a_child_reads_what_was_stored_before_the_fork_while_its_parent_compacts() {
         let table = core.swap_table();
         let ledger = Ledger::new(table.len()).unwrap();
         ledger.fork_begins_with(core.inherited());
-        let named = core.inherited().map(|entry| match table.location(entry) {
+        let named = core.inherited().iter().map(|entry| match table.location(entry) {
             Location::Pool { handle, len } => (entry, Handle(handle), len, table.hash(entry) as u64),
             Location::Slot { .. } => panic!("all is in the pool"),
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool as Plain;
 use std::sync::atomic::Ordering::SeqCst;
 
-use uswap_core::EntryId;
+use uswap_core::{EntryId, EntrySet};
 use uswap_system::atomic::Ordering::*;
 use uswap_system::words::{Defect, finds, holds, preempt, thread};
 
@@ -44,7 +44,7 @@ impl Drop for Mapped {
 /// A child forks and dies, while the parent looks: as long as one of the two lives, the ledger does.
 fn a_holder_forks(register: fn(&Ledger, Holder), is_alive: fn(&mut Ledger, &dyn Fn(Holder) -> bool) -> bool) {
     let mut ledger = Mapped::new();
-    ledger.get().fork_begins_with([EntryId(3)].into_iter());
+    ledger.get().fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
     let first_lives = Arc::new(Plain::new(true));
     let child = {
         let (ledger, first_lives) = (ledger.again(), first_lives.clone());
@@ -103,7 +103,7 @@ fn a_look_at_flights_before_the_holders_is_found() {
 /// Two children of one fork's child come at the same time.
 fn two_come() {
     let mut ledger = Mapped::new();
-    ledger.get().fork_begins_with([EntryId(3)].into_iter());
+    ledger.get().fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
     ledger.get().fork_begins();
     let come = [FIRST, SECOND].map(|holder| {
         let ledger = ledger.again();
@@ -125,7 +125,7 @@ fn each_holder_has_a_place_of_its_own() {
 /// One holder gives entries of one word up while the owner looks: each bit goes once, and no other with it.
 fn entries_are_given_up() {
     let ledger = Mapped::new();
-    ledger.get().fork_begins_with((0..4).map(EntryId));
+    ledger.get().fork_begins_with(&(0..4).map(EntryId).collect());
     ledger.get().register(FIRST);
     // Threads of one holder.
     let give_up = [0, 1].map(|entry| {
