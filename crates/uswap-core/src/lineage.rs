@@ -12,15 +12,16 @@ use crate::entry_set::EntrySet;
 use crate::page_table::PageState;
 use crate::reclaim::REFUSED_MAX;
 use crate::slots::Slots;
-use crate::swap_cache::SwapCache;
+use crate::swap_cache::{FrameId, SwapCache};
 use crate::units::{PageNumber, PageRange};
 use crate::zswap::Zswap;
 
 impl Core {
-    /// A cached page to move back before a fork, as a fault would; `None` when the swap cache holds no content.
-    pub fn cached_page(&self) -> Option<PageNumber> {
-        let frame = self.cache.iter_cached().next()?;
-        Some(self.cache.frame(frame).owner.expect("a cached frame has an owner"))
+    /// A cached page to move back before a fork, as a fault would, and its frame; `None` when the swap cache holds no content. It is
+    /// looked for from the frame `near` on, and then from the first.
+    pub fn cached_page(&self, near: FrameId) -> Option<(FrameId, PageNumber)> {
+        let frame = self.cache.cached_from(near)?;
+        Some((frame, self.cache.frame(frame).owner.expect("a cached frame has an owner")))
     }
 
     /// Entries that a child forked at this moment inherits.

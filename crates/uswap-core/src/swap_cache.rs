@@ -409,9 +409,14 @@ impl SwapCache {
         self.release(frame);
     }
 
-    /// All frames that hold a page's content and are not in use by a thread.
-    pub(crate) fn iter_cached(&self) -> impl Iterator<Item = FrameId> + '_ {
-        (0..self.frames.len() as u32).map(FrameId).filter(|&frame| self.frame(frame).state == FrameUse::Cached)
+    /// A frame that holds a page's content and is not in use by a thread: the first of those from `near` on, or else of all.
+    pub(crate) fn cached_from(&self, near: FrameId) -> Option<FrameId> {
+        if self.cached_frames == 0 {
+            return None;
+        }
+        let all = self.frames.len() as u32;
+        let is_cached = |&frame: &FrameId| self.frame(frame).state == FrameUse::Cached;
+        (near.0..all).chain(0..near.0.min(all)).map(FrameId).find(is_cached)
     }
 }
 
@@ -439,6 +444,22 @@ mod tests {
         assert_eq!(cache.onlooked(other.frame(5)), Onlooked::InMotion);
         cache.trashed(other);
         assert_eq!(cache.empty_blocks(), 1);
+    }
+
+    #[test]
+    fn a_cached_frame_is_found_from_any_frame_on() {
+        let mut cache = SwapCache::new(2);
+        assert_eq!(cache.cached_from(FrameId(3)), None);
+        let block = cache.take_empty_block().unwrap();
+        let [first, second] = [2, 9].map(|index| block.frame(index));
+        for frame in [first, second] {
+            cache.cached(frame, PageNumber(u64::from(frame.0)), None);
+        }
+        for (near, found) in [(0, first), (first.0, first), (first.0 + 1, second), (second.0 + 1, first), (99, first)] {
+            assert_eq!(cache.cached_from(FrameId(near)), Some(found));
+        }
+        cache.restore(second);
+        assert_eq!(cache.cached_from(second), Some(first));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::io;
 use std::time::Instant;
 
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_core::{PageNumber, tuning};
+use uswap_core::{FrameId, PageNumber, tuning};
 use uswap_sys::report::Reason;
 
 use crate::adopt::kept_from_forks::FromForks;
@@ -36,11 +36,12 @@ use crate::worker::Worker;
 impl<H: Host> Engine<H> {
     /// Moves every cached page back into the program. The caller holds `running` for writing.
     fn empty_swap_cache(&self, worker: &mut Worker) {
-        let (mut stays, mut tries) = ((PageNumber(0), H::now()), 0);
+        let (mut stays, mut tries, mut near) = ((PageNumber(0), H::now()), 0, FrameId(0));
         loop {
-            let Some(page) = self.core().cached_page() else { return };
+            let Some((frame, page)) = self.core().cached_page(near) else { return };
+            near = frame;
             let served = self.serve(&PendingFault::wanted::<H>(page), worker);
-            if served == Served::Done && self.core().cached_page() != Some(page) {
+            if served == Served::Done && self.core().cached_page(near) != Some((frame, page)) {
                 continue;
             }
             self.read_before_fork(worker);
