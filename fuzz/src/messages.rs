@@ -35,13 +35,22 @@ pub fn run(bytes: &[u8], canary: Canary) {
 fn says_what_stands_there(message: Message, bytes: &[u8]) {
     let again = message.encode();
     assert_eq!((bytes.len(), Message::decode(&again)), (MESSAGE_BYTES, Ok(message)));
-    let has_token = !matches!(message, Message::Refused(_) | Message::KeepUffd | Message::CannotJoin);
+    let has_token = !matches!(
+        message,
+        Message::Refused(_)
+            | Message::KeepUffd
+            | Message::CannotJoin
+            | Message::SharedObject { .. }
+            | Message::SharedClient { .. }
+    );
     let words: &[usize] = match message {
         Message::Hello { kind: Kind::Exec, .. } => &[2, 3],
         Message::Hello { kind: Kind::Fork { .. }, .. } => &[2, 3, 4, 5],
         // The fourth says whether there is a device: any number but 0 does.
         Message::Welcome { .. } => &[2, 3, 5],
         Message::Refused(_) => &[2],
+        Message::SharedObject { .. } => &[2, 3, 4, 5],
+        Message::SharedClient { .. } => &[2, 3],
         Message::AgentAt { file, .. } => {
             let path = file.to_string();
             assert!(path.len() < AGENT_PATH_MAX && AgentFile::is_path(path.as_bytes()), "{path}");

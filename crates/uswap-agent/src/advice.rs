@@ -12,7 +12,7 @@ use uswap_engine::discards::Counted;
 use uswap_engine::fork_advice::Advice;
 use uswap_engine::host::notices;
 use uswap_engine::{guard_regions, lazy_free};
-use uswap_sys::{PAGE_SIZE, private_memory};
+use uswap_sys::{PAGE_SIZE, private_memory, shared_mapping};
 
 use crate::kernel;
 use crate::libc_functions::libc_version;
@@ -51,6 +51,12 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     if advice == GUARD_INSTALL {
         // SAFETY: it has just been asked for.
         unsafe { forget_what_was_guarded(address, len, result) };
+        return result;
+    }
+    if advice == libc::MADV_REMOVE && result == 0 && shared_mapping::is_shared() {
+        // What had been swapped out is not the kernel's to take away.
+        // SAFETY: the kernel takes this advice for memory alone that may be written to, and its content is zeros from here on.
+        unsafe { std::ptr::write_bytes(address.cast::<u8>(), 0, len.next_multiple_of(PAGE_SIZE)) };
         return result;
     }
     let posted = match advice {
@@ -132,7 +138,10 @@ pub(crate) fn counted(advice: c_int) -> Option<Counted<'static>> {
 
 /// Whether the wrapper does more than hand it on.
 pub(crate) fn takes_more(advice: c_int) -> bool {
-    matches!(advice, GUARD_INSTALL | libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK)
+    matches!(
+        advice,
+        GUARD_INSTALL | libc::MADV_REMOVE | libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK
+    )
 }
 
 /// # Safety

@@ -170,6 +170,7 @@ unsafe extern "C" fn child() {
 fn begin_in_child() {
     heap::begin_anew_after_fork();
     POST.fork.child_begins();
+    POST.shared_mappings.child_begins();
     let swapped = uswap_engine::fork_copy::child_begins();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
         let why = report::Reason(&error);

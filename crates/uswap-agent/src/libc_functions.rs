@@ -20,6 +20,8 @@ use crate::raw_calls::as_libc_answers;
 
 /// libc's `syscall`: see [`raw_calls`](crate::raw_calls).
 pub(crate) static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// libc's `mmap`: see [`shared_memory`](crate::shared_memory).
+pub(crate) static MMAP: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 macro_rules! bound_to_libc {
     ($($name:ident $place:ident [$($plain:literal)*])*) => {
@@ -46,6 +48,7 @@ macro_rules! bound_to_libc {
             let library = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             if !library.is_null() {
                 find(library, "syscall\0", &SYSCALL);
+                find(library, "mmap\0", &MMAP);
                 $(find(library, concat!(stringify!($name), "\0"), &$place);)*
             }
         }
@@ -130,8 +133,6 @@ bound_to_libc! {
     bcmp BCMP ["jmp memcmp"]
     strlen STRLEN ["xor eax, eax" "3:" "cmp byte ptr [rdi + rax], 0" "je 4f" "inc rax" "jmp 3b" "4:" "ret"]
     clock_gettime CLOCK_GETTIME ["mov eax, 228" "syscall" "ret"]
-    mmap MMAP ["mov r10, rcx" "mov eax, 9" "syscall" "ret"]
-    mmap64 MMAP64 ["jmp mmap"]
     munmap MUNMAP ["mov eax, 11" "syscall" "ret"]
 }
 

@@ -14,6 +14,7 @@ use crate::advice::{is_of_the_engine, madvise};
 use crate::attach::shmat;
 use crate::libc_functions::SYSCALL;
 use crate::process_advice::process_madvise;
+use crate::shared_memory::mmap;
 
 /// Hands a call on as it came: to libc's function, or to the kernel until that has been found.
 #[unsafe(naked)]
@@ -51,13 +52,15 @@ pub(crate) extern "C" fn as_libc_answers(answer: c_long) -> c_long {
     -1
 }
 
-/// madvise, if the advice is one that the wrapper looks at: 4, 8, 10, 11, 18, 24, 102.
+/// madvise, if the advice is one that the wrapper looks at: 4, 8, 9, 10, 11, 18, 24, 102.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn advise() -> c_long {
     naked_asm!(
         "cmp ecx, 4",
         "je 2f",
         "cmp ecx, 8",
+        "je 2f",
+        "cmp ecx, 9",
         "je 2f",
         "cmp ecx, 10",
         "je 2f",
@@ -109,6 +112,26 @@ pub(crate) unsafe extern "C" fn attach() -> c_long {
         "jmp {shmat}",
         hand_on = sym hand_on,
         shmat = sym shmat,
+    )
+}
+
+/// mmap, if it is of shared and anonymous memory.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn map() -> c_long {
+    naked_asm!(
+        "mov eax, r8d",
+        "and eax, 0x21",
+        "cmp eax, 0x21",
+        "jne {hand_on}",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov ecx, r8d",
+        "mov r8d, r9d",
+        "mov r9, qword ptr [rsp + 8]",
+        "jmp {mmap}",
+        hand_on = sym hand_on,
+        mmap = sym mmap,
     )
 }
 

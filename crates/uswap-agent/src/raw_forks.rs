@@ -58,6 +58,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je {fork}",
         "cmp rdi, 28", // madvise
         "je {advise}",
+        "cmp rdi, 9", // mmap
+        "je {map}",
         "cmp rdi, 25", // mremap
         "je {remap}",
         "cmp rdi, 30", // shmat
@@ -69,6 +71,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "jmp {hand_on}",
         fork = sym make_child,
         advise = sym raw_calls::advise,
+        map = sym raw_calls::map,
         remap = sym raw_calls::remap,
         attach = sym raw_calls::attach,
         advise_process = sym raw_calls::advise_process,

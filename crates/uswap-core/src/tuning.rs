@@ -106,6 +106,8 @@ pub const AHEAD_STRETCHES: usize = 4;
 pub const AHEAD_PAGES: usize = AHEAD_STRETCHES * MAX_WINDOW;
 /// Pages that are read together from an area that leaves: 1 MiB.
 pub const SWAPOFF_PAGES: usize = 256;
+/// How long a process waits until the shared-memory server knows of what it has mapped, before it takes what the kernel has.
+pub const SHARED_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// When an area that leaves is looked at again, of which nothing could be brought in.
 pub const SWAPOFF_PAUSE: Duration = Duration::from_millis(10);
 

@@ -111,6 +111,19 @@ impl<H: Host> Engine<H> {
         if H::notices().fork_advice.is_used() { self.memory.order().take_read_of(event) } else { None }
     }
 
+    /// Does something while no page is on its way in or out.
+    pub fn while_nothing_moves<R>(&self, act: impl FnOnce() -> R) -> R {
+        let _gate = self.memory.gate.shut();
+        act()
+    }
+
+    /// Memory from `start` to `end` is managed no more, and nothing that was swapped out of it is needed: whoever has it has said so by
+    /// another way than an event.
+    pub fn manages_no_more(&self, start: usize, end: usize) {
+        let _gate = self.memory.gate.shut();
+        self.apply(Event::Unmapped(PageRange::of_bytes(start, end)));
+    }
+
     pub(crate) fn apply(&self, event: Event) {
         // Told first: who sees in the books that something has been moved has been told, or will find them changed.
         let said = &H::notices().fork_advice;

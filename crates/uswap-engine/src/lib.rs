@@ -17,6 +17,7 @@
 //! - [`fork`] (with `fork_room`, `beside` and `fork_child`), [`fork_post`], [`fork_copy`], [`ledger`]: what a child needs, and what its parent must keep for it; [`fork_advice`]: what the program
 //!   keeps from its children, as its threads tell it (`postings`);
 //! - [`areas`], [`store`], [`page_io`], [`zpool`], [`compress`]: where content goes; [`compaction`]: how the pool stays dense;
+//! - [`shared_mapping`]: what the program gets in place of anonymous shared memory, which the shared-memory server swaps;
 //! - [`group`], [`protocol`]: what the processes of a tree share.
 
 #![deny(unsafe_code)]
@@ -78,6 +79,7 @@ mod pressure;
 pub mod protocol;
 mod publish;
 mod scale;
+pub mod shared_mapping;
 mod smaps;
 mod staff;
 pub mod staffed;

@@ -9,7 +9,7 @@ use uswap_sys::linux::{self, Linux};
 use uswap_system::{Supervisor, System};
 
 use crate::group::{Group, ProcessSlot};
-use crate::protocol::{Client, HelloError, Kind, Secret, Welcome, keep_uffd};
+use crate::protocol::{Client, HelloError, Kind, Secret, Welcome, keep_uffd, share};
 
 /// How often a process says hello when its connection is closed without a word. When the supervisor ends, that can happen twice:
 /// to one that it had accepted, and to the next one, that waited to be. After that nobody listens.
@@ -172,6 +172,7 @@ impl Member<Linux> {
                 stderr: welcome.stderr,
                 areas: welcome.areas.into(),
                 keep: keep_uffd,
+                share,
             },
         })
     }

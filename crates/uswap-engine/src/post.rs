@@ -12,6 +12,7 @@ use uswap_system::sync::Word;
 use crate::fork_post::{ForkPost, Monitored};
 use crate::host::Host;
 use crate::last_told::LastTold;
+use crate::shared_mapping::SharedMappings;
 
 /// To join the group costs as much as a little program, so a process without swapped memory does so late. Between looks, fast
 /// ones fill 8 MiB.
@@ -33,6 +34,8 @@ pub struct Post<H> {
     pub generation: AtomicU32,
     /// What the monitor has last told of the process's memory, for its children.
     pub last_told: LastTold,
+    /// Shared memory that its threads are about to map.
+    pub shared_mappings: SharedMappings<H>,
     /// Forks.
     pub fork: ForkPost<H>,
 }
@@ -47,6 +50,7 @@ impl<H: Host> Post<H> {
             index: AtomicU32::new(u32::MAX),
             generation: AtomicU32::new(0),
             last_told: LastTold::nothing(),
+            shared_mappings: SharedMappings::new(),
             fork: ForkPost::new(),
         }
     }

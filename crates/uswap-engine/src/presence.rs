@@ -195,6 +195,9 @@ impl<H: Host> Engine<H> {
         if self.memory.uffd.is_changing() {
             return Presence::Changing;
         }
+        if H::PAGES_ARE_GIVEN_UP {
+            core.given_up_lazily(page.alone());
+        }
         let vanished = core.vanished(page);
         if vanished == Vanished::Lost {
             match self.take_the_place_of(page) {

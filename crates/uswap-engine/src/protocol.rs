@@ -27,6 +27,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use uswap_system::Sharing;
+
 use crate::group::AREAS_MAX;
 
 /// Bytes in every message.
@@ -34,7 +36,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Descriptors that one message can carry: the group, a userfaultfd device, standard error, the areas.
 pub const FDS_MAX: usize = 4 + AREAS_MAX;
 /// Grows with every change of the messages.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// How long an exec waits to be told where the agent is: after that the program runs unmanaged.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -234,6 +236,23 @@ pub enum Message {
         /// The answer of the [`Secret`].
         proof: Token,
     },
+    /// Process to supervisor, with one descriptor: it has mapped this memory file in place of anonymous shared memory. And on, to the
+    /// shared-memory server, with the process that said so.
+    SharedObject {
+        /// 0 from a process, which the supervisor knows.
+        process: u32,
+        /// Its slot; from a process as above.
+        index: u32,
+        /// Where it is mapped, if it has been registered with the process's userfaultfd before anybody could use it; or 0.
+        start: u64,
+    },
+    /// Process to supervisor, with one descriptor: the userfaultfd for its shared memory. And on, to the shared-memory server.
+    SharedClient {
+        /// As in `SharedObject`.
+        process: u32,
+        /// As in `SharedObject`.
+        index: u32,
+    },
     /// Process to supervisor, after `Welcome`: it could not take what came with it, for it may have too few descriptors. It
     /// has no standard error to say so.
     CannotJoin,
@@ -280,6 +299,10 @@ impl Message {
                 token_bytes = proof.0;
             }
             Message::CannotJoin => words[1] = 7,
+            Message::SharedObject { process, index, start } => {
+                words[1..6].copy_from_slice(&[8, process, index, start as u32, (start >> 32) as u32]);
+            }
+            Message::SharedClient { process, index } => words[1..4].copy_from_slice(&[9, process, index]),
         }
         let mut bytes = [0; MESSAGE_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -324,6 +347,11 @@ impl Message {
             5 => Ok(Message::AskAgent { token: token() }),
             6 => Ok(Message::AgentAt { file: AgentFile { pid: word(2), fd: word(3) }, proof: token() }),
             7 => Ok(Message::CannotJoin),
+            8 => {
+                let start = u64::from(word(5)) << 32 | u64::from(word(4));
+                Ok(Message::SharedObject { process: word(2), index: word(3), start })
+            }
+            9 => Ok(Message::SharedClient { process: word(2), index: word(3) }),
             _ => Err(Malformed::Content),
         }
     }
@@ -567,9 +595,22 @@ pub fn may_pass(error: &io::Error) -> bool {
 
 /// Has the supervisor at the other end of `socket` hold a reference to a userfaultfd of this process until it ends.
 pub fn keep_uffd(socket: BorrowedFd<'_>, uffd: BorrowedFd<'_>) -> io::Result<()> {
+    hand_over(socket, &Message::KeepUffd, uffd)
+}
+
+/// Has the supervisor at the other end of `socket` hand something of this process's to the shared-memory server.
+pub fn share(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, what: Sharing) -> io::Result<()> {
+    let message = match what {
+        Sharing::Object { start } => Message::SharedObject { process: 0, index: 0, start: start as u64 },
+        Sharing::Client => Message::SharedClient { process: 0, index: 0 },
+    };
+    hand_over(socket, &message, fd)
+}
+
+fn hand_over(socket: BorrowedFd<'_>, message: &Message, fd: BorrowedFd<'_>) -> io::Result<()> {
     let begun = Instant::now();
     loop {
-        match send(socket, &Message::KeepUffd, &[uffd]) {
+        match send(socket, message, &[fd]) {
             Err(error) if may_pass(&error) && begun.elapsed() < TIME_TO_SEND => {
                 let _ = rustix::event::poll(&mut [], Some(&TRY_EVERY));
             }
@@ -598,7 +639,7 @@ mod tests {
     const TOKEN: Token = Token(*b"0123456789abcdef");
     const SECRET: Secret = Secret { question: TOKEN, answer: Token(*b"fedcba9876543210") };
 
-    fn all_messages() -> [Message; 8] {
+    fn all_messages() -> [Message; 10] {
         [
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
@@ -608,6 +649,8 @@ mod tests {
             Message::AskAgent { token: TOKEN },
             Message::AgentAt { file: AgentFile { pid: 4194303, fd: 1023 }, proof: TOKEN },
             Message::CannotJoin,
+            Message::SharedObject { process: 77, index: 5, start: 0x7fff_1234_5000 },
+            Message::SharedClient { process: 78, index: 1023 },
         ]
     }
 

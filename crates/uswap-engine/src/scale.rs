@@ -20,6 +20,10 @@ use crate::member::Member;
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 /// The monitor may come so much too late, on a machine that is busy.
 const UNSEEN_MS: u64 = 8;
+/// How often it is looked what of shared memory is swapped.
+const SWAPPED_EVERY: Duration = Duration::from_millis(10);
+/// Such looks take at most one part in so many of a CPU.
+const SWAPPED_COST: u32 = 16;
 /// Programs grow by fits and starts.
 const SPURT_LASTS: Duration = Duration::from_millis(10);
 /// Less growth than this, in pages within that time, is none: 25 MiB/s.
@@ -33,6 +37,7 @@ pub(crate) struct Scale<H: Host> {
     kernel_swapped: u64,
     looked: Instant,
     common: CommonPages,
+    swapped: SwappedShared,
     pub in_common: InCommon,
 }
 
@@ -45,6 +50,7 @@ impl<H: Host> Scale<H> {
             kernel_swapped: 0,
             looked: H::now(),
             common: CommonPages::new(H::now()),
+            swapped: SwappedShared::default(),
             in_common: InCommon::new(told, member),
         };
         scale.look_slowly()?;
@@ -74,6 +80,8 @@ impl<H: Host> Scale<H> {
         let anon = resident.saturating_sub(shared);
         self.in_common.see(slot, told, anon, engine_took);
         let shmem = shared.saturating_sub(self.file_pages);
+        let swapped = if group.swaps_shared() { self.swapped.pages::<H>(shmem) } else { 0 };
+        let shmem = shmem.saturating_sub(swapped);
         // As it is at this moment: what the pool has grown since must not pass for the program's.
         let pool = engine.map_or(0, |engine| engine.content.pool_pages());
         let ancestors = engine.map_or(&[][..], |engine| &engine.content.ancestors[..]);
@@ -83,7 +91,7 @@ impl<H: Host> Scale<H> {
             group.shared_memory_grows(grown);
         }
         let around = Around { processes, growth: group.shared_growth() };
-        let of_others = self.common.of_others::<H>(shmem, pool, around, || look_at_shared::<H>(ancestors));
+        let of_others = self.common.of_others::<H>(shmem, pool, around, || look_at_shared::<H>(ancestors, swapped));
         let shmem = shmem - of_others;
         let beside = shmem.saturating_sub(pool);
         // What is left of the views of its ancestors' pools is uswap's.
@@ -103,11 +111,38 @@ impl<H: Host> Scale<H> {
 }
 
 /// What the process has of shared memory, without what it has looked at of its ancestors' pools, which it does not need.
-fn look_at_shared<H: Host>(ancestors: &[Ancestor]) -> io::Result<Shared> {
+fn look_at_shared<H: Host>(ancestors: &[Ancestor], swapped: u64) -> io::Result<Shared> {
     for ancestor in ancestors {
         ancestor.pool.drop_resident()?;
     }
-    Ok(Shared { resident: H::Footprint::by_kind()?.shmem_pages, share: H::Footprint::share_of_shmem()? })
+    let resident = H::Footprint::by_kind()?.shmem_pages.saturating_sub(swapped);
+    Ok(Shared { resident, share: H::Footprint::share_of_shmem()?.min(resident) })
+}
+
+/// What of the process's shared memory the shared-memory server counts.
+#[derive(Default)]
+struct SwappedShared {
+    /// At the last look.
+    pages: u64,
+    /// All that it had then.
+    of: u64,
+    looked: Option<Instant>,
+    took: Duration,
+}
+
+impl SwappedShared {
+    /// Of so many. What is new since the last look counts as the process's own.
+    fn pages<H: Host>(&mut self, shmem: u64) -> u64 {
+        let pause = SWAPPED_EVERY.max(self.took * SWAPPED_COST);
+        if shmem != self.of && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
+            let begun = H::cpu_time();
+            self.pages = H::Footprint::swapped_shmem().unwrap_or(0);
+            self.of = shmem;
+            self.took = H::cpu_time().saturating_sub(begun);
+            self.looked = Some(H::now());
+        }
+        self.pages.min(shmem)
+    }
 }
 
 /// How fast the program fills memory that is not adopted yet, where nothing makes it wait.

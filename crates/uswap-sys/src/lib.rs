@@ -13,6 +13,7 @@
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc; [`last_thread`]: when only those
 //!   threads are left;
 //! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
+//! - [`shared_file`], [`shared_mapping`]: memory that several processes have, and whose pages can be taken away;
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
 //! - [`linux`]: all of it as the engine asks for it ([`uswap_system`]); [`call`]: what handlers hear beside messages; [`select`]: how,
 //!   where there may be fewer descriptors than they listen to;
@@ -51,6 +52,8 @@ pub mod ring;
 pub mod rss;
 pub mod rusage;
 pub mod select;
+pub mod shared_file;
+pub mod shared_mapping;
 pub mod swapped_moves;
 pub mod test_hook;
 pub mod thread;

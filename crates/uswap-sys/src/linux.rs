@@ -15,13 +15,14 @@ use rustix::mm::{Advice as MemoryAdvice, MprotectFlags};
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
 use uswap_system::looks::{Footprint, Mappings, Rss, Vma};
-use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
+use uswap_system::{Advice, MapShared, PAGE_SIZE, Scope, Sharing, System, Waited};
 
 use crate::call::Call;
 use crate::maps::{self, MapQuery, MapsOf};
 use crate::own_memory::OwnMemory;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
+use crate::shared_mapping;
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
 use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, rusage, select, uffd};
 
@@ -193,6 +194,27 @@ impl System for Linux {
     fn parent_is(process: u32) -> bool {
         let parent = rustix::process::getppid();
         parent.is_none_or(|parent| parent.as_raw_nonzero().get() as u32 == process)
+    }
+
+    fn map_shared(
+        wanted: MapShared,
+        supervisor: &Supervisor,
+        is_swapped: bool,
+        known: impl Fn(&dyn Fn()) -> bool,
+    ) -> isize {
+        let device = supervisor.device.as_ref().map(AsFd::as_fd);
+        let share = |fd: BorrowedFd<'_>, what| uswap_system::Supervisor::share(supervisor, fd, what);
+        shared_mapping::map(wanted, device, is_swapped, &share, &known)
+    }
+
+    fn unmap_shared(start: isize, len: usize) {
+        shared_mapping::unmap(start as usize, len);
+    }
+
+    fn share_memory(supervisor: &Supervisor, known: impl Fn(&dyn Fn()) -> bool) -> bool {
+        let device = supervisor.device.as_ref().map(AsFd::as_fd);
+        let share = |fd: BorrowedFd<'_>, what| uswap_system::Supervisor::share(supervisor, fd, what);
+        shared_mapping::share(device, &share, &known)
     }
 
     fn end(why: fmt::Arguments<'_>) -> ! {
@@ -388,10 +410,18 @@ impl Footprint for StatM {
         rss::own_rss()
     }
 
+    fn swapped_shmem() -> io::Result<u64> {
+        if shared_mapping::is_shared() { Ok(rss::own_registered_shmem()?.0) } else { Ok(0) }
+    }
+
     fn share_of_shmem() -> io::Result<u64> {
-        rss::own_share_of_shmem()
+        let swapped = if shared_mapping::is_shared() { rss::own_registered_shmem()?.1 } else { 0 };
+        Ok(rss::own_share_of_shmem()?.saturating_sub(swapped))
     }
 }
+
+/// How something is handed over to the supervisor at the other end of a socket, for the shared-memory server.
+pub type Share = fn(BorrowedFd<'_>, BorrowedFd<'_>, Sharing) -> io::Result<()>;
 
 /// How a userfaultfd is handed over to the supervisor at the other end of a socket.
 pub type Keep = fn(BorrowedFd<'_>, BorrowedFd<'_>) -> io::Result<()>;
@@ -409,11 +439,17 @@ pub struct Supervisor {
     pub areas: Vec<Option<OwnedFd>>,
     /// The protocol is not known here.
     pub keep: Keep,
+    /// As `keep`.
+    pub share: Share,
 }
 
 impl uswap_system::Supervisor for Supervisor {
     fn keep(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         (self.keep)(self.socket.as_fd(), descriptor)
+    }
+
+    fn share(&self, descriptor: BorrowedFd<'_>, what: Sharing) -> io::Result<()> {
+        (self.share)(self.socket.as_fd(), descriptor, what)
     }
 
     fn is_gone(&self) -> bool {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::PAGE_SIZE;
+use crate::shared_file::NAME_IN_MAPS;
 
 pub use uswap_system::looks::Rss;
 
@@ -27,6 +28,40 @@ pub fn own_share_of_shmem() -> io::Result<u64> {
     let rollup = crate::proc::open(c"/proc/thread-self/smaps_rollup")?;
     each_line(&rollup, |line| share = share.or_else(|| line.strip_prefix(b"Pss_Shmem:").and_then(pages)))?;
     share.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Pages of shared memory files that the calling process has resident in mappings that are registered with a userfaultfd, and its share
+/// of them. Slow.
+pub fn own_registered_shmem() -> io::Result<(u64, u64)> {
+    let mut registered = Registered::default();
+    each_line(&crate::proc::open(c"/proc/thread-self/smaps")?, |line| registered.note(line))?;
+    Ok(registered.pages)
+}
+
+/// What lines of smaps say of such mappings.
+#[derive(Default)]
+struct Registered {
+    /// Of those that have ended: resident pages, and the share of them.
+    pages: (u64, u64),
+    is_file: bool,
+    of_this: (u64, u64),
+}
+
+impl Registered {
+    fn note(&mut self, line: &[u8]) {
+        if let Some(rss) = line.strip_prefix(b"Rss:").and_then(pages) {
+            self.of_this.0 = rss;
+        } else if let Some(share) = line.strip_prefix(b"Pss:").and_then(pages) {
+            self.of_this.1 = share;
+        } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            if self.is_file && flags.split(|&byte| byte == b' ').any(|flag| flag == b"um") {
+                self.pages = (self.pages.0 + self.of_this.0, self.pages.1 + self.of_this.1);
+            }
+        } else if line.first().is_some_and(|first| first.is_ascii_digit() || first.is_ascii_lowercase()) {
+            self.is_file = line.ends_with(NAME_IN_MAPS);
+            self.of_this = (0, 0);
+        }
+    }
 }
 
 /// Lines longer than this are left out.

@@ -32,6 +32,7 @@ const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
+const EVENT_FORK: u8 = 0x13;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
@@ -112,6 +113,8 @@ impl Features {
     pub const EVENT_REMAP: Features = Features(1 << 2);
     /// `madvise(DONTNEED | FREE | REMOVE)` sends an event, and waits until it is read.
     pub const EVENT_REMOVE: Features = Features(1 << 3);
+    /// Missing pages of shared memory are messages, too.
+    pub const MISSING_SHMEM: Features = Features(1 << 5);
     /// `munmap`, and whatever else ends a mapping, sends an event.
     pub const EVENT_UNMAP: Features = Features(1 << 6);
     /// Faults raise SIGBUS instead of sending a message.
@@ -122,6 +125,8 @@ impl Features {
     pub const THREAD_ID: Features = Features(1 << 8);
     /// A fault message has the exact address, not that of its page.
     pub const EXACT_ADDRESS: Features = Features(1 << 11);
+    /// Shared memory can be protected ([`Uffd::protect`]).
+    pub const WP_HUGETLBFS_SHMEM: Features = Features(1 << 12);
     /// [`Uffd::poison`] works (Linux 6.6).
     pub const POISON: Features = Features(1 << 14);
     /// Write protection can be tracked without messages (Linux 6.7).
@@ -170,15 +175,17 @@ impl fmt::Debug for Features {
 
 impl fmt::Display for Features {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [(Features, &str); 11] = [
+        const NAMES: [(Features, &str); 13] = [
             (Features::PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),
             (Features::EVENT_FORK, "EVENT_FORK"),
             (Features::EVENT_REMAP, "EVENT_REMAP"),
             (Features::EVENT_REMOVE, "EVENT_REMOVE"),
+            (Features::MISSING_SHMEM, "MISSING_SHMEM"),
             (Features::EVENT_UNMAP, "EVENT_UNMAP"),
             (Features::SIGBUS, "SIGBUS"),
             (Features::THREAD_ID, "THREAD_ID"),
             (Features::EXACT_ADDRESS, "EXACT_ADDRESS"),
+            (Features::WP_HUGETLBFS_SHMEM, "WP_HUGETLBFS_SHMEM"),
             (Features::POISON, "POISON"),
             (Features::WP_ASYNC, "WP_ASYNC"),
             (Features::MOVE, "MOVE"),
@@ -280,6 +287,13 @@ pub struct RawMessage {
 const _: () = assert!(size_of::<RawMessage>() == 32);
 
 impl RawMessage {
+    /// The userfaultfd of the child that `fork` has made, which reading this message has brought into the calling thread's descriptors.
+    /// To be asked once of each message.
+    pub fn take_child(&self) -> Option<Uffd> {
+        // SAFETY: the kernel has made the descriptor for whoever reads the message, and the caller asks once.
+        (self.event == EVENT_FORK).then(|| Uffd { fd: unsafe { OwnedFd::from_raw_fd(self.argument[0] as i32) } })
+    }
+
     /// The message in our words.
     pub fn decode(&self) -> Message {
         let [a, b, c] = self.argument;
@@ -362,6 +376,29 @@ impl Uffd {
     pub fn available(device: Option<BorrowedFd<'_>>) -> Result<Features, UffdUnavailable> {
         let uffd = Uffd { fd: Self::descriptor(device)? };
         Ok(uffd.handshake(Features::NONE)?)
+    }
+
+    /// Makes one for memory that several processes share, before its handshake ([`serves_shared_memory`](Self::serves_shared_memory)).
+    pub fn for_shared_memory(device: Option<BorrowedFd<'_>>) -> Result<Uffd, UffdUnavailable> {
+        Ok(Uffd { fd: Self::descriptor(device)? })
+    }
+
+    /// The handshake of one that a process has made for its shared memory, by the process that serves it: it tells of forks, with the
+    /// child's, for which this process needs CAP_SYS_PTRACE.
+    pub fn serves_shared_memory(&self) -> Result<(), UffdUnavailable> {
+        let events = Features::EVENT_FORK | Features::EVENT_REMAP | Features::EVENT_UNMAP;
+        let faults = Features::MISSING_SHMEM | Features::PAGEFAULT_FLAG_WP | Features::WP_HUGETLBFS_SHMEM;
+        Ok(self.handshake(events | faults | Features::POISON).map(|_| ())?)
+    }
+
+    /// Makes one for memory of this process's own that others have, too, and that it only fills.
+    pub fn to_fill_shared_memory(device: Option<BorrowedFd<'_>>) -> Result<Uffd, UffdUnavailable> {
+        Uffd::new(device, Features::MISSING_SHMEM)
+    }
+
+    /// Registers shared memory that is only filled by this.
+    pub fn register_to_fill(&self, addr: usize, len: usize) -> io::Result<()> {
+        self.register_as(REGISTER_MODE_MISSING, addr, len)
     }
 
     /// One that another process has made, past its handshake, for its own memory.

@@ -50,6 +50,38 @@ pub enum Advice {
     PopulateWrite,
 }
 
+/// Anonymous shared memory that a thread of the program wants, as mmap(2) is asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapShared {
+    /// Where, or 0.
+    pub start: usize,
+    /// How many bytes.
+    pub len: usize,
+    /// PROT_*.
+    pub protection: u32,
+    /// MAP_*.
+    pub flags: u32,
+}
+
+impl MapShared {
+    /// -ENOSYS: the kernel is to be asked.
+    pub const NOT_SUPPORTED: isize = -38;
+    /// Nothing is to be mapped: the process is about to do direct I/O.
+    pub const DIRECT_IO: MapShared = MapShared { start: 0, len: 0, protection: u32::MAX, flags: 0 };
+}
+
+/// What the supervisor is to hand to the shared-memory server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// A memory file that is mapped in place of anonymous shared memory.
+    Object {
+        /// Where it has been registered with the process's userfaultfd, before anybody could use it; or 0.
+        start: usize,
+    },
+    /// The userfaultfd for shared memory of a process, before its handshake.
+    Client,
+}
+
 /// Who waits on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -85,6 +117,9 @@ pub trait System: Sized + Send + Sync + 'static {
 
     /// Whether I/O goes by io_uring where there is one.
     const HAS_IO_URING: bool;
+
+    /// Whether a page that is not there where it should be has been given up by the program, for nobody else can have taken it.
+    const PAGES_ARE_GIVEN_UP: bool = false;
 
     /// Whether a thread that takes locks in a wrong order is to be found.
     const CHECKS_LOCKS: bool = false;
@@ -184,6 +219,21 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether the process that forked this one lives. One in another pid namespace has no number here, and is taken to.
     fn parent_is(process: u32) -> bool;
 
+    /// Maps a memory file in place of anonymous shared memory, and hands it to the supervisor. Where shared memory `is_swapped`, it is
+    /// registered first, and `known` waits until the shared-memory server knows of what has just been handed over. What mmap answers: an
+    /// address, or an error below 0.
+    fn map_shared(_: MapShared, _: &Self::Supervisor, _is_swapped: bool, _known: impl Fn(&dyn Fn()) -> bool) -> isize {
+        MapShared::NOT_SUPPORTED
+    }
+
+    /// Unmaps what [`map_shared`](Self::map_shared) has mapped, and nobody wants.
+    fn unmap_shared(_: isize, _: usize) {}
+
+    /// Hands a userfaultfd for shared memory to the supervisor, if this process has any that can be swapped. Whether it has.
+    fn share_memory(_: &Self::Supervisor, _known: impl Fn(&dyn Fn()) -> bool) -> bool {
+        false
+    }
+
     /// Ends the process, and says why: a wrong page is worse than a crash.
     fn end(why: fmt::Arguments<'_>) -> !;
 
@@ -207,6 +257,14 @@ pub trait Supervisor: Send + Sync {
 
     /// The userfaultfd device, when the supervisor could open it.
     fn device(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Has the shared-memory server get this, from now on or when there is one.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    fn share(&self, _: BorrowedFd<'_>, _: Sharing) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// The descriptor of swap area `index`, which is given once.
     fn take_area(&mut self, index: usize) -> Option<OwnedFd>;

@@ -228,7 +228,15 @@ pub trait Footprint: Sized + Send {
     /// It cannot be looked at.
     fn by_kind() -> io::Result<Rss>;
 
-    /// The process's share of the shared pages that it has resident: one that three processes have counts as a third. Slow.
+    /// Shared pages that it has resident, and that are swapped and counted by the shared-memory server. Slow.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn swapped_shmem() -> io::Result<u64> {
+        Ok(0)
+    }
+
+    /// The process's share of the shared pages that it has resident, without those: one that three processes have counts as a third. Slow.
     ///
     /// # Errors
     /// It cannot be looked at.

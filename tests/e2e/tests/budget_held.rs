@@ -67,7 +67,7 @@ fn processes_whose_budget_is_filled_by_shared_memory_get_on_and_it_is_said_once(
     }
     let test = TempDir::new("shared-fills");
     let launch = crowd(&test, ["shared", "100", sized("40000", "400000")]).time_limit(Duration::from_secs(60));
-    let finished = launch.under(&loud(56)).finish();
+    let finished = launch.under(&loud(56).flag("--shared").flag("none")).finish();
     report(56, &finished);
     assert_eq!((finished.code(), finished.text().as_str()), (0, "ok shared\n"), "{finished}");
     // 100 MiB that are shared, four times 4 MiB, and what uswap has.

@@ -43,6 +43,15 @@ impl From<CompressorName> for Compressor {
     }
 }
 
+/// Which shared memory is swapped
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SharedName {
+    /// None: it stays in memory, and counts
+    None,
+    /// What is mapped with MAP_SHARED and MAP_ANONYMOUS
+    Anonymous,
+}
+
 /// Which pages leave
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReclaimName {
@@ -125,6 +134,10 @@ pub struct RunOptions {
     /// What is read along with a page
     #[arg(long, value_name = "POLICY", default_value = "stream")]
     pub readahead: ReadaheadName,
+
+    /// Which shared memory is swapped
+    #[arg(long, value_name = "WHICH", default_value = "anonymous")]
+    pub shared: SharedName,
 
     /// Writes what happened to a file, as JSON
     #[arg(long, value_name = "FILE.json")]

@@ -12,7 +12,7 @@
 //!
 //! Here is the loop; connections are in `door`, hellos and requests in `members`, what agents say to the user in `messages`, the
 //! program that was asked for in `main_program`, signals and children in `children`, what the dead leave behind in `after_the_end`,
-//! children that never arrived in `lost_forks`, who is left without an agent in `abandoned`, and who waits too long in `stalls`.
+//! children that never arrived in `lost_forks`, shared memory in `shared_memory`, who is left without an agent in `abandoned`, and who waits too long in `stalls`.
 
 mod abandoned;
 mod after_the_end;
@@ -22,6 +22,7 @@ mod lost_forks;
 mod main_program;
 mod members;
 mod messages;
+mod shared_memory;
 mod stalls;
 
 use std::io;
@@ -41,6 +42,7 @@ pub use main_program::Ending;
 use main_program::MainProgram;
 use members::{Member, Stranger};
 use messages::Messages;
+use shared_memory::SharedMemory;
 use stalls::Stalls;
 
 use super::agent::Survivors;
@@ -104,6 +106,7 @@ struct Tree {
     lost_forks: LostForks,
     /// Of those that have ended, where somebody else still uses it.
     kept: KeptMemory,
+    shared_memory: SharedMemory,
 }
 
 /// What is looked at in each turn.
@@ -121,6 +124,8 @@ pub struct Seen {
 enum Source {
     Signals,
     Messages,
+    /// The shared-memory server.
+    Server,
     Listener,
     Stranger(u64),
     Connection(u64),
@@ -151,6 +156,7 @@ impl Supervisor {
                 next_id: 0,
                 lost_forks: LostForks::new(),
                 kept: KeptMemory::default(),
+                shared_memory: SharedMemory::default(),
             },
             seen: Seen { peaks: Peaks::default(), outside: Outside::new(), nested, stalls: Stalls::new(on_stall) },
             quiet,
@@ -207,7 +213,7 @@ impl Supervisor {
     }
 
     fn is_anchor(&self, pid: u32) -> bool {
-        pid == self.shared.anchor_pid || self.user_anchors.contains(pid)
+        pid == self.shared.anchor_pid || self.user_anchors.contains(pid) || self.tree.shared_memory.is_server(pid)
     }
 
     /// Serves until the last process has ended. For the process that stays behind for daemons. A signalfd tells the signals of
@@ -231,10 +237,16 @@ impl Supervisor {
         }
     }
 
+    /// Nobody is left who has shared memory.
+    pub fn end_shared_memory(&mut self) {
+        self.tree.shared_memory.end();
+    }
+
     fn look_from_outside(&mut self) {
         let members = self.tree.members.iter().filter(|member| member.index.is_some()).map(|member| member.pid);
         let Shared { group, anchor_pid, .. } = &self.shared;
-        let is_anchor = |pid| pid == *anchor_pid || self.user_anchors.contains(pid);
+        let is_server = |pid| self.tree.shared_memory.is_server(pid);
+        let is_anchor = |pid| pid == *anchor_pid || self.user_anchors.contains(pid) || is_server(pid);
         self.seen.outside.look(group, members, is_anchor);
         if let Some(line) = self.seen.outside.squeezed(group, false) {
             self.tell(line);
@@ -253,6 +265,7 @@ impl Supervisor {
             if stderr::flush() {
                 sources.push((Source::Messages, self.messages.arrive_at()));
             }
+            sources.extend(self.tree.shared_memory.line().map(|line| (Source::Server, line)));
             sources.extend(self.door.listener().map(|listener| (Source::Listener, listener)));
             sources.extend(self.tree.strangers.iter().map(|s| (Source::Stranger(s.id), s.connection.as_fd())));
             for member in &self.tree.members {
@@ -287,6 +300,8 @@ impl Supervisor {
             match source {
                 Source::Signals => self.handle_signals(),
                 Source::Messages => self.messages.relay(),
+                // Heard below.
+                Source::Server => {}
                 Source::Listener => self.accept(),
                 Source::Stranger(id) => self.greet(id),
                 Source::Connection(id) => self.hear(id),
@@ -295,6 +310,7 @@ impl Supervisor {
         }
         // In every turn: several SIGCHLD may be one, and a thread of a preloaded library may have swallowed one.
         self.reap_children();
+        self.look_after_shared_memory();
         self.look_after_the_ended();
         self.settle_what_is_left_behind();
         self.forget_lost_forks();

@@ -60,6 +60,8 @@ pub struct GroupConfig {
     pub gap_min_pages: u32,
     /// 0 quiet, 1 warnings, 2 and more: what happens.
     pub verbosity: u8,
+    /// Anonymous shared memory is not swapped.
+    pub leaves_shared: bool,
     /// The swap areas.
     pub areas: [AreaConfig; AREAS_MAX],
     /// Store failures on purpose, for tests.
@@ -98,6 +100,7 @@ pub(super) struct RawConfig {
     reclaim: u32,
     readahead: u32,
     gap_min_pages: u32,
+    /// In its second byte whether shared memory is left in memory.
     verbosity: u32,
     areas: [RawArea; AREAS_MAX],
     fault_injection: FaultPlan,
@@ -113,7 +116,7 @@ impl RawConfig {
             reclaim: config.policies.reclaim as u32,
             readahead: config.policies.readahead as u32,
             gap_min_pages: config.gap_min_pages,
-            verbosity: u32::from(config.verbosity),
+            verbosity: u32::from(config.verbosity) | u32::from(config.leaves_shared) << 8,
             areas: config.areas.map(|a| RawArea {
                 slots: a.slots,
                 file: a.file,
@@ -149,6 +152,7 @@ impl RawConfig {
             },
             gap_min_pages: self.gap_min_pages,
             verbosity: self.verbosity as u8,
+            leaves_shared: self.verbosity >> 8 != 0,
             areas,
             fault_injection: self.fault_injection,
         })

@@ -3,13 +3,16 @@
 //! Whoever may open the group's memory file (the user who started it, and root) changes a word and *announces* it: the
 //! number of announcements grows, and every process is called. Each stores the number that it has carried out.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::Duration;
 
 use uswap_sys::linux::Linux;
-use uswap_system::System;
+use uswap_system::{Scope, System};
 
 use super::{Group, PAGE_BYTES, SlotState};
 
+/// Of direct I/O: the shared-memory server knows of it.
+const KNOWN: u32 = 2;
 /// Of an area: it is to become empty.
 const LEAVES: u32 = 1;
 /// And that has been announced since.
@@ -82,14 +85,49 @@ impl Group {
         (word & ANNOUNCED != 0).then_some(word)
     }
 
+    /// From here on shared memory is swapped.
+    pub fn swap_shared(&self) {
+        self.header().control.swaps_shared.store(1, Release);
+        self.announce::<Linux>();
+    }
+
+    /// Whether shared memory is swapped.
+    pub fn swaps_shared(&self) -> bool {
+        self.header().control.swaps_shared.load(Acquire) != 0
+    }
+
+    /// A process is about to do direct I/O: no shared memory is swapped out from here on. Waits until that is so, for a while.
+    pub fn begin_direct_io<S: System>(&self, patience: Duration) -> bool {
+        let (word, begun) = (&self.header().control.direct_io, S::now());
+        let _ = word.compare_exchange(0, 1, AcqRel, Relaxed);
+        while self.swaps_shared() && word.load(Acquire) != KNOWN {
+            let Some(left) = patience.checked_sub(S::since(begun)) else { return false };
+            let _ = S::wait(word, Scope::Shared, 1, Some(left));
+        }
+        true
+    }
+
+    /// Whether a process does direct I/O.
+    pub fn does_direct_io(&self) -> bool {
+        self.header().control.direct_io.load(Acquire) != 0
+    }
+
+    /// The shared-memory server knows of it, and no page is on its way out. Whether that is new.
+    pub fn direct_io_is_known<S: System>(&self) -> bool {
+        let word = &self.header().control.direct_io;
+        let is_new = word.swap(KNOWN, AcqRel) != KNOWN;
+        S::wake(word, Scope::Shared, i32::MAX as u32);
+        is_new
+    }
+
     /// The number of announcements.
     pub fn announcements(&self) -> u32 {
-        self.header().announcements.load(Acquire)
+        self.header().control.announcements.load(Acquire)
     }
 
     /// Calls every process: something has changed. What changes it on Linux does so itself.
     pub fn announce<S: System>(&self) {
-        self.header().announcements.fetch_add(1, AcqRel);
+        self.header().control.announcements.fetch_add(1, AcqRel);
         self.processes().for_each(|(_, slot)| slot.call::<S>());
     }
 

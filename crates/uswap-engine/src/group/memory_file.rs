@@ -10,7 +10,7 @@ use super::{AREAS_MAX, GroupConfig, PAGE_BYTES, PROCESSES_MAX, ProcessSlot, Tall
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 
 /// Grows with every change of the layout: a process of another uswap must not join.
-pub(super) const VERSION: u32 = 9;
+pub(super) const VERSION: u32 = 10;
 
 /// The first pages of the memory file.
 #[repr(C)]
@@ -26,7 +26,7 @@ pub(super) struct Header {
     /// What all of them use together.
     pub budget: Budget,
     pub areas: Areas,
-    pub announcements: AtomicU32,
+    pub control: Control,
     /// What those that are gone have counted.
     pub totals: Tally,
 }
@@ -40,6 +40,16 @@ pub(super) struct Budget {
     pub most_over_bytes: AtomicU64,
     /// Pages by which the shared memory of processes has ever grown.
     pub shared_growth: AtomicU64,
+}
+
+/// What is said to all processes.
+#[repr(C)]
+pub(super) struct Control {
+    pub announcements: AtomicU32,
+    /// Not 0 when shared memory is swapped: who has some hands over a userfaultfd for it.
+    pub swaps_shared: AtomicU32,
+    /// 1 when a process does direct I/O, 2 when the shared-memory server knows of it.
+    pub direct_io: AtomicU32,
 }
 
 /// The swap areas.

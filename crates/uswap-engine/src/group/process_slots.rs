@@ -144,6 +144,8 @@ pub struct Called {
     pub calls: AtomicU32,
     /// The announcement that this process has carried out: see `control`.
     pub carried_out: AtomicU32,
+    /// Counts what the shared-memory server knows of what this process has handed over; the process waits on it.
+    pub shared_known: AtomicU32,
 }
 
 impl ProcessSlot {

@@ -105,6 +105,7 @@ impl<H: Staffed> Monitor<H> {
             };
             let posted = self.post.wake.load();
             self.make_mappings_whole();
+            self.share_memory();
             self.judge_pool();
             self.set_meter(&usage, &marks);
             self.look_after_the_rest();

@@ -13,7 +13,7 @@ use crate::worker::Worker;
 
 impl<H: Staffed> Monitor<H> {
     /// Whether there is an engine; starts it.
-    pub(crate) fn ready(&mut self) -> bool {
+    pub fn ready(&mut self) -> bool {
         self.engine().is_some() || self.start_engine()
     }
 

@@ -121,6 +121,9 @@ impl<H: Host> Engine<H> {
             outcome.moved &= !gone;
             outcome.missing |= gone & isolation.mask;
         }
+        for index in (0..BLOCK_PAGES).filter(|index| H::PAGES_ARE_GIVEN_UP && outcome.missing >> index & 1 == 1) {
+            self.core().given_up_lazily(isolation.first.plus(index as u64).alone());
+        }
         let Isolated { wanted, lost, is_put_aside } = self.core().isolated(isolation, outcome);
         // Of what has been told since it was looked up.
         let wanted = wanted | (outcome.moved & moving::must_stay::<H>(isolation.first));

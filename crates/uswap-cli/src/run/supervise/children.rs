@@ -71,6 +71,10 @@ impl Supervisor {
                 return;
             };
             let pid = pid.as_raw_nonzero().get() as u32;
+            if self.tree.shared_memory.is_server(pid) && status.stopping_signal().is_none() {
+                self.shared_memory_server_has_ended(status.exit_status());
+                continue;
+            }
             if !self.tree.main.is(pid) {
                 self.user_anchors.ended(pid, status);
                 continue;

@@ -257,6 +257,14 @@ impl Supervisor {
             };
             match protocol::receive(connection) {
                 Ok(Received::Message(Message::KeepUffd, fds)) => member.uffds.extend(fds),
+                Ok(Received::Message(
+                    message @ (Message::SharedObject { .. } | Message::SharedClient { .. }),
+                    mut fds,
+                )) => {
+                    if let (Some(fd), Some(index)) = (fds.next(), member.index) {
+                        self.tree.shared_memory.hand_over(message, fd, member.pid, index);
+                    }
+                }
                 Ok(Received::Message(Message::CannotJoin, _)) => say(format_args!(
                     "process {} cannot join its group, because it may have too few descriptors (ulimit -n)",
                     member.pid

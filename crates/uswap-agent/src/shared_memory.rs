@@ -1,0 +1,140 @@
+//! A wrapper of mmap: anonymous shared memory is a mapping of a memory file, so that it can be swapped
+//! ([`shared_mapping`](uswap_engine::shared_mapping)).
+//!
+//! All other calls go on to libc's function as they came. It is visible to programs and yet protected: what the agent itself calls is this
+//! one, whatever a program calls so.
+
+#![allow(unsafe_code)]
+
+use std::arch::naked_asm;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering::Relaxed;
+
+use uswap_system::MapShared;
+
+use crate::advice::is_of_the_engine;
+use crate::libc_functions::MMAP;
+use crate::start::POST;
+
+/// Less is not worth a descriptor of the supervisor's: 1 MiB.
+const BYTES_MIN: usize = 1 << 20;
+/// What a mapping may be asked for with: MAP_SHARED, MAP_SHARED_VALIDATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_POPULATE, MAP_NONBLOCK,
+/// MAP_STACK, MAP_FIXED_NOREPLACE. Not at a fixed place, where it would take that of other memory; locked memory stays where it is, and huge
+/// pages have pools of their own.
+const FLAGS: c_int = libc::MAP_SHARED_VALIDATE
+    | libc::MAP_ANONYMOUS
+    | libc::MAP_NORESERVE
+    | libc::MAP_POPULATE
+    | libc::MAP_NONBLOCK
+    | libc::MAP_STACK
+    | libc::MAP_FIXED_NOREPLACE;
+
+/// As libc's.
+///
+/// # Safety
+/// As for mmap(2).
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn mmap(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    naked_asm!(
+        ".protected mmap",
+        // Shared and anonymous.
+        "mov eax, ecx",
+        "and eax, 0x21",
+        "cmp eax, 0x21",
+        "je {shared}",
+        "jmp {hand_on}",
+        shared = sym map_shared,
+        hand_on = sym hand_on,
+    )
+}
+
+/// As libc's, where it is the same as [`mmap`].
+///
+/// # Safety
+/// As for mmap(2).
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn mmap64(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    naked_asm!(".protected mmap64", "jmp {mmap}", mmap = sym mmap)
+}
+
+/// Hands a call on as it came: to libc's function, or to the kernel until that has been found.
+#[unsafe(naked)]
+unsafe extern "C" fn hand_on(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    naked_asm!(
+        "mov rax, qword ptr [rip + {libcs}]",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "mov r10, rcx",
+        "mov eax, 9",
+        "syscall",
+        "mov rdi, rax",
+        "cmp rax, -4095",
+        "jae {answers}",
+        "ret",
+        libcs = sym MMAP,
+        answers = sym crate::raw_calls::as_libc_answers,
+    )
+}
+
+unsafe extern "C" fn map_shared(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let may_be = len >= BYTES_MIN && flags & !FLAGS == 0 && protection & libc::PROT_EXEC == 0;
+    if may_be
+        && crate::forks::is_member()
+        && !is_of_the_engine()
+        && let Some(answer) = ask(start as usize, len, protection, flags)
+    {
+        return answer;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { hand_on(start, len, protection, flags, fd, offset) }
+}
+
+/// Asks the monitor. `None` where it does not answer, or there is no memory file to be had.
+fn ask(start: usize, len: usize, protection: c_int, flags: c_int) -> Option<*mut c_void> {
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    let wanted = MapShared { start, len, protection: protection.cast_unsigned(), flags: flags.cast_unsigned() };
+    let answer = POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    match answer? {
+        answer if (-4095..0).contains(&answer) => {
+            let error = -answer as c_int;
+            // SAFETY: as above.
+            (error != libc::ENOSYS).then(|| unsafe { *libc::__errno_location() = error }).map(|()| libc::MAP_FAILED)
+        }
+        answer => Some(answer as *mut c_void),
+    }
+}

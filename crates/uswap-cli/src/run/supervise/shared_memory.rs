@@ -1,0 +1,214 @@
+//! Shared memory of the tree: what its processes have mapped, and the server that swaps it once that is needed.
+//!
+//! Until then an object is only held here, and given up when nobody has it mapped. A userfaultfd for shared memory is kept here as well as
+//! in the server, as long as there is memory that it is for: if the server were killed, and with it the last reference to one, what is missing
+//! would read as zeros until the tree has ended.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, WaitOptions};
+use uswap_engine::group::Group;
+use uswap_engine::protocol::{self, Message, Received};
+use uswap_shmem::server::{self, Start};
+use uswap_sys::launch::{self, Side};
+use uswap_sys::shared_file::SharedFile;
+use uswap_sys::thread;
+use uswap_sys::uffd::Uffd;
+
+use super::{Shared, Supervisor};
+use crate::failure::{reason, say};
+
+/// So much of the budget must be in use before shared memory is swapped, as for private memory.
+const STARTS_AT_EIGHTHS: u64 = 5;
+/// Less shared memory, in pages, is left alone.
+const PAGES_MIN: u64 = 256;
+/// With this status the server ends that could not begin.
+const NEVER_BEGAN: i32 = 3;
+/// How often it is looked which memory is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What is held for the server, or for nobody yet.
+#[derive(Default)]
+pub(super) struct SharedMemory {
+    /// Objects, with what is to be said of them, as long as there is no server.
+    objects: Vec<(SharedFile, Message)>,
+    /// All userfaultfds whose memory is in use.
+    kept: Vec<Uffd>,
+    looked: Option<Instant>,
+    server: Option<Server>,
+    /// It could not be started: nothing is tried again.
+    is_impossible: bool,
+}
+
+struct Server {
+    pid: u32,
+    index: u32,
+    line: OwnedFd,
+}
+
+impl Server {
+    fn send(&self, message: &Message, fd: BorrowedFd<'_>) {
+        // Where it has ended, that is found by itself.
+        let _ = protocol::send(&self.line, message, &[fd]);
+    }
+}
+
+impl SharedMemory {
+    /// Whether it is the server.
+    pub fn is_server(&self, pid: u32) -> bool {
+        self.server.as_ref().is_some_and(|server| server.pid == pid)
+    }
+
+    /// Where the server says something.
+    pub fn line(&self) -> Option<BorrowedFd<'_>> {
+        self.server.as_ref().map(|server| server.line.as_fd())
+    }
+
+    /// A process has mapped an object, or handed over the userfaultfd for its shared memory.
+    pub fn hand_over(&mut self, message: Message, fd: OwnedFd, process: u32, index: u32) {
+        let message = match message {
+            Message::SharedObject { start, .. } => Message::SharedObject { process, index, start },
+            _ => {
+                self.kept.extend(fd.try_clone().map(Uffd::received).ok());
+                Message::SharedClient { process, index }
+            }
+        };
+        match (&self.server, message) {
+            (Some(server), _) => server.send(&message, fd.as_fd()),
+            (None, Message::SharedObject { .. }) if !self.is_impossible => {
+                self.objects.push((SharedFile::received(fd), message));
+            }
+            // It asks once there is a server, or when there was one.
+            (None, _) => {}
+        }
+    }
+
+    /// Pages of objects that are in memory. What nobody has mapped is given up.
+    fn pages(&mut self) -> u64 {
+        self.objects.retain(|(file, _)| file.is_mapped());
+        self.objects.iter().filter_map(|(file, _)| file.look().ok()).map(|look| look.2).sum()
+    }
+
+    /// What the server says.
+    fn hear(&mut self) {
+        let Some(server) = &self.server else { return };
+        while let Ok(Received::Message(message, fds)) = protocol::receive(&server.line) {
+            if matches!(message, Message::KeepUffd) {
+                self.kept.extend(fds.map(Uffd::received));
+            }
+        }
+    }
+
+    /// Userfaultfds whose memory is gone are closed.
+    fn forget_what_is_gone(&mut self) {
+        if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+            self.looked = Some(Instant::now());
+            self.kept.retain(Uffd::has_memory);
+        }
+    }
+
+    /// Hands over what came before there was a server.
+    fn hand_all_over(&mut self) {
+        let Some(server) = &self.server else { return };
+        for (file, message) in self.objects.drain(..) {
+            server.send(&message, file.as_fd());
+        }
+    }
+
+    /// Ends the server, after the tree.
+    pub fn end(&mut self) {
+        if let Some(Server { pid, line, .. }) = self.server.take() {
+            drop(line);
+            let pid = Pid::from_raw(pid as i32);
+            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+        }
+    }
+}
+
+impl Supervisor {
+    /// In each turn.
+    pub(super) fn look_after_shared_memory(&mut self) {
+        let of_tree = &mut self.tree.shared_memory;
+        of_tree.hear();
+        of_tree.forget_what_is_gone();
+        if of_tree.server.is_some() || of_tree.is_impossible || of_tree.objects.is_empty() {
+            return;
+        }
+        let group = &self.shared.group;
+        let is_scarce = group.usage_pages() > group.limit_pages() / 8 * STARTS_AT_EIGHTHS;
+        if of_tree.pages() < PAGES_MIN || !is_scarce {
+            return;
+        }
+        if group.does_direct_io() {
+            of_tree.is_impossible = true;
+            of_tree.objects.clear();
+            return self.tell("shared memory is not swapped: a process does direct I/O (O_DIRECT)");
+        }
+        match start(&self.shared, self.messages.for_agents()) {
+            Ok(server) => {
+                of_tree.server = Some(server);
+                of_tree.hand_all_over();
+                self.shared.group.swap_shared();
+            }
+            Err(error) => {
+                of_tree.is_impossible = true;
+                of_tree.objects.clear();
+                self.tell(format_args!("shared memory is not swapped: {}", reason(&error)));
+            }
+        }
+    }
+
+    /// The server has ended, and with it what it had swapped out, unless it never began.
+    pub(super) fn shared_memory_server_has_ended(&mut self, status: Option<i32>) {
+        let Some(server) = self.tree.shared_memory.server.take() else { return };
+        if status == Some(NEVER_BEGAN) {
+            self.tree.shared_memory.is_impossible = true;
+            self.tell("shared memory is not swapped: its server could not begin");
+            return self.shared.group.retire(server.index);
+        }
+        say("the run is ended: the process that has its shared memory has ended");
+        self.kill_tree();
+        self.tree.main.ended_by_us = true;
+        self.shared.group.retire(server.index);
+    }
+}
+
+/// Starts the server: a child of ours with nothing of ours but what it needs.
+fn start(shared: &Shared, stderr: BorrowedFd<'_>) -> io::Result<Server> {
+    let own = Uffd::for_shared_memory(shared.device.as_ref().map(AsFd::as_fd)).map_err(io::Error::other)?;
+    own.serves_shared_memory().map_err(io::Error::other)?;
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    let stderr = stderr.try_clone_to_owned()?;
+    let device = shared.device.as_ref().map(OwnedFd::try_clone).transpose()?;
+    let areas = shared.areas.iter().map(|area| area.fd.try_clone()).collect::<io::Result<Vec<OwnedFd>>>()?;
+    let index = shared.group.allot(std::process::id()).ok_or(io::ErrorKind::OutOfMemory)?;
+    let generation = shared.group.process(index).life.generation.load(Relaxed);
+    match launch::fork() {
+        Ok(Side::Parent(pid)) => {
+            shared.group.process(index).life.pid.store(pid, Relaxed);
+            Ok(Server { pid, index, line: ours })
+        }
+        Ok(Side::Child) => {
+            let group = Group::open(&shared.group_fd);
+            let mut kept = vec![theirs.as_raw_fd(), stderr.as_raw_fd()];
+            kept.extend(device.iter().chain(&areas).map(AsRawFd::as_raw_fd));
+            let _ = rustix::process::setsid();
+            let _ = rustix::thread::set_name(c"uswap-shmem");
+            let served = thread::unshare_files_and_close(&kept).and(group).and_then(|group| {
+                let group: &'static Group = Box::leak(Box::new(group));
+                server::serve(Start { group, index, generation, socket: theirs, device, stderr, areas })
+            });
+            std::process::exit(if served.is_err() { NEVER_BEGAN } else { 0 })
+        }
+        Err(error) => {
+            shared.group.retire(index);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! How pages of an object leave, and how they come back.
+//!
+//! A page leaves in this order. Nobody may write to it any more: it is write-protected in each process that has it mapped. Its
+//! content is copied to where it is to rest. It is punched out of the object, which takes it from all processes at once. Who wants to write
+//! meanwhile waits, and misses the page afterwards. While a process changes its mappings, or forks, its kernel refuses to protect
+//! anything (EAGAIN), and nothing leaves; its report is read only when no page is on its way (the engine's gate), so that nobody has a
+//! mapping that was not protected. Where anything does not go as it should, all is let go on as it was.
+//!
+//! A page comes back once: in the process that waits for it, or in the window where nobody does. Others who have it mapped find it in the
+//! object, without a message.
+
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use uswap_sys::uffd::Uffd;
+use uswap_system::PAGE_SIZE;
+use uswap_system::faults::{Progress, Stop, Wake};
+
+use crate::client::{Client, Part};
+use crate::object::Object;
+use crate::shared::Shared;
+
+/// Bytes that leave at a time: one block of the engine's.
+const AT_ONCE: usize = 16 * PAGE_SIZE;
+
+/// What is on its way out, by its windows.
+static LEAVING: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+/// A range that is on its way out until this is dropped.
+struct Leaving((usize, usize));
+
+impl Leaving {
+    fn begin(start: usize, end: usize) -> Leaving {
+        LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push((start, end));
+        Leaving((start, end))
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = leaving.iter().position(|&range| range == self.0) {
+            leaving.swap_remove(at);
+        }
+    }
+}
+
+/// Nothing was done, for this reason.
+fn stopped(stop: Stop) -> Progress {
+    Progress { bytes: 0, stop: Some(stop) }
+}
+
+fn done(bytes: usize) -> Progress {
+    Progress { bytes, stop: None }
+}
+
+/// Moves the pages of `source..source + len`, of a window, to frames, which are memory of this process and of `own`. Holes are passed over.
+pub fn move_out(shared: &Shared, own: &Uffd, frames: usize, source: usize, len: usize) -> Progress {
+    let Some(object) = shared.object_at(source) else { return stopped(Stop::Missing) };
+    if !object.is_managed() || !shared.may_swap() {
+        return stopped(Stop::Busy);
+    }
+    if source + len > object.end() {
+        return stopped(Stop::Invalid);
+    }
+    let mut bytes = 0;
+    while bytes < len {
+        let step = (len - bytes).min(AT_ONCE);
+        if let Err(stop) = move_some_out(shared, own, frames + bytes, &object, source + bytes, step) {
+            return Progress { bytes, stop: Some(stop) };
+        }
+        bytes += step;
+    }
+    done(bytes)
+}
+
+fn move_some_out(
+    shared: &Shared,
+    own: &Uffd,
+    frames: usize,
+    object: &Object,
+    start: usize,
+    len: usize,
+) -> Result<(), Stop> {
+    let end = start + len;
+    if object.populated(start, end).map_err(|_| Stop::Busy)?.is_none() {
+        return Ok(());
+    }
+    let leaving = Leaving::begin(start, end);
+    let mut protected = Vec::new();
+    let moved = protect(shared, start, end, &mut protected).and_then(|()| take(own, frames, object, start, end));
+    for (client, part) in &protected {
+        // Who waits to write goes on: he finds the page, or misses it.
+        let _ = client.uffd.protect(part.at, part.len, false);
+    }
+    drop(leaving);
+    moved
+}
+
+/// Nobody may write to `start..end` from here on. What has been protected is in `protected`, also where that fails.
+fn protect(shared: &Shared, start: usize, end: usize, protected: &mut Vec<(Arc<Client>, Part)>) -> Result<(), Stop> {
+    for client in shared.all_clients() {
+        let parts: Vec<Part> = client.mappings().parts(start, end).collect();
+        for part in parts {
+            let progress = client.uffd.protect(part.at, part.len, true);
+            protected.push((client.clone(), part));
+            match progress.stop {
+                None | Some(Stop::ProcessGone) => {}
+                // It may have been cut off, and have grown again since.
+                Some(Stop::Missing | Stop::Invalid) if !part.is_mapped => protect_pages(&client, part)?,
+                Some(Stop::TryLater) => return Err(Stop::TryLater),
+                Some(_) => return Err(Stop::Busy),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of what may be mapped, each page that is.
+fn protect_pages(client: &Client, part: Part) -> Result<(), Stop> {
+    for at in (part.at..part.at + part.len).step_by(PAGE_SIZE) {
+        match client.uffd.protect(at, PAGE_SIZE, true).stop {
+            None | Some(Stop::ProcessGone | Stop::Missing | Stop::Invalid) => {}
+            Some(stop) => return Err(stop),
+        }
+    }
+    Ok(())
+}
+
+/// Copies what is there to the frames, and takes it away when all of it has been copied.
+fn take(own: &Uffd, frames: usize, object: &Object, start: usize, end: usize) -> Result<(), Stop> {
+    let mut copied = Vec::new();
+    let mut at = start;
+    let mut copy_all = || {
+        let mut content = [0u8; AT_ONCE];
+        while let Some(there) = object.populated(at, end).map_err(|_| Stop::Busy)? {
+            let (from, to) = (there.start.max(at), there.end.min(end));
+            let content = &mut content[..to - from];
+            object.file.read(object.offset(from), content).map_err(|_| Stop::Busy)?;
+            let frame = frames + (from - start);
+            copied.push((frame, to - from, from));
+            if let Some(stop) = own.copy(frame, content.as_ptr(), content.len(), Wake::DontWake).stop {
+                return Err(stop);
+            }
+            at = to;
+        }
+        Ok(())
+    };
+    let mut result = copy_all();
+    let mut taken = 0;
+    if result.is_ok() {
+        for &(_, len, from) in &copied {
+            if object.file.punch(object.offset(from), len as u64).is_err() {
+                result = if taken == 0 { Err(Stop::Busy) } else { Ok(()) };
+                break;
+            }
+            taken += 1;
+        }
+    }
+    // What was not taken away has its content in the object still.
+    for &(frame, len, _) in &copied[taken..] {
+        drop_frames(frame, len);
+    }
+    result
+}
+
+/// Frames of this process's whose content is elsewhere.
+fn drop_frames(frame: usize, len: usize) {
+    // SAFETY: frames are this process's own memory, and the calling thread has these for itself.
+    let _ = unsafe { rustix::mm::madvise(frame as *mut _, len, rustix::mm::Advice::LinuxDontNeed) };
+}
+
+/// How pages are filled.
+#[derive(Clone, Copy, Debug)]
+pub enum Filling {
+    /// With what is there.
+    From(*const u8),
+    /// With zeros.
+    Zeros,
+}
+
+/// Fills missing pages from `target` on, of a window, for all who have them mapped, and wakes whoever waits for them if asked.
+pub fn fill(shared: &Shared, target: usize, filling: Filling, len: usize, wake: Wake) -> Progress {
+    let Some(object) = shared.object_at(target).filter(|object| target + len <= object.end()) else {
+        return stopped(Stop::Missing);
+    };
+    let there = fill_where_it_is_waited_for(shared, target, filling, len);
+    let progress = match there {
+        Some(progress) if progress.bytes > 0 || progress.stop == Some(Stop::AlreadyThere) => progress,
+        _ => match filling {
+            Filling::From(source) => object.fill(&shared.filler, target, source, len),
+            Filling::Zeros => object.fill_with_zeros(&shared.filler, target, len),
+        },
+    };
+    if wake == Wake::Wake && progress.bytes > 0 {
+        shared.wake(target, target + progress.bytes);
+    }
+    progress
+}
+
+/// Where a thread waits for one of the pages, they go to the page table of its process at once.
+fn fill_where_it_is_waited_for(shared: &Shared, target: usize, filling: Filling, len: usize) -> Option<Progress> {
+    let waiting = shared.who_waits(target, target + len)?;
+    let parts: Vec<Part> = waiting.client.mappings().parts(target, target + len).collect();
+    // Not what is mapped twice, or in part.
+    let part = parts
+        .into_iter()
+        .find(|part| part.is_mapped && part.len == len && (part.at..part.at + part.len).contains(&waiting.at))?;
+    let uffd = &waiting.client.uffd;
+    Some(match filling {
+        Filling::From(source) => uffd.copy(part.at, source, len, Wake::DontWake),
+        Filling::Zeros => uffd.zeropage(part.at, len, Wake::DontWake),
+    })
+}
+
+/// Moves frames to where pages are missing from `target` on, of a window.
+pub fn move_in(shared: &Shared, target: usize, frames: usize, len: usize, wake: Wake) -> Progress {
+    let source = std::ptr::with_exposed_provenance(frames);
+    let progress = fill(shared, target, Filling::From(source), len, wake);
+    if progress.bytes > 0 {
+        drop_frames(frames, progress.bytes);
+    }
+    progress
+}
+
+/// Whoever touches the pages gets SIGBUS.
+pub fn poison(shared: &Shared, start: usize, len: usize) -> Progress {
+    for client in shared.all_clients() {
+        let parts: Vec<Part> = client.mappings().parts(start, start + len).collect();
+        for part in parts {
+            let _ = client.uffd.poison(part.at, part.len);
+        }
+    }
+    done(len)
+}
+
+/// A thread of `client` wants to write to the page at `at`, which is protected; `page` is its place in the window. Where it leaves just
+/// now, the thread is woken when it has.
+pub fn let_write(client: &Client, at: usize, page: Option<usize>) {
+    if let Some(page) = page {
+        let leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaving.iter().any(|&(start, end)| (start..end).contains(&page)) {
+            return;
+        }
+    }
+    if !client.uffd.protect(at, PAGE_SIZE, false).is_complete() {
+        let _ = client.uffd.wake(at, PAGE_SIZE);
+    }
+}

@@ -1,0 +1,117 @@
+//! Objects of shared memory, and their windows: where each is mapped in the server.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+use rustix::mm::{MapFlags, ProtFlags};
+use uswap_sys::shared_file::{Inode, SharedFile};
+use uswap_sys::uffd::Uffd;
+use uswap_system::PAGE_SIZE;
+use uswap_system::faults::{Progress, Wake};
+use uswap_system::looks::PopulatedRange;
+
+/// One object.
+#[derive(Debug)]
+pub struct Object {
+    /// Its memory file.
+    pub file: SharedFile,
+    /// Which file that is.
+    pub inode: Inode,
+    window: usize,
+    len: usize,
+    managed: AtomicBool,
+}
+
+impl Object {
+    /// Maps what another process has made. `filler` gets the window, to fill pages in it.
+    ///
+    /// # Errors
+    /// It is no memory file, or cannot be mapped.
+    pub fn new(fd: OwnedFd, filler: &Uffd) -> io::Result<Object> {
+        let file = SharedFile::received(fd);
+        let (inode, bytes, _) = file.look()?;
+        let len = (bytes as usize).next_multiple_of(PAGE_SIZE);
+        if len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping where the kernel has room, which nobody reads or writes: its addresses are names.
+        let window = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, file.as_fd(), 0)? };
+        let object = Object { file, inode, window: window as usize, len, managed: AtomicBool::new(false) };
+        filler.register_to_fill(object.window, len)?;
+        Ok(object)
+    }
+
+    /// First byte of its window.
+    pub fn start(&self) -> usize {
+        self.window
+    }
+
+    /// One past the last byte of its window.
+    pub fn end(&self) -> usize {
+        self.window + self.len
+    }
+
+    /// Whether it is swapped: all who have it mapped are known.
+    pub fn is_managed(&self) -> bool {
+        self.managed.load(Acquire)
+    }
+
+    /// From here on it is, or not any more.
+    pub fn manage(&self, managed: bool) {
+        self.managed.store(managed, Release);
+    }
+
+    /// Where in the file an address of the window is.
+    pub fn offset(&self, address: usize) -> u64 {
+        (address - self.window) as u64
+    }
+
+    /// The first pages in memory within `start..end` of the window.
+    pub fn populated(&self, start: usize, end: usize) -> io::Result<Option<PopulatedRange>> {
+        let found = self.file.populated(self.offset(start), self.offset(end))?;
+        let address = |offset: u64| self.window + offset as usize;
+        Ok(found.map(|(from, to)| PopulatedRange {
+            start: address(from) & !(PAGE_SIZE - 1),
+            end: address(to).next_multiple_of(PAGE_SIZE),
+            categories: PopulatedRange::PRESENT,
+        }))
+    }
+
+    /// Fills pages of the object through its window, for whoever has it mapped.
+    pub fn fill(&self, filler: &Uffd, at: usize, source: *const u8, len: usize) -> Progress {
+        let progress = filler.copy(at, source, len, Wake::DontWake);
+        self.forget_pages(at, progress.bytes);
+        progress
+    }
+
+    /// As [`fill`](Self::fill), with zeros.
+    pub fn fill_with_zeros(&self, filler: &Uffd, at: usize, len: usize) -> Progress {
+        let progress = filler.zeropage(at, len, Wake::DontWake);
+        self.forget_pages(at, progress.bytes);
+        progress
+    }
+
+    /// They stay in the object; the server's own page table need not have them.
+    fn forget_pages(&self, at: usize, len: usize) {
+        if len > 0 {
+            // SAFETY: the mapping is shared, so its content stays; nobody reads it here.
+            let _ = unsafe { rustix::mm::madvise(at as *mut _, len, rustix::mm::Advice::LinuxDontNeed) };
+        }
+    }
+
+    /// The descriptor.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody reads or writes it.
+        let _ = unsafe { rustix::mm::munmap(self.window as *mut _, self.len) };
+    }
+}

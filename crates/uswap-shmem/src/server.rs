@@ -1,0 +1,239 @@
+//! The life of the shared-memory server.
+//!
+//! The supervisor starts it when shared memory is to be swapped for the first time, and hands it what processes send. It ends with the
+//! supervisor; and the run ends with it, for nobody else has what it has swapped out.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::AcqRel;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use uswap_engine::engine::Engine;
+use uswap_engine::group::Group;
+use uswap_engine::member::Member;
+use uswap_engine::monitor::Monitor;
+use uswap_engine::post::Post;
+use uswap_engine::protocol::{self, Message, Received, keep_uffd};
+use uswap_sys::linux::Supervisor;
+use uswap_sys::thread;
+use uswap_sys::uffd::Uffd;
+use uswap_system::{Scope, System};
+
+use crate::adoption::{self, Candidate, Verdict};
+use crate::client::{Client, Mapping, Mappings};
+use crate::object::Object;
+use crate::shared::Shared;
+use crate::system::SharedMemory;
+
+/// How often it is looked whether candidates are complete.
+const JUDGE_EVERY: Duration = Duration::from_millis(10);
+/// How often it is looked who has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What the server begins with.
+pub struct Start {
+    /// What the run's processes share, for as long as this process lives.
+    pub group: &'static Group,
+    /// The server's slot in it.
+    pub index: u32,
+    /// How often the slot had been used before.
+    pub generation: u32,
+    /// The connection to the supervisor.
+    pub socket: OwnedFd,
+    /// /dev/userfaultfd, if that is the way.
+    pub device: Option<OwnedFd>,
+    /// Where messages to the user go.
+    pub stderr: OwnedFd,
+    /// The swap areas.
+    pub areas: Vec<OwnedFd>,
+}
+
+static POST: Post<SharedMemory> = Post::new();
+static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Has the supervisor keep the userfaultfd of a client that a fork has brought.
+pub(crate) fn keep(uffd: BorrowedFd<'_>) -> io::Result<()> {
+    keep_uffd(SOCKET.get().expect("the server has begun").as_fd(), uffd)
+}
+
+/// Serves until the supervisor has gone.
+///
+/// # Errors
+/// It could not begin.
+pub fn serve(start: Start) -> io::Result<()> {
+    let Start { group, index, generation, socket, device, stderr, areas } = start;
+    uswap_sys::report::set_agent_stderr(stderr.as_fd())?;
+    thread::prepare()?;
+    let shared = Shared::begin(device.as_ref().map(AsFd::as_fd), group)?;
+    let control = SOCKET.get_or_init(|| socket);
+    let supervisor = Supervisor {
+        socket: control.try_clone()?,
+        device,
+        stderr,
+        areas: areas.into_iter().map(Some).collect(),
+        keep: keep_uffd,
+        share: protocol::share,
+    };
+    let member = Member::<SharedMemory> { group, index, generation, supervisor };
+    let mut monitor = Monitor::new(&POST, member)?;
+    // Its handlers are there before any client is: one that forks waits for them.
+    if !monitor.ready() {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    std::thread::Builder::new().name("uswap-monitor".to_owned()).spawn(move || monitor.run())?;
+    if let Err(error) = (Server { shared, group, candidates: Vec::new(), looked: Instant::now() }).run(control) {
+        uswap_sys::report::end(format_args!("the supervisor cannot be heard: {error}"));
+    }
+    Ok(())
+}
+
+/// Does something while no thread has read a message that it has not taken in yet. What was unmapped before the mapping in its place was
+/// made is known by then.
+pub(crate) fn while_nothing_is_read<R>(act: impl FnOnce() -> R) -> R {
+    let engine = Engine::<SharedMemory>::of_process().expect("the engine has begun before the first client");
+    engine.while_nothing_moves(act)
+}
+
+struct Server {
+    shared: &'static Shared,
+    group: &'static Group,
+    candidates: Vec<Candidate>,
+    looked: Instant,
+}
+
+impl Server {
+    fn run(&mut self, control: &OwnedFd) -> io::Result<()> {
+        loop {
+            let patience = if self.candidates.is_empty() { LOOK_EVERY } else { JUDGE_EVERY };
+            let mut fds = [PollFd::new(control, PollFlags::IN)];
+            let timeout = Timespec::try_from(patience).ok();
+            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))? > 0 {
+                match protocol::receive(control)? {
+                    Received::EndOfFile => return Ok(()),
+                    Received::Message(message, mut fds) => self.hear(message, fds.next()),
+                    Received::Nothing | Received::Malformed(_) => {}
+                }
+                continue;
+            }
+            self.look_for_direct_io();
+            self.judge_candidates();
+            if self.looked.elapsed() >= LOOK_EVERY {
+                self.looked = Instant::now();
+                self.forget_what_is_gone();
+            }
+        }
+    }
+
+    fn hear(&mut self, message: Message, fd: Option<OwnedFd>) {
+        let Some(fd) = fd else { return };
+        match message {
+            Message::SharedObject { process, index, start } => {
+                match Object::new(fd, &self.shared.filler) {
+                    Ok(object) if start == 0 => {
+                        return self.candidates.push(Candidate::new(self.shared.add_object(object)));
+                    }
+                    Ok(object) => self.begin_with(object, process, start as usize),
+                    Err(error) => self.say(format_args!("uswap: shared memory is not swapped: {error}")),
+                }
+                self.knows(index);
+            }
+            Message::SharedClient { process, index } => {
+                let uffd = Uffd::received(fd);
+                // Another program by now, of which nothing is known.
+                let is_before = |client: &Client| client.process == Some(process) && !client.uffd.has_memory();
+                let clients = self.shared.all_clients();
+                clients.iter().filter(|client| is_before(client)).for_each(|client| self.shared.remove_client(client));
+                let added = uffd.serves_shared_memory().map_err(io::Error::other);
+                let added = added.and_then(|()| self.shared.add_client(Some(process), uffd, Mappings::default()));
+                match added {
+                    Ok(_) => self.knows(index),
+                    Err(error) => {
+                        self.say(format_args!("uswap: shared memory of process {process} is not swapped: {error}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An object that is registered where `process` has it mapped, and nowhere else yet: nobody can use it before this is known.
+    fn begin_with(&self, object: Object, process: u32, start: usize) {
+        let clients = self.shared.all_clients();
+        let Some(client) = clients.iter().rev().find(|client| client.process == Some(process)) else { return };
+        let object = self.shared.add_object(object);
+        let end = start + (object.end() - object.start());
+        let mapping = Mapping { start, end, window: object.start(), window_end: object.end() };
+        while_nothing_is_read(|| client.mappings().insert(mapping));
+        object.manage(true);
+        POST.ring();
+    }
+
+    /// The process of this slot can go on.
+    fn knows(&self, index: u32) {
+        let word = &self.group.process(index).called.shared_known;
+        word.fetch_add(1, AcqRel);
+        SharedMemory::wake(word, Scope::Shared, i32::MAX as u32);
+    }
+
+    /// What a device writes to a page that has left would be lost.
+    fn look_for_direct_io(&self) {
+        if self.group.does_direct_io() && while_nothing_is_read(|| self.group.direct_io_is_known::<SharedMemory>()) {
+            self.say(format_args!(
+                "uswap: shared memory stays in memory from here on: a process does direct I/O (O_DIRECT)"
+            ));
+        }
+    }
+
+    fn say(&self, line: std::fmt::Arguments<'_>) {
+        if self.group.config().verbosity > 0 {
+            uswap_sys::report::stderr_line(line);
+        }
+    }
+
+    fn judge_candidates(&mut self) {
+        for mut candidate in std::mem::take(&mut self.candidates) {
+            let object = candidate.object().clone();
+            match candidate.judge(self.shared) {
+                Ok(Verdict::Later) => self.candidates.push(candidate),
+                Ok(Verdict::Managed) => {
+                    object.manage(true);
+                    POST.ring();
+                }
+                Ok(Verdict::Unmapped) => self.shared.remove_object(&object),
+                Ok(Verdict::LeftAlone(process)) => {
+                    self.say(format_args!(
+                        "uswap: shared memory that process {process} has mapped is not swapped: it cannot be registered there"
+                    ));
+                    adoption::unregister(self.shared, &object);
+                    self.shared.remove_object(&object);
+                }
+                Err(error) => {
+                    self.say(format_args!("uswap: shared memory is not swapped: /proc cannot be read: {error}"));
+                    adoption::unregister(self.shared, &object);
+                    self.shared.remove_object(&object);
+                }
+            }
+        }
+    }
+
+    /// Clients whose memory is gone, and objects that nobody has mapped.
+    fn forget_what_is_gone(&mut self) {
+        for client in self.shared.all_clients() {
+            if !client.uffd.has_memory() {
+                self.shared.remove_client(&client);
+            }
+        }
+        let clients = self.shared.all_clients();
+        for object in self.shared.all_objects().into_iter().filter(|object| object.is_managed()) {
+            if clients.iter().any(|client| client.mappings().has(object.start(), object.end())) {
+                continue;
+            }
+            self.shared.remove_object(&object);
+            if let Some(engine) = Engine::<SharedMemory>::of_process() {
+                engine.manages_no_more(object.start(), object.end());
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The system on which the engine runs in the server: Linux, but for the memory that it manages, which are windows.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use uswap_engine::engine_threads::EngineThreads;
+use uswap_engine::host::Host;
+use uswap_engine::notices::Notices;
+use uswap_engine::staffed::Staffed;
+use uswap_sys::call::Call;
+use uswap_sys::linux::{Linux, NoUffd, Supervisor};
+use uswap_sys::own_memory::OwnMemory;
+use uswap_sys::rss::StatM;
+use uswap_sys::uffd::Uffd;
+use uswap_system::atomic::AtomicU32;
+use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
+use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
+use uswap_system::{Advice, Scope, Supervisor as _, System, Waited};
+
+use crate::messages;
+use crate::moving::{self, Filling};
+use crate::shared::Shared;
+
+/// See the file's head.
+#[derive(Debug)]
+pub struct SharedMemory;
+
+static NOTICES: Notices<SharedMemory> = Notices::new();
+
+impl Host for SharedMemory {
+    fn notices() -> &'static Notices<Self> {
+        &NOTICES
+    }
+}
+
+impl Staffed for SharedMemory {
+    type Threads = EngineThreads<Self>;
+}
+
+fn is_window(address: usize) -> bool {
+    Shared::of_process().object_at(address).is_some()
+}
+
+impl System for SharedMemory {
+    type Faults = SharedFaults;
+    type Residency = SharedResidency;
+    type Mappings = Windows;
+    type Footprint = SharedFootprint;
+    type Supervisor = Supervisor;
+
+    const HAS_IO_URING: bool = Linux::HAS_IO_URING;
+    /// MADV_REMOVE, by a system call of the program's own.
+    const PAGES_ARE_GIVEN_UP: bool = true;
+    const CHECKS_LOCKS: bool = Linux::CHECKS_LOCKS;
+
+    fn now() -> Instant {
+        Linux::now()
+    }
+
+    fn cpu_time() -> Duration {
+        Linux::cpu_time()
+    }
+
+    fn sleep(duration: Duration) {
+        Linux::sleep(duration);
+    }
+
+    fn acquire<G>(attempt: impl FnMut() -> Option<G>, sleep: impl FnOnce() -> G) -> G {
+        Linux::acquire(attempt, sleep)
+    }
+
+    fn held_locks<R>(look: impl FnOnce(&Cell<u32>) -> R) -> R {
+        Linux::held_locks(look)
+    }
+
+    fn wait(word: &AtomicU32, scope: Scope, expected: u32, timeout: Option<Duration>) -> Waited {
+        Linux::wait(word, scope, expected, timeout)
+    }
+
+    fn wake(word: &AtomicU32, scope: Scope, count: u32) {
+        Linux::wake(word, scope, count);
+    }
+
+    /// What is in a window is its processes' to give up.
+    fn advise(start: usize, len: usize, advice: Advice) -> io::Result<()> {
+        if is_window(start) { Ok(()) } else { Linux::advise(start, len, advice) }
+    }
+
+    fn let_execute(_: usize, _: usize, _: bool) -> bool {
+        false
+    }
+
+    fn unlock_all() {}
+
+    fn make_exclusive(page: usize) {
+        Linux::make_exclusive(page);
+    }
+
+    fn reserve_is_whole() -> bool {
+        true
+    }
+
+    fn refill_reserve() -> bool {
+        true
+    }
+
+    fn keep_addresses() {}
+
+    fn may_fail(grow: impl FnOnce() -> bool) -> bool {
+        grow()
+    }
+
+    fn addresses_left() -> Option<u64> {
+        Linux::addresses_left()
+    }
+
+    fn forbid_huge_pages() -> Option<u32> {
+        None
+    }
+
+    fn allow_huge_pages(_: u32) {}
+
+    fn process_id() -> u32 {
+        Linux::process_id()
+    }
+
+    fn parent_process_id() -> u32 {
+        Linux::parent_process_id()
+    }
+
+    fn thread_has_ended(thread: u32) -> bool {
+        Linux::thread_has_ended(thread)
+    }
+
+    fn is_thread_of_engine(thread: u32) -> bool {
+        Linux::is_thread_of_engine(thread)
+    }
+
+    /// No program is in the server: it ends with the run.
+    fn end_with_the_program(_: &[u32]) {}
+
+    fn parent_is(process: u32) -> bool {
+        Linux::parent_is(process)
+    }
+
+    fn end(why: fmt::Arguments<'_>) -> ! {
+        Linux::end(why)
+    }
+
+    fn kill_self() -> ! {
+        Linux::kill_self()
+    }
+}
+
+/// The userfaultfds of all clients as one; and one of the server's own, for its frames.
+#[derive(Debug)]
+pub struct SharedFaults {
+    own: Uffd,
+}
+
+impl SharedFaults {
+    fn shared(&self) -> &'static Shared {
+        Shared::of_process()
+    }
+}
+
+impl Faults for SharedFaults {
+    type Unavailable = NoUffd;
+    type Call = Call;
+    type Supervisor = Supervisor;
+
+    fn for_program(device: Option<BorrowedFd<'_>>) -> Result<Self, NoUffd> {
+        Self::for_moves(device)
+    }
+
+    fn for_moves(device: Option<BorrowedFd<'_>>) -> Result<Self, NoUffd> {
+        Ok(SharedFaults { own: Uffd::for_moves(device)? })
+    }
+
+    /// It is over with the server, and so are its clients.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Windows are registered in each client.
+    fn register(&self, start: usize, len: usize) -> io::Result<()> {
+        if is_window(start) { Ok(()) } else { self.own.register(start, len) }
+    }
+
+    fn register_as_target(&self, start: usize, len: usize) -> io::Result<()> {
+        self.own.register_as_target(start, len)
+    }
+
+    fn unregister(&self, start: usize, len: usize) -> io::Result<()> {
+        if is_window(start) { Ok(()) } else { self.own.unregister(start, len) }
+    }
+
+    fn move_pages(&self, target: usize, source: usize, len: usize, holes: Holes, wake: Wake) -> Progress {
+        if is_window(source) {
+            moving::move_out(self.shared(), &self.own, target, source, len)
+        } else if is_window(target) {
+            moving::move_in(self.shared(), target, source, len, wake)
+        } else {
+            self.own.move_pages(target, source, len, holes, wake)
+        }
+    }
+
+    fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
+        match is_window(target) {
+            true => moving::fill(self.shared(), target, Filling::From(source), len, wake),
+            false => self.own.copy(target, source, len, wake),
+        }
+    }
+
+    fn zeropage(&self, start: usize, len: usize, wake: Wake) -> Progress {
+        match is_window(start) {
+            true => moving::fill(self.shared(), start, Filling::Zeros, len, wake),
+            false => self.own.zeropage(start, len, wake),
+        }
+    }
+
+    fn poison(&self, start: usize, len: usize) -> Progress {
+        if is_window(start) { moving::poison(self.shared(), start, len) } else { self.own.poison(start, len) }
+    }
+
+    /// Nothing is left in common by a fork that would be copied.
+    fn protect(&self, _: usize, len: usize, _: bool) -> Progress {
+        Progress { bytes: len, stop: None }
+    }
+
+    fn wake(&self, start: usize, len: usize) -> io::Result<()> {
+        self.shared().wake(start, start + len);
+        Ok(())
+    }
+
+    /// Windows are where they are.
+    fn is_changing(&self) -> bool {
+        false
+    }
+
+    fn is_registered(&self, start: usize, _: usize) -> Option<bool> {
+        Some(is_window(start))
+    }
+
+    fn sees_registered(&self, start: usize, _: usize) -> bool {
+        is_window(start)
+    }
+
+    fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
+        messages::read(self.shared(), messages, &crate::server::keep)
+    }
+
+    fn wait(&self, call: &Call, supervisor: &Supervisor, patience: Option<Duration>) -> io::Result<Heard> {
+        let shared = self.shared();
+        let called = call.as_fd().unwrap_or(supervisor.socket.as_fd());
+        let wanted = if call.as_fd().is_some() { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds =
+            [PollFd::from_borrowed_fd(shared.poll_fd(), PollFlags::IN), PollFd::from_borrowed_fd(called, wanted)];
+        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref()))?;
+        Ok(Heard {
+            messages: fds[0].revents().contains(PollFlags::IN),
+            call: fds[1].revents().contains(PollFlags::IN),
+            no_supervisor: supervisor.is_gone(),
+        })
+    }
+}
+
+/// What of windows is in memory is what their objects have; of other memory the kernel's page table tells.
+#[derive(Debug)]
+pub struct SharedResidency {
+    own: OwnMemory,
+}
+
+impl Residency for SharedResidency {
+    fn open() -> io::Result<Self> {
+        Ok(SharedResidency { own: OwnMemory::open()? })
+    }
+
+    fn is_exact(&self) -> bool {
+        self.own.is_exact()
+    }
+
+    fn shows_absence(&self) -> bool {
+        self.own.shows_absence()
+    }
+
+    fn populated(&self, start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
+        let Some(object) = Shared::of_process().object_at(start) else {
+            return self.own.populated(start, end, out);
+        };
+        let end = end.min(object.end());
+        let (mut at, mut count) = (start, 0);
+        while at < end && count < out.len() {
+            let Some(range) = object.populated(at, end)? else { return Ok((count, end)) };
+            at = range.end;
+            out[count] = range;
+            count += 1;
+        }
+        Ok((count, at.min(end)))
+    }
+
+    fn has_populated(&self, start: usize, end: usize) -> io::Result<bool> {
+        match Shared::of_process().object_at(start) {
+            Some(object) => Ok(object.populated(start, end.min(object.end()))?.is_some()),
+            None => self.own.has_populated(start, end),
+        }
+    }
+
+    fn in_common(&self, _: usize, _: usize) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn keeps_by_proc(&self) -> bool {
+        self.own.keeps_by_proc()
+    }
+
+    fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16> {
+        self.own.keep_lazily_freed(start, pages)
+    }
+}
+
+/// The windows of managed objects, as private memory would look.
+#[derive(Debug)]
+pub struct Windows;
+
+impl Mappings for Windows {
+    fn open() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn at(&mut self, _: usize) -> Option<Vma<'_>> {
+        None
+    }
+
+    fn at_or_after(&mut self, _: usize) -> Option<Vma<'_>> {
+        None
+    }
+
+    fn read_maps(buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.clear();
+        for object in Shared::of_process().all_objects().iter().filter(|object| object.is_managed()) {
+            writeln!(buffer, "{:x}-{:x} rw-p 00000000 00:00 0 ", object.start(), object.end())?;
+        }
+        Ok(())
+    }
+
+    fn read_smaps(buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.clear();
+        Ok(())
+    }
+}
+
+/// What the server has: its own memory, and the pages of managed objects, as if they were private.
+#[derive(Debug)]
+pub struct SharedFootprint {
+    own: StatM,
+}
+
+impl Footprint for SharedFootprint {
+    fn open() -> io::Result<Self> {
+        Ok(SharedFootprint { own: StatM::open_self()? })
+    }
+
+    fn main_has_ended(&self) -> bool {
+        false
+    }
+
+    fn read(&mut self) -> io::Result<(u64, u64)> {
+        let (resident, shared) = self.own.read()?;
+        Ok((resident + Shared::of_process().resident_pages(), shared))
+    }
+
+    fn faults() -> io::Result<u64> {
+        StatM::faults()
+    }
+
+    fn by_kind() -> io::Result<Rss> {
+        let own = StatM::by_kind()?;
+        Ok(Rss { anon_pages: own.anon_pages + Shared::of_process().resident_pages(), ..own })
+    }
+
+    fn share_of_shmem() -> io::Result<u64> {
+        StatM::share_of_shmem()
+    }
+}

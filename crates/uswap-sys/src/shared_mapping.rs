@@ -1,0 +1,130 @@
+//! Mappings of memory files in place of anonymous shared memory, made by a thread whose descriptors the program does not see.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use uswap_system::{MapShared, Sharing};
+
+use crate::maps::{self, MapsOf};
+use crate::shared_file::{NAME_IN_MAPS, SharedFile};
+use crate::uffd::Uffd;
+
+const ANONYMOUS: u32 = 0x20;
+
+/// The process that has handed over a userfaultfd for its shared memory. A forked child of it is served by another, which the fork has
+/// brought; for what it maps itself it hands over one of its own.
+static SHARED_BY: AtomicU32 = AtomicU32::new(0);
+/// The process that has mapped some last.
+static MAPPED_BY: AtomicU32 = AtomicU32::new(0);
+/// The process for which no userfaultfd could be handed over.
+static FAILED_IN: AtomicU32 = AtomicU32::new(0);
+/// The userfaultfd that `SHARED_BY` has handed over. In a forked child its descriptor is another file's, or none.
+static OWN: Mutex<Option<Uffd>> = Mutex::new(None);
+
+/// Hands something over for the shared-memory server.
+pub type Share<'a> = &'a dyn Fn(BorrowedFd<'_>, Sharing) -> io::Result<()>;
+/// Hands something over by what it is given, and waits until the shared-memory server knows of it. Whether it does.
+pub type Known<'a> = &'a dyn Fn(&dyn Fn()) -> bool;
+
+fn process_id() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+fn error(errno: Errno) -> isize {
+    -(errno.raw_os_error() as isize)
+}
+
+/// Maps a new memory file as `wanted`, and hands it over. Where shared memory is swapped, it is registered before anybody can use it.
+/// What mmap answers: an address, or an error below 0, which is ENOSYS where the kernel is to be asked for what it has instead.
+pub fn map(
+    wanted: MapShared,
+    device: Option<BorrowedFd<'_>>,
+    is_swapped: bool,
+    share: Share<'_>,
+    known: Known<'_>,
+) -> isize {
+    let Ok(file) = SharedFile::new(wanted.len.next_multiple_of(crate::PAGE_SIZE)) else { return error(Errno::NOSYS) };
+    if is_swapped && SHARED_BY.load(Acquire) != process_id() && !hand_over_uffd(device, share, known) {
+        return error(Errno::NOSYS);
+    }
+    let protection = ProtFlags::from_bits_retain(wanted.protection);
+    let flags = MapFlags::from_bits_retain(wanted.flags).difference(MapFlags::from_bits_retain(ANONYMOUS));
+    let start = std::ptr::with_exposed_provenance_mut(wanted.start);
+    // SAFETY: what the program has asked for, without MAP_FIXED: nothing of it is replaced.
+    let mapped = match unsafe { rustix::mm::mmap(start, wanted.len, protection, flags, file.as_fd(), 0) } {
+        Ok(mapped) => mapped as usize,
+        Err(errno) => return error(errno),
+    };
+    MAPPED_BY.store(process_id(), Release);
+    if !is_swapped {
+        // Mapped first: the supervisor gives up what nobody has mapped. Where it is gone, so is the tree.
+        let _ = share(file.as_fd(), Sharing::Object { start: 0 });
+        return mapped as isize;
+    }
+    let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let len = wanted.len.next_multiple_of(crate::PAGE_SIZE);
+    let is_registered = own.as_ref().is_some_and(|uffd| uffd.register(mapped, len).is_ok());
+    let hand_over = || {
+        let _ = share(file.as_fd(), Sharing::Object { start: mapped });
+    };
+    if !is_registered || !known(&hand_over) {
+        if is_registered {
+            let _ = own.as_ref().map(|uffd| uffd.unregister(mapped, len));
+        }
+        unmap(mapped, len);
+        return error(Errno::NOSYS);
+    }
+    mapped as isize
+}
+
+/// Unmaps what nobody has got.
+pub fn unmap(start: usize, len: usize) {
+    // SAFETY: mapped by `map`, whose answer nobody has.
+    let _ = unsafe { rustix::mm::munmap(start as *mut _, len) };
+}
+
+/// Whether this process, or one that it was forked from, has handed over a userfaultfd.
+pub fn is_shared() -> bool {
+    SHARED_BY.load(Acquire) != 0
+}
+
+/// Makes this process's userfaultfd for shared memory, and has the server know of it.
+fn hand_over_uffd(device: Option<BorrowedFd<'_>>, share: Share<'_>, known: Known<'_>) -> bool {
+    // Nor is it tried again.
+    if FAILED_IN.swap(process_id(), AcqRel) == process_id() {
+        return false;
+    }
+    let Ok(uffd) = Uffd::for_shared_memory(device) else { return false };
+    let hand_over = || {
+        let _ = share(uffd.as_fd(), Sharing::Client);
+    };
+    if !known(&hand_over) {
+        return false;
+    }
+    // That of a parent is no descriptor of this process's.
+    std::mem::forget(OWN.lock().unwrap_or_else(PoisonError::into_inner).replace(uffd));
+    SHARED_BY.store(process_id(), Release);
+    FAILED_IN.store(0, Release);
+    true
+}
+
+/// Shared memory is swapped: hands over a userfaultfd, if this process has mapped some before, and nobody knows of its mappings by a fork.
+pub fn share(device: Option<BorrowedFd<'_>>, share: Share<'_>, known: Known<'_>) -> bool {
+    let (shared_by, mapped_by) = (SHARED_BY.load(Acquire), MAPPED_BY.load(Acquire));
+    if shared_by != 0 || mapped_by == 0 || mapped_by != process_id() && !has_any() {
+        return shared_by != 0;
+    }
+    hand_over_uffd(device, share, known)
+}
+
+fn has_any() -> bool {
+    let mut text = Vec::new();
+    maps::read_maps(MapsOf::SelfProcess, &mut text).is_ok()
+        && maps::vmas(&text).any(|vma| vma.shared && vma.name == NAME_IN_MAPS)
+}

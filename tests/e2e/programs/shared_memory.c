@@ -1,0 +1,276 @@
+/* Anonymous shared memory that is swapped behaves as it does in memory: each case presses all of it out, and looks at it again. */
+#include "cases.h"
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+
+#define LEN (40 * MiB)
+#define AT(m, offset) (*(uint64_t *)((m) + (offset)))
+
+static char *shared(size_t len)
+{
+	char *m = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(m != MAP_FAILED);
+	return m;
+}
+
+static void write_all(char *m, size_t from, size_t to, uint64_t key)
+{
+	for (size_t at = from; at < to; at += PAGE)
+		AT(m, at - from) = at * 3 + key;
+}
+
+static void check_all(char *m, size_t from, size_t to, uint64_t key)
+{
+	for (size_t at = from; at < to; at += PAGE)
+		if (AT(m, at - from) != at * 3 + key)
+			bad("page %zu is %zu instead of %zu", at / PAGE, (size_t)AT(m, at - from), (size_t)(at * 3 + key));
+}
+
+static char *filled(size_t len, uint64_t key)
+{
+	char *m = shared(len);
+	write_all(m, 0, len, key);
+	return m;
+}
+
+/* Everything else has to go. */
+static void press(void)
+{
+	char *m = filled(60 * MiB, 9);
+	check_all(m, 0, 60 * MiB, 9);
+	munmap(m, 60 * MiB);
+}
+
+static void end_well(pid_t child)
+{
+	int status;
+	MUST(waitpid(child, &status, 0) == child);
+	if (status != 0)
+		bad("a child ended with %#x", status);
+}
+
+static void moves(void)
+{
+	char *m = filled(LEN, 1), *room = mmap(NULL, LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	press();
+	check_all(m, 0, LEN, 1);
+	press();
+	MUST(mremap(m, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, room) == room);
+	m = room;
+	check_all(m, 0, LEN, 1);
+	MUST(mremap(m, LEN, LEN / 2, 0) == m);
+	press();
+	MUST((m = mremap(m, LEN / 2, LEN, MREMAP_MAYMOVE)) != MAP_FAILED);
+	press();
+	check_all(m, 0, LEN, 1);
+	/* Another mapping of the same memory. */
+	char *alias = mremap(m, 0, LEN, MREMAP_MAYMOVE);
+	MUST(alias != MAP_FAILED && alias != m);
+	press();
+	check_all(alias, 0, LEN, 1);
+	write_all(alias, 0, LEN, 2);
+	press();
+	check_all(m, 0, LEN, 2);
+	munmap(m, LEN);
+	press();
+	check_all(alias, 0, LEN, 2);
+	munmap(alias + LEN / 4, LEN / 4);
+	press();
+	check_all(alias, 0, LEN / 4, 2);
+	check_all(alias + LEN / 2, LEN / 2, LEN, 2);
+}
+
+static void advice(void)
+{
+	char *m = filled(LEN, 3);
+	press();
+	MUST(mprotect(m, LEN, PROT_READ) == 0);
+	check_all(m, 0, LEN, 3);
+	MUST(mprotect(m, LEN, PROT_NONE) == 0);
+	press();
+	MUST(mprotect(m, LEN, PROT_READ | PROT_WRITE) == 0);
+	check_all(m, 0, LEN, 3);
+	press();
+	MUST(madvise(m, LEN, MADV_DONTNEED) == 0);
+	check_all(m, 0, LEN, 3);
+	MUST(msync(m, LEN, MS_SYNC) == 0);
+	press();
+	MUST(mlock(m, MiB) == 0);
+	press();
+	check_all(m, 0, MiB, 3);
+	MUST(munlock(m, MiB) == 0);
+	press();
+	MUST(madvise(m, LEN / 2, MADV_REMOVE) == 0);
+	for (size_t at = 0; at < LEN / 2; at += PAGE)
+		MUST(AT(m, at) == 0);
+	press();
+	for (size_t at = 0; at < LEN / 2; at += PAGE)
+		MUST(AT(m, at) == 0);
+	check_all(m + LEN / 2, LEN / 2, LEN, 3);
+}
+
+static void forks(void)
+{
+	char *m = filled(LEN, 4);
+	for (int round = 0; round < 20; round++) {
+		pid_t child = forked();
+		if (!child) {
+			check_all(m, 0, LEN / 2, 4);
+			write_all(m + LEN / 2, LEN / 2, LEN, 4 + (uint64_t)round);
+			_exit(0);
+		}
+		end_well(child);
+		if (round % 4 == 0)
+			press();
+		check_all(m, 0, LEN / 2, 4);
+		check_all(m + LEN / 2, LEN / 2, LEN, 4 + (uint64_t)round);
+	}
+	pid_t child = forked();
+	if (!child)
+		execlp("true", "true", NULL);
+	end_well(child);
+	press();
+	check_all(m, 0, LEN / 2, 4);
+}
+
+/* Many that are given up at once, at the same place. */
+static void many(void)
+{
+	char *m = filled(LEN, 5);
+	for (uint64_t round = 0; round < 200; round++) {
+		char *other = filled(2 * MiB, round);
+		check_all(other, 0, 2 * MiB, round);
+		munmap(other, 2 * MiB);
+	}
+	check_all(m, 0, LEN, 5);
+}
+
+/* The kernel reads and writes it, and waits on words in it. */
+static void kernel(void)
+{
+	char *m = filled(LEN, 6), page[PAGE];
+	int ends[2], *word = (int *)(m + 5 * PAGE + 64), zero = open("/dev/zero", O_RDONLY);
+	*word = 0;
+	pid_t child = forked();
+	if (!child) {
+		while (!__atomic_load_n(word, __ATOMIC_SEQ_CST))
+			syscall(SYS_futex, word, FUTEX_WAIT, 0, NULL, NULL, 0);
+		_exit(0);
+	}
+	usleep(50000);
+	press();
+	__atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+	MUST(syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0) == 1);
+	end_well(child);
+	press();
+	MUST(read(zero, m, 4 * MiB) == (ssize_t)(4 * MiB));
+	press();
+	for (size_t at = 0; at < 4 * MiB; at += PAGE)
+		MUST(AT(m, at) == 0);
+	check_all(m + 4 * MiB, 4 * MiB, LEN, 6);
+	MUST(pipe(ends) == 0);
+	press();
+	MUST(write(ends[1], m + 5 * MiB, PAGE) == (ssize_t)PAGE && read(ends[0], page, PAGE) == (ssize_t)PAGE);
+	MUST(AT(page, 0) == 5 * MiB * 3 + 6);
+}
+
+static void add(uint64_t *m, size_t words, uint64_t seed, long count)
+{
+	for (long i = 0; i < count; i++) {
+		seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+		__atomic_fetch_add(&m[(seed >> 20) % words], 1ULL << 40, __ATOMIC_RELAXED);
+	}
+}
+
+static uint64_t sum(uint64_t *m, size_t words)
+{
+	uint64_t all = 0;
+	for (size_t i = 0; i < words; i++) {
+		all += m[i] >> 40;
+		if ((m[i] & ((1ULL << 40) - 1)) != i * 7)
+			bad("word %zu is wrong", i);
+	}
+	return all;
+}
+
+static uint64_t *numbered(size_t words)
+{
+	uint64_t *m = (uint64_t *)shared(words * 8);
+	for (size_t i = 0; i < words; i++)
+		m[i] = i * 7;
+	return m;
+}
+
+/* No addition of several processes is lost. */
+static void sums(void)
+{
+	size_t words = 80 * MiB / 8;
+	uint64_t *m = numbered(words);
+	pid_t children[4];
+	for (int k = 0; k < 4; k++)
+		if (!(children[k] = forked())) {
+			add(m, words, (uint64_t)k, 10000);
+			_exit(0);
+		}
+	for (int k = 0; k < 4; k++)
+		end_well(children[k]);
+	MUST(sum(m, words) == 40000);
+}
+
+/* Whoever is killed holds up nobody. */
+static void killed(void)
+{
+	size_t words = 80 * MiB / 8;
+	uint64_t *m = numbered(words);
+	pid_t children[4];
+	for (int k = 0; k < 4; k++)
+		if (!(children[k] = forked()))
+			for (uint64_t seed = (uint64_t)k;; seed++)
+				add(m, words, seed, 1000);
+	for (int round = 0; round < 60; round++) {
+		usleep(50000);
+		int k = round * 7 % 4, status;
+		kill(children[k], SIGKILL);
+		MUST(waitpid(children[k], &status, 0) == children[k] && status == SIGKILL);
+		if (!(children[k] = forked()))
+			for (uint64_t seed = (uint64_t)round * 100;; seed++)
+				add(m, words, seed, 1000);
+	}
+	for (int k = 0; k < 4; k++) {
+		kill(children[k], SIGKILL);
+		MUST(waitpid(children[k], NULL, 0) == children[k]);
+	}
+	MUST(sum(m, words) > 0);
+}
+
+/* Who is stopped holds up nobody, and goes on. */
+static void stopped(void)
+{
+	char *m = filled(LEN, 7);
+	pid_t child = forked();
+	if (!child)
+		for (int round = 0;; round++)
+			check_all(m, 0, LEN, 7);
+	for (int round = 0; round < 10; round++) {
+		usleep(100000);
+		MUST(kill(child, SIGSTOP) == 0);
+		press();
+		check_all(m, 0, LEN, 7);
+		MUST(kill(child, SIGCONT) == 0);
+	}
+	kill(child, SIGKILL);
+	int status;
+	MUST(waitpid(child, &status, 0) == child && status == SIGKILL);
+}
+
+static const struct test_case CASES[] = {
+	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
+	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
+};
+
+int main(int argc, char **argv)
+{
+	return RUN_CASE(argc, argv, CASES);
+}
