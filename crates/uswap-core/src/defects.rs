@@ -57,6 +57,8 @@ sabotages! {
     ControlBlockMoves in "engine/swapout/moving.rs",
     /// A page whose stored copy was dirtied passes for clean.
     DirtyIsClean in "engine/swapout/storing.rs",
+    /// In a forked child a page whose stored copy was dirtied passes for clean.
+    WrittenInChildIsClean in "engine/swapout/storing.rs",
     /// Any page with a zero at its end passes for zeros.
     NearlyZeroIsZero in "engine/swapout/storing.rs",
     /// An object leaves the pool although its copy on the area failed.
@@ -99,6 +101,20 @@ sabotages! {
     LedgerBitNotSet in "engine/ledger.rs",
     /// One of several holders gives an entry up for all.
     GivenUpForAll in "engine/ledger.rs",
+    /// A child leaves out one page more than it may.
+    ChangesOneTooLow in "engine/in_common.rs",
+    /// A child leaves out what it has copied or dropped, too.
+    CopiedIsLeftOut in "engine/in_common.rs",
+    /// A parent does not count what it has copied or dropped while its children leave it out.
+    ParentDoesNotBear in "core/in_common.rs",
+    /// Pages of zeros that are given back pass for memory that was.
+    ZerosGivenBack in "engine/trash.rs",
+    /// A child's memory is write-protected before it is registered.
+    ProtectedUnregistered in "engine/monitor/share.rs",
+    /// A write to what is protected does not wait for room.
+    CopiedWithoutRoom in "engine/swapout/room.rs",
+    /// Who waits to write to what is protected is not let go on.
+    WriterNotWoken in "engine/write_protection.rs",
     /// MREMAP_DONTUNMAP passes for any mremap.
     LeftMappedUntold in "engine/left_mapped.rs",
     /// A call with MREMAP_DONTUNMAP that has returned is not told to whoever has just read its event.
@@ -137,6 +153,12 @@ sabotages! {
     FrameOwnerStale in "core/events.rs",
     /// A discard leaves the content in the books.
     DiscardIgnored in "core/events.rs",
+    /// A block that is put aside passes for moved out, though its pages are neither moved nor stored.
+    AsideIsMoved in "core/reclaim.rs",
+    /// What was put aside is never looked at again.
+    AsideForgotten in "core/reclaim/order.rs",
+    /// What an ancestor has stored passes for the child's own.
+    ForeignIsOwn in "core/swap_table.rs",
     /// What an heir may read is freed.
     HeirForgotten in "core/swap_table.rs",
     /// An entry that is read at this moment is freed.

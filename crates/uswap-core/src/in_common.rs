@@ -3,7 +3,7 @@
 //! Copy-on-write takes pages apart without any change in what a process has resident, and only the kernel knows of each page who has
 //! it, which is slow to ask. But a copy takes a fault, and what a process drops it has no longer. So a child leaves out what it was born
 //! with, less all that it may have copied or dropped since ([`Changes`], [`LeftOut`]), and its parent counts more by what it may have
-//! copied or dropped itself since the birth ([`borne`]). The sum is never below what is there. A process that takes memory and gives
+//! copied or dropped itself since the birth ([`borne`]). The sum is never below what is there, but for [`JITTER`]. A process that takes memory and gives
 //! it back without a pause seems to change all that it has, so a child asks the kernel when that matters ([`LeftOut::look`]).
 //!
 //! # Lemma
@@ -13,14 +13,18 @@
 //! out, it is one page all the same. A child that copies or drops counts what it has then, and where it has dropped, more. With the
 //! parent ends what it counts, so that from then on its children leave out nothing.
 
-/// What a process has at a moment, in pages. Read in this order: what happens meanwhile passes for a change, and none is missed.
+use crate::defects::{Sabotage, is_on};
+
+/// What a process has at a moment, in pages. What happens while it is read makes changes of it that are too many if it is read in this
+/// order, and too few in the opposite one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
-    /// Pages that the engine ever gave back to the kernel: nobody else had those. Counted when they are gone.
+    /// Pages that the engine ever gave back to the kernel: nobody else had those. For too many changes counted when they are gone, for too
+    /// few before.
     pub taken: u64,
     /// Private pages that it has resident.
     pub resident: u64,
-    /// Pages that the engine ever brought into it. Counted before they are there.
+    /// Pages that the engine ever brought into it. For too many changes counted before they are there, for too few when they are.
     pub brought: u64,
     /// Faults that it ever had. A copy takes one.
     pub faults: u64,
@@ -38,23 +42,36 @@ pub struct Changes {
     most: u64,
 }
 
+/// How many changes there were: no fewer, and no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Between {
+    /// What is counted from: as if there had been so few.
+    pub least: u64,
+    /// What is counted: as if there were so many. Never becomes fewer.
+    pub most: u64,
+}
+
 impl Changes {
-    /// Of a process that has `resident` pages, and had no fault yet: it starts, or was just born with so many.
+    /// Of a process that is seen for the first time, and has `resident` pages. What it has had of faults before passes for changes.
     pub fn of(resident: u64) -> Changes {
         Changes { then: Seen { resident, ..Seen::default() }, ..Changes::default() }
     }
 
-    /// It has `seen`. Returns its changes so far, which never become fewer.
-    pub fn see(&mut self, seen: Seen) -> u64 {
+    /// It has something between what was `seen` so that changes are too few, and so that they are too many.
+    pub fn see(&mut self, few: Seen, many: Seen) -> Between {
+        // A huge page is one fault.
+        self.beside = self.beside.max(self.most.cast_signed() - JITTER - self.since(many));
+        let with_beside = |changes: i64| (changes + self.beside).max(0).cast_unsigned();
+        self.most = self.most.max(with_beside(self.since(many)));
+        Between { least: with_beside(self.since(few)).min(self.most), most: self.most }
+    }
+
+    fn since(&self, now: Seen) -> i64 {
         let since = |now: u64, then: u64| now.wrapping_sub(then).cast_signed();
         let Seen { faults, brought, resident, taken } = self.then;
-        let changes = since(seen.faults, faults) + since(seen.brought, brought)
-            - since(seen.resident, resident)
-            - since(seen.taken, taken);
-        // A huge page is one fault.
-        self.beside = self.beside.max(self.most.cast_signed() - JITTER - changes);
-        self.most = self.most.max((changes + self.beside).max(0).cast_unsigned());
-        self.most
+        since(now.faults, faults) + since(now.brought, brought)
+            - since(now.resident, resident)
+            - since(now.taken, taken)
     }
 }
 
@@ -62,17 +79,19 @@ impl Changes {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeftOut {
     pages: u64,
-    /// The changes that it had had when it was so many.
+    /// The changes that it had had at the least when it was so many.
     at: u64,
 }
 
 impl LeftOut {
-    /// Of a child that was born with `inherited` pages.
-    pub fn born(inherited: u64) -> LeftOut {
-        LeftOut { pages: inherited, at: 0 }
+    /// Of a child that was born with `inherited` pages at least, and has `resident` when it is seen for the first time. What it has more
+    /// it may have had of its parent, too, or it has taken a fault each.
+    pub fn born(inherited: u64, resident: u64) -> LeftOut {
+        let pages = inherited.min(resident);
+        LeftOut { pages, at: resident - pages }
     }
 
-    /// It has seen that it has `in_common` pages with others; it had had so many `changes` before it looked. To be believed only of a
+    /// It has seen that it has `in_common` pages with others; it had had so many `changes` at the least before it looked. To be believed only of a
     /// process that never forked: what it has in common with a child of its own is not left to its parent.
     pub fn look(in_common: u64, changes: u64) -> LeftOut {
         LeftOut { pages: in_common, at: changes }
@@ -94,12 +113,15 @@ impl LeftOut {
 pub struct Child {
     /// Pages that it leaves out.
     pub left_out: u64,
-    /// The parent's changes when it was born.
+    /// The parent's changes when it was born, at the least.
     pub born_at: u64,
 }
 
 /// Pages that a process counts for its living children beside those that it has, when it has had so many `changes`.
 pub fn borne(changes: u64, children: impl IntoIterator<Item = Child>) -> u64 {
+    if is_on(Sabotage::ParentDoesNotBear) {
+        return 0;
+    }
     let (mut oldest, mut sum) = (changes, 0);
     for child in children {
         oldest = oldest.min(child.born_at);
@@ -116,19 +138,44 @@ mod tests {
     use super::*;
 
     /// A process of a family, with the pages that it has at each place.
+    #[derive(Default)]
     struct Process {
         places: BTreeMap<u32, u32>,
         seen: Seen,
-        changes: Changes,
+        /// Of one that has told something.
+        changes: Option<Changes>,
         left_out: LeftOut,
+        /// What it had when it began to look.
+        looking: Option<Seen>,
+        /// Changes, at the least, and pages that it has last told.
+        told: (u64, u64),
         parent: Option<usize>,
+        /// The same of the parent, at the birth.
+        parent_told: (u64, u64),
         has_forked: bool,
-        born_at: u64,
     }
 
     impl Process {
+        fn begin_to_look(&mut self) {
+            self.looking = Some(self.seen);
+        }
+
+        /// Returns its changes, at the least and at the most.
+        fn tell(&mut self) -> Between {
+            // What has happened since it began to look is seen in part.
+            let few = self.looking.take().unwrap_or(self.seen);
+            let many = Seen { taken: few.taken, resident: few.resident, ..self.seen };
+            if self.changes.is_none() {
+                self.left_out = LeftOut::born(self.parent_told.1, few.resident);
+            }
+            let changes = self.changes.get_or_insert(Changes::of(few.resident)).see(few, many);
+            self.told = (changes.least, few.resident);
+            changes
+        }
+
         fn left_out(&mut self) -> u64 {
-            self.left_out.pages(self.changes.see(self.seen))
+            let changes = self.tell();
+            self.left_out.pages(changes.most)
         }
     }
 
@@ -152,19 +199,21 @@ mod tests {
             self.living.values().flat_map(|process| process.places.values()).filter(|&&other| other == page).count()
         }
 
+        /// All tell what they have.
         fn counted(&mut self) -> u64 {
+            self.living.values_mut().for_each(|process| process.looking = None);
             let living: Vec<usize> = self.living.keys().copied().collect();
             let mut all = 0;
             for index in living {
                 let mine = |process: &&mut Process| process.parent == Some(index);
                 let children = self.living.values_mut().filter(mine);
-                let children: Vec<Child> =
-                    children.map(|child| Child { left_out: child.left_out(), born_at: child.born_at }).collect();
+                let as_child = |child: &mut Process| Child { left_out: child.left_out(), born_at: child.parent_told.0 };
+                let children: Vec<Child> = children.map(as_child).collect();
                 let orphan = self.living[&index].parent.is_none_or(|parent| !self.living.contains_key(&parent));
                 let process = self.living.get_mut(&index).unwrap();
                 let left_out = if orphan { 0 } else { process.left_out() };
-                let changes = process.changes.see(process.seen);
-                all += process.seen.resident - left_out.min(process.seen.resident) + borne(changes, children);
+                let changes = process.tell();
+                all += process.seen.resident - left_out.min(process.seen.resident) + borne(changes.most, children);
             }
             all
         }
@@ -176,17 +225,15 @@ mod tests {
             pages.len() as u64
         }
 
+        /// What the parent told may be long ago.
         fn fork(&mut self, index: usize) {
             let parent = self.living.get_mut(&index).unwrap();
-            let resident = parent.seen.resident;
             let child = Process {
                 places: parent.places.clone(),
-                seen: Seen { resident, ..Seen::default() },
-                changes: Changes::of(resident),
-                left_out: LeftOut::born(resident),
-                parent: Some(index),
-                has_forked: false,
-                born_at: parent.changes.see(parent.seen),
+                seen: Seen { resident: parent.seen.resident, ..Seen::default() },
+                parent: parent.changes.as_ref().map(|_| index),
+                parent_told: parent.told,
+                ..Process::default()
             };
             parent.has_forked = true;
             self.living.insert(self.next_process, child);
@@ -228,13 +275,14 @@ mod tests {
         }
 
         fn look(&mut self, index: usize) {
-            if self.living[&index].has_forked {
+            let process = &self.living[&index];
+            if process.has_forked || process.changes.is_none() {
                 return;
             }
             let pages = self.living[&index].places.values();
             let in_common = pages.filter(|&&page| self.owners(page) > 1).count() as u64;
             let process = self.living.get_mut(&index).unwrap();
-            process.left_out = LeftOut::look(in_common, process.changes.see(process.seen));
+            process.left_out = LeftOut::look(in_common, process.tell().least);
         }
 
         fn step(&mut self) {
@@ -244,7 +292,9 @@ mod tests {
             match self.random(40) {
                 0 if living.len() < 5 => self.fork(index),
                 1 if living.len() > 1 => drop(self.living.remove(&index)),
-                2..=5 => self.look(index),
+                2..=3 => self.look(index),
+                4 => drop(self.living.get_mut(&index).unwrap().tell()),
+                5 => self.living.get_mut(&index).unwrap().begin_to_look(),
                 6..=11 => self.drop_page(index, place, false),
                 12..=15 => self.drop_page(index, place, true),
                 16..=19 => self.bring(index, place),
@@ -256,30 +306,29 @@ mod tests {
     #[test]
     fn never_less_is_counted_than_there_is() {
         for seed in 1..=2000u64 {
-            let first = Process {
-                places: BTreeMap::new(),
-                seen: Seen::default(),
-                changes: Changes::default(),
-                left_out: LeftOut::default(),
-                parent: None,
-                has_forked: false,
-                born_at: 0,
-            };
-            let living = BTreeMap::from([(0, first)]);
+            let living = BTreeMap::from([(0, Process::default())]);
             let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut family = Family { living, next_process: 1, next_page: 0, random };
             for step in 0..200 {
                 family.step();
+                if family.random(4) > 0 {
+                    continue;
+                }
                 let (counted, there) = (family.counted(), family.there());
                 assert!(counted >= there, "seed {seed} step {step}: {counted} counted of {there}");
             }
         }
     }
 
+    fn see(changes: &mut Changes, faults: u64, resident: u64) -> u64 {
+        let seen = Seen { faults, resident, ..Seen::default() };
+        changes.see(seen, seen).most
+    }
+
     #[test]
     fn what_children_read_counts_once() {
         let mut child = Changes::of(100_000);
-        let changes = child.see(Seen { faults: 700, resident: 100_500, ..Seen::default() });
+        let changes = see(&mut child, 700, 100_500);
         assert_eq!(changes, 200, "500 pages are new");
         let children = [Child { left_out: 100_000 - changes, born_at: 7000 }; 4];
         assert_eq!(borne(7050, children), 50, "in its parent, that may be what it has had to copy");
@@ -288,8 +337,8 @@ mod tests {
     #[test]
     fn who_takes_and_gives_back_looks() {
         let mut child = Changes::of(1000);
-        let changes = child.see(Seen { faults: 5000, resident: 1000, ..Seen::default() });
-        assert_eq!((LeftOut::born(1000).pages(changes), LeftOut::born(1000).doubt(changes)), (0, 1000));
+        let changes = see(&mut child, 5000, 1000);
+        assert_eq!((LeftOut::born(1000, 1000).pages(changes), LeftOut::born(1000, 1000).doubt(changes)), (0, 1000));
         let left_out = LeftOut::look(990, changes);
         assert_eq!((left_out.pages(changes), left_out.doubt(changes)), (990, 0));
         assert_eq!((left_out.pages(changes + 100), left_out.doubt(changes + 100)), (890, 100));
@@ -298,10 +347,8 @@ mod tests {
     #[test]
     fn a_huge_page_hides_no_copies() {
         let mut changes = Changes::of(1000);
-        changes.see(Seen { faults: 100, resident: 1000, ..Seen::default() });
-        let (faults, resident) = (101, 1512);
-        assert_eq!(changes.see(Seen { faults, resident, ..Seen::default() }), 100);
-        let (faults, resident) = (601, 1512);
-        assert!(changes.see(Seen { faults, resident, ..Seen::default() }) >= 100 + 500 - JITTER.cast_unsigned());
+        see(&mut changes, 100, 1000);
+        assert_eq!(see(&mut changes, 101, 1512), 100);
+        assert!(see(&mut changes, 601, 1512) >= 100 + 500 - JITTER.cast_unsigned());
     }
 }

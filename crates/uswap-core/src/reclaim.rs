@@ -224,6 +224,7 @@ impl Core {
         if is_put_aside {
             self.eviction.order.put_aside(isolation.first, block);
         }
+        let passes_for_moved = is_put_aside && is_on(Sabotage::AsideIsMoved);
         for index in (0..BLOCK_PAGES).filter(|index| isolation.mask >> index & 1 == 1) {
             let page = isolation.first.plus(index as u64);
             let frame = isolation.frames.frame(index);
@@ -232,7 +233,7 @@ impl Core {
             if record.wanted {
                 wanted |= 1 << index;
             }
-            if outcome.moved >> index & 1 == 1 {
+            if outcome.moved >> index & 1 == 1 || passes_for_moved {
                 self.cache.cached(frame, page, record.clean);
                 continue;
             }

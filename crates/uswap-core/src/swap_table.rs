@@ -231,7 +231,7 @@ impl SwapTable {
 
     /// Whether the content belongs to an ancestor of this process.
     pub fn is_foreign(&self, id: EntryId) -> bool {
-        self.at(id).epoch != self.epoch
+        self.at(id).epoch != self.epoch && !is_on(Sabotage::ForeignIsOwn)
     }
 
     /// Whether `id` is in use and not condemned.

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_core::PageRange;
-use uswap_core::in_common::{Changes, LeftOut, Seen};
+use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::in_common::{Between, Changes, LeftOut, Seen};
 use uswap_system::looks::{Footprint, Residency};
 
 use crate::engine::Engine;
@@ -30,12 +31,39 @@ pub(crate) struct InCommon {
     /// What the parent had told, if there is one.
     parent: Option<Parent>,
     changes: Option<Changes>,
+    /// How many there had been at the least when it last told.
+    least: u64,
     left_out: LeftOut,
     looked: Instant,
     /// The parent's changes then.
     parent_then: u64,
     /// CPU time of the last look.
     took: Duration,
+}
+
+/// A look at what a process has, which has begun before its size is asked for.
+pub(crate) struct Looking<'a, H: Host> {
+    engine: Option<&'a Engine<H>>,
+    taken: u64,
+    arrived: u64,
+    faults: Option<u64>,
+}
+
+impl<'a, H: Host> Looking<'a, H> {
+    pub fn begin(engine: Option<&'a Engine<H>>) -> Looking<'a, H> {
+        let (taken, arrived) =
+            engine.map_or((0, 0), |engine| (engine.memory.uffd.taken().0, engine.memory.uffd.brought().1));
+        Looking { engine, taken, arrived, faults: H::Footprint::faults().ok() }
+    }
+
+    /// It had so many pages resident meanwhile. What it has seen so that changes are too few, and too many.
+    fn end(self, resident: u64) -> Option<(Seen, Seen)> {
+        let Looking { engine, taken, arrived, faults } = self;
+        let brought = engine.map_or(0, |engine| engine.memory.uffd.brought().0);
+        let many = Seen { taken, resident, brought, faults: H::Footprint::faults().ok()? };
+        let leaving = engine.map_or(0, |engine| engine.memory.uffd.taken().1);
+        Some((Seen { taken: leaving, resident, brought: arrived, faults: faults? }, many))
+    }
 }
 
 /// For whom it looks.
@@ -73,6 +101,7 @@ impl InCommon {
         InCommon {
             parent,
             changes: None,
+            least: 0,
             left_out: LeftOut::default(),
             looked: H::now(),
             parent_then: parent.map_or(0, |parent| parent.changes),
@@ -80,34 +109,29 @@ impl InCommon {
         }
     }
 
-    /// The process has `private` pages resident, of which the engine had given back `taken` before. Tells what follows.
-    pub fn see<H: Host>(
-        &mut self,
-        slot: &ProcessSlot,
-        told: &LastTold,
-        private: u64,
-        engine: Option<(u64, &Engine<H>)>,
-    ) {
-        let (taken, brought) = engine.map_or((0, 0), |(taken, engine)| (taken, engine.memory.uffd.brought()));
-        let changes = match H::Footprint::faults() {
-            Ok(faults) => {
-                let seen = Seen { taken, resident: private, brought, faults };
-                self.changes_from(private).see(seen)
-            }
-            Err(_) => UNKNOWN,
+    /// The process has `private` pages resident, which was looked at after `looking` had begun. Tells what follows.
+    pub fn see<H: Host>(&mut self, slot: &ProcessSlot, told: &LastTold, private: u64, looking: Looking<'_, H>) {
+        let Between { least, most } = match looking.end(private) {
+            Some((few, many)) => self.changes_from(private).see(few, many),
+            None => Between { least: 0, most: UNKNOWN },
         };
-        slot.resident.in_common.changes.store(changes, Relaxed);
-        slot.resident.in_common.left_out.store(self.left_out.pages(changes), Relaxed);
-        told.changes.store(changes, Relaxed);
+        self.least = least;
+        slot.resident.in_common.changes.store(most, Relaxed);
+        let seen = match most {
+            _ if is_on(Sabotage::CopiedIsLeftOut) => 0,
+            _ if is_on(Sabotage::ChangesOneTooLow) => most.saturating_sub(1),
+            most => most,
+        };
+        slot.resident.in_common.left_out.store(self.left_out.pages(seen), Relaxed);
+        told.changes.store(least, Relaxed);
         told.private_pages.store(private, Relaxed);
     }
 
     /// What changes are counted from, when the process has `private` pages.
     fn changes_from(&mut self, private: u64) -> &mut Changes {
         if self.changes.is_none() {
-            let inherited = self.parent.map_or(0, |parent| parent.private_pages.min(private));
-            self.left_out = LeftOut::born(inherited);
-            self.changes = Some(Changes::of(inherited));
+            self.left_out = LeftOut::born(self.parent.map_or(0, |parent| parent.private_pages), private);
+            self.changes = Some(Changes::of(private));
         }
         self.changes.as_mut().expect("set above")
     }
@@ -132,8 +156,8 @@ impl InCommon {
             if pages + DOUBT_MIN < slot.resident.in_common.left_out.load(Relaxed) {
                 engine.core().take_back_aside();
             }
-            self.left_out = LeftOut::look(pages, changes);
-            slot.resident.in_common.left_out.store(pages, Relaxed);
+            self.left_out = LeftOut::look(pages, self.least);
+            slot.resident.in_common.left_out.store(self.left_out.pages(changes), Relaxed);
         }
         self.parent_then = parent_now;
         self.looked = H::now();

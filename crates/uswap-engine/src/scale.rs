@@ -12,7 +12,7 @@ use crate::engine::Engine;
 
 use crate::group::{Group, ProcessSlot};
 use crate::host::Host;
-use crate::in_common::InCommon;
+use crate::in_common::{InCommon, Looking};
 use crate::last_told::LastTold;
 use crate::member::Member;
 
@@ -75,10 +75,10 @@ impl<H: Host> Scale<H> {
             let _ = self.look_slowly();
         }
         let processes = group.processes().count() as u64;
-        let engine_took = engine.map(|engine| (engine.memory.uffd.taken(), engine));
+        let looking = Looking::begin(engine);
         let Ok((resident, shared)) = self.statm.read() else { return };
         let anon = resident.saturating_sub(shared);
-        self.in_common.see(slot, told, anon, engine_took);
+        self.in_common.see(slot, told, anon, looking);
         let shmem = shared.saturating_sub(self.file_pages);
         let swapped = if group.swaps_shared() { self.swapped.pages::<H>(shmem) } else { 0 };
         let shmem = shmem.saturating_sub(swapped);

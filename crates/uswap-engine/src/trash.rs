@@ -3,11 +3,13 @@
 //! Dropping them in the frame area would be an event, and wait for who reads it. So they are moved to a range of a userfaultfd
 //! without events, and dropped there.
 
+use std::io;
 use std::time::Instant;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber, tuning};
 use uswap_system::faults::{Faults, Holes, Stop, Wake};
-use uswap_system::looks::Residency;
+use uswap_system::looks::{PopulatedRange, Residency};
 
 use crate::engine::Engine;
 use crate::host::Host;
@@ -44,8 +46,7 @@ impl<H: Host> Engine<H> {
             }
         }
         if pages > 0 {
-            trash.empty();
-            self.memory.uffd.gives_back(pages);
+            self.empty(&trash);
             let mut core = self.core();
             for block in blocks.into_iter().flatten() {
                 core.trashed(block);
@@ -63,7 +64,7 @@ impl<H: Host> Engine<H> {
             match progress.stop {
                 None => return true,
                 Some(Stop::Busy | Stop::TryLater | Stop::NoMemory | Stop::AlreadyThere) => {
-                    trash.empty();
+                    self.empty(trash);
                     if progress.stop == Some(Stop::Busy) {
                         self.make_frame_exclusive(source + progress.bytes);
                     }
@@ -98,7 +99,33 @@ impl<H: Host> Engine<H> {
                 left &= !(1 << index);
             }
         }
-        trash.empty();
+        self.empty(trash);
         left
+    }
+
+    /// Drops what is in `trash`, and counts what goes with that of what the process has resident: not the zero page, nor what the kernel
+    /// has swapped out. Nobody asks for it where no fork has left anything in common, and where nobody can tell nothing is counted.
+    fn empty(&self, trash: &Trash<H>) {
+        let is_counted = self.forking.post.fork.has_forked() || self.member.slot().parent().is_some();
+        let pages = if is_counted { self.resident_in(trash).unwrap_or(0) } else { 0 };
+        self.memory.uffd.gives_back(pages, || trash.empty());
+    }
+
+    fn resident_in(&self, trash: &Trash<H>) -> io::Result<u64> {
+        if !self.memory.pagemap.is_exact() {
+            return Ok(0);
+        }
+        let (mut at, end) = (trash.memory.start(), trash.memory.start() + TRASH_BLOCKS * BLOCK_BYTES);
+        let (mut pages, mut ranges) = (0, [PopulatedRange::default(); 32]);
+        while at < end {
+            let (count, next) = self.memory.pagemap.populated(at, end, &mut ranges)?;
+            let is_resident = |range: &&PopulatedRange| {
+                !range.kernel_swapped() && (!range.zero_page() || is_on(Sabotage::ZerosGivenBack))
+            };
+            let resident = ranges[..count].iter().filter(is_resident);
+            pages += resident.map(|range| (range.end - range.start) / PAGE_SIZE).sum::<usize>();
+            at = next;
+        }
+        Ok(pages as u64)
     }
 }

@@ -14,13 +14,18 @@ pub(crate) struct Userfault<F> {
     holds_events: AtomicBool,
     /// Pages that were ever brought in by a copy: counted before they are there.
     brought: AtomicU64,
+    /// The same, counted when they are there.
+    arrived: AtomicU64,
     /// Pages that were ever given back to the kernel: counted when they are gone.
     taken: AtomicU64,
+    /// The same, counted before.
+    leaving: AtomicU64,
 }
 
 impl<F: Faults> Userfault<F> {
     pub fn new(uffd: F) -> Userfault<F> {
-        Userfault { uffd, holds_events: AtomicBool::new(false), brought: AtomicU64::new(0), taken: AtomicU64::new(0) }
+        let [brought, arrived, taken, leaving] = [const { AtomicU64::new(0) }; 4];
+        Userfault { uffd, holds_events: AtomicBool::new(false), brought, arrived, taken, leaving }
     }
 
     /// With the gate shut: whether events are held back from here on.
@@ -45,6 +50,7 @@ impl<F: Faults> Userfault<F> {
     pub fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
         self.brought.fetch_add((len / PAGE_SIZE) as u64, Relaxed);
         let progress = self.in_one_mapping(len, |uffd, len| uffd.copy(target, source, len, wake));
+        self.arrived.fetch_add((progress.bytes / PAGE_SIZE) as u64, Release);
         self.brought.fetch_sub(((len - progress.bytes) / PAGE_SIZE) as u64, Relaxed);
         progress
     }
@@ -69,18 +75,20 @@ impl<F: Faults> Userfault<F> {
         self.unless_held(|uffd| uffd.move_pages(target, source, len, holes, wake))
     }
 
-    /// Pages that were ever brought in by a copy.
-    pub fn brought(&self) -> u64 {
-        self.brought.load(Acquire)
+    /// Pages that were ever brought in by a copy, and those among them that are there for certain.
+    pub fn brought(&self) -> (u64, u64) {
+        (self.brought.load(Acquire), self.arrived.load(Acquire))
     }
 
-    /// Pages that were ever given back to the kernel.
-    pub fn taken(&self) -> u64 {
-        self.taken.load(Acquire)
+    /// Pages that were ever given back to the kernel for certain, and with them those that may be.
+    pub fn taken(&self) -> (u64, u64) {
+        (self.taken.load(Acquire), self.leaving.load(Acquire))
     }
 
-    /// So many pages are gone.
-    pub fn gives_back(&self, pages: u64) {
+    /// Gives so many pages back by `drop`.
+    pub fn gives_back(&self, pages: u64, drop: impl FnOnce()) {
+        self.leaving.fetch_add(pages, SeqCst);
+        drop();
         self.taken.fetch_add(pages, Release);
     }
 

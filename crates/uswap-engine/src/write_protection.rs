@@ -5,6 +5,7 @@
 //! fault, which waits for room as any other that takes memory, and lets the block be written to. That changes nothing in the books: they
 //! do not know of it, and protection that is left over costs one fault more.
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::{BLOCK_PAGES, PAGE_SIZE, PageNumber, PageRange};
 use uswap_system::faults::{Faults, Stop};
 
@@ -59,6 +60,9 @@ impl<H: Host> Engine<H> {
 
     /// A thread waits to write to `page`, which is protected: it may, and to the block.
     pub(crate) fn let_write(&self, page: PageNumber) -> Served {
+        if is_on(Sabotage::WriterNotWoken) {
+            return Served::Done;
+        }
         let first = page.block_start();
         let mut progress = self.memory.uffd.protect(first.address(), BLOCK_BYTES, false);
         if !progress.is_complete() && progress.stop != Some(Stop::TryLater) {

@@ -99,6 +99,7 @@ impl World {
         for page in start..start + HUGE_PAGE {
             if mm.pte(page) == Pte::Missing {
                 self.note(Happening::HugePage, 1);
+                mm.filled_unasked += 1;
                 mm.allocate(page, Pte::Present(Page::new(Content::ZERO)));
             }
         }

@@ -13,7 +13,7 @@ impl World {
         self.note(Happening::Fork, 1);
         let mut kernel = self.kernel_mut();
         let (parent, child) = (self.this_process(), ProcessId(kernel.processes.len()));
-        let mut copy = Process::new(child, Some(parent), self.config.base, self.config.span);
+        let mut copy = Process::new(child, Some(parent), (self.config.base, self.config.span), kernel.frames.clone());
         let old = kernel.process_mut(parent);
         copy.oracle = old.oracle.forked();
         copy.mm.no_huge_pages = old.mm.no_huge_pages;
@@ -31,7 +31,8 @@ impl World {
                 let pinned = pte.page().is_some_and(|found| found.is_pinned);
                 // What a device has stays the parent's own, and the child gets a copy.
                 let shared = pte.with(|found| found.is_exclusive = false);
-                let copied = if pinned { pte.with(|found| found.is_pinned = false) } else { shared };
+                let copied =
+                    if pinned { pte.with(|found| (found.is_pinned, found.frame) = (false, None)) } else { shared };
                 // The child's memory is registered with no userfaultfd.
                 copy.mm.set(page, copied.with(|found| found.is_protected = false));
                 if !pinned && pte != Pte::Missing {

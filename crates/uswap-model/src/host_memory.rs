@@ -49,6 +49,11 @@ impl HostRange {
         self.start..self.start + self.ptes.len()
     }
 
+    /// The entries that have ever been anything but missing, and maybe more.
+    pub(crate) fn used(&self) -> &[Pte] {
+        &self.ptes[..self.used]
+    }
+
     /// The entry of a page of it.
     pub fn pte(&self, page: usize) -> Pte {
         self.ptes[page - self.start]

@@ -31,6 +31,7 @@ pub mod coverage;
 pub mod dup_mmap;
 pub mod faults;
 pub mod fill;
+pub mod frames;
 pub mod hooks;
 pub mod host_memory;
 pub mod looks;

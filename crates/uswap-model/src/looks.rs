@@ -96,9 +96,20 @@ impl Residency for ModelResidency {
         self.is_exact
     }
 
-    /// Pages have no name here by which those of two processes could be told to be one.
-    fn in_common(&self, _: usize, _: usize) -> io::Result<u64> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn in_common(&self, start: usize, end: usize) -> io::Result<u64> {
+        if !self.is_exact {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let world = current();
+        world.point();
+        fails(&world)?;
+        let kernel = world.kernel();
+        let mm = &kernel.process(world.this_process()).mm;
+        let is_in_common =
+            |&page: &usize| matches!(mm.pte(page), Pte::Present(found) if mm.frames.is_mapped_elsewhere(&found));
+        let count = within(mm, pages(start, end)).filter(is_in_common).count() as u64;
+        world.note(Happening::SeenInCommon, count as usize);
+        Ok(count)
     }
 
     fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16> {
@@ -264,7 +275,11 @@ impl Footprint for ModelFootprint {
     fn faults() -> io::Result<u64> {
         let world = current();
         world.point();
-        Ok(world.kernel().process(world.this_process()).mm.faults)
+        let mut kernel = world.kernel_mut();
+        let process = kernel.process_mut(world.this_process());
+        // It asks twice for all that it tells once.
+        process.told_at = process.asked_at.replace(process.mm.changes());
+        Ok(process.mm.faults)
     }
 
     fn by_kind() -> io::Result<Rss> {

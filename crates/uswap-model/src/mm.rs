@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use uswap_system::PAGE_SIZE;
 
+use crate::frames::Frames;
 use crate::host_memory::HostRange;
 use crate::pte::Pte;
 use crate::vma::{Attributes, Vma, Vmas};
@@ -40,12 +41,18 @@ pub struct Mm {
     last_anon: u32,
     /// Page faults that were ever answered.
     pub faults: u64,
+    /// What its pages are in.
+    pub frames: Frames,
+    /// Entries that were ever set.
+    sets: u64,
+    /// Pages that have come in without a fault: the kernel has filled holes with them.
+    pub filled_unasked: u64,
     /// Of the program's pages.
     counts: Counts,
 }
 
 impl Mm {
-    pub(crate) fn new(base: usize, span: usize) -> Mm {
+    pub(crate) fn new(base: usize, span: usize, frames: Frames) -> Mm {
         Mm {
             base,
             ptes: vec![Pte::Missing; span],
@@ -55,6 +62,9 @@ impl Mm {
             no_huge_pages: false,
             last_anon: 0,
             faults: 0,
+            frames,
+            sets: 0,
+            filled_unasked: 0,
             counts: Counts::default(),
         }
     }
@@ -67,7 +77,9 @@ impl Mm {
     pub(crate) fn clear(&mut self) {
         let span = self.span();
         self.hosts.iter().for_each(HostRange::give_back);
-        *self = Mm::new(span.start, span.len());
+        let ptes = self.ptes.iter().chain(self.hosts.iter().flat_map(HostRange::used));
+        ptes.for_each(|&pte| self.frames.change(pte, Pte::Missing));
+        *self = Mm::new(span.start, span.len(), self.frames.clone());
     }
 
     /// The host memory that has `page`.
@@ -85,6 +97,9 @@ impl Mm {
 
     /// Sets the entry of a page that is mapped.
     pub fn set(&mut self, page: usize, pte: Pte) {
+        let pte = self.frames.placed(pte);
+        self.frames.change(self.pte(page), pte);
+        self.sets += 1;
         if is_host(page) {
             let host = self.hosts.iter_mut().find(|host| host.pages().contains(&page));
             return host.expect("host memory that is set is known").set(page, pte);
@@ -127,6 +142,11 @@ impl Mm {
     /// Resident pages that count.
     pub fn resident(&self) -> u64 {
         (self.counts.resident + self.hosts.iter().map(|host| host.counts().resident).sum::<usize>()) as u64
+    }
+
+    /// Grows with each change of an entry, and with each fault.
+    pub fn changes(&self) -> u64 {
+        self.sets + self.faults
     }
 
     /// Pages that the kernel has swapped out by itself.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ops::Range;
 
+use crate::frames::Frames;
 use crate::mm::Mm;
 use crate::oracle::Oracle;
 use crate::scheduler::ThreadId;
@@ -50,21 +51,32 @@ pub struct Process {
     pub claims: Vec<Claim>,
     /// Pages of shared memory that it has resident: the pool's, whose bytes the model does not see.
     pub shared_pages: Option<Box<dyn Fn() -> u64>>,
+    /// [`Mm::changes`] when its engine last asked for its faults.
+    pub asked_at: Option<u64>,
+    /// The time before that.
+    pub told_at: Option<u64>,
     /// What is in the process beside the program: the agent's.
     pub environment: Option<&'static dyn Any>,
 }
 
 impl Process {
-    pub(crate) fn new(id: ProcessId, parent: Option<ProcessId>, base: usize, span: usize) -> Process {
+    pub(crate) fn new(
+        id: ProcessId,
+        parent: Option<ProcessId>,
+        (base, span): (usize, usize),
+        frames: Frames,
+    ) -> Process {
         Process {
             id,
             parent,
             is_alive: true,
-            mm: Mm::new(base, span),
+            mm: Mm::new(base, span, frames),
             oracle: Oracle::new(base, span),
             userfault: None,
             claims: Vec::new(),
             shared_pages: None,
+            asked_at: None,
+            told_at: None,
             environment: None,
         }
     }

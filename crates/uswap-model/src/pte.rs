@@ -1,5 +1,6 @@
 //! Entries of page tables.
 
+use crate::frames::FrameNumber;
 use crate::page_content::Content;
 
 /// A page in memory, or in the kernel's own swap.
@@ -19,6 +20,8 @@ pub struct Page {
     pub is_pinned: bool,
     /// A write to it is told to the userfaultfd first (UFFDIO_WRITEPROTECT).
     pub is_protected: bool,
+    /// Where it is; nowhere if it is the zero page, or has not been put into a page table yet.
+    pub frame: Option<FrameNumber>,
 }
 
 impl Page {
@@ -32,6 +35,7 @@ impl Page {
             is_accessed: false,
             is_pinned: false,
             is_protected: false,
+            frame: None,
         }
     }
 

@@ -309,7 +309,9 @@ impl World {
         let scheduler = &self.scheduler;
         let (steps, progress) = (scheduler.steps(), scheduler.progress());
         let mut threads = scheduler.threads();
+        let is_still = self.clock.now_ns() < self.still_until.get();
         let can_go_on = |thread: &Thread| match thread.state {
+            _ if is_still && thread.kind == Kind::Program => false,
             State::Ready => true,
             State::Blocked { on: Key::Lock, order: seen, .. } => progress > seen,
             State::Blocked { .. } | State::Ended => false,
@@ -338,7 +340,8 @@ impl World {
             return false;
         }
         self.end_waits_in_time();
-        let next = self.scheduler.next_deadline.get();
+        let (now, still_until) = (self.clock.now_ns(), self.still_until.get());
+        let next = self.scheduler.next_deadline.get().min(if still_until > now { still_until } else { u64::MAX });
         if next == u64::MAX {
             return false;
         }

@@ -128,7 +128,9 @@ impl System for Model {
         let mut kernel = world.kernel_mut();
         let mm = &mut kernel.process_mut(world.this_process()).mm;
         let page = page / PAGE_SIZE;
+        let frames = mm.frames.clone();
         let pte = mm.pte(page).with(|found| {
+            found.frame = found.frame.filter(|_| !frames.is_had_elsewhere(found));
             (found.is_exclusive, found.is_lazy, found.is_zero_page) = (true, false, false);
         });
         if let Some(found) = pte.page() {

@@ -81,7 +81,13 @@ impl World {
             Pte::Present(found) => {
                 process.mm.faults += u64::from(access.writes() && (found.is_zero_page || !found.is_exclusive));
                 let used = Page { is_accessed: true, ..found };
-                let written = |content| Page { is_accessed: true, is_pinned: found.is_pinned, ..Page::new(content) };
+                // The last who has a page writes to it where it is.
+                let is_copied = process.mm.frames.is_had_elsewhere(&found);
+                assert!(!(is_copied && found.is_exclusive), "{page:#x} is exclusive, and another has it");
+                self.note(Happening::CopiedOnWrite, usize::from(access.writes() && is_copied));
+                let frame = found.frame.filter(|_| !is_copied);
+                let is_pinned = found.is_pinned;
+                let written = |content| Page { is_accessed: true, is_pinned, frame, ..Page::new(content) };
                 let after = match access {
                     Access::Read => used,
                     Access::Write(content) => written(content),

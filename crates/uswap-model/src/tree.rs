@@ -86,6 +86,12 @@ impl Tree {
         Ok(Member { group: self.group, index, generation, supervisor: ModelSupervisor::with_areas(areas) })
     }
 
+    /// The slot of a process that has joined, if it lives.
+    pub fn index_of(&self, process: ProcessId) -> Option<u32> {
+        let places = self.places.borrow();
+        places.iter().find(|place| place.process == process && !place.is_retired).map(|place| place.index)
+    }
+
     /// Of an area that is empty: other bytes are on it from now on.
     pub fn spoil_area(&self, area: usize) {
         let len = self.group.config().areas[area].slots * uswap_system::PAGE_SIZE as u64;

@@ -25,6 +25,8 @@ pub enum Checker {
     ControlBlockStays,
     /// An area that passes for empty is.
     EmptyIsEmpty,
+    /// What processes have in RAM counts.
+    AllCounted,
     /// A tree ends with its supervisor, and with nothing else.
     EndsWithSupervisor,
     /// A process ends itself only for a reason that there was.
@@ -47,6 +49,7 @@ impl Checker {
             Checker::AreasEmpty => "what is on an area that leaves comes in where there is room",
             Checker::ControlBlockStays => "what the kernel writes to when a thread ends stays in memory",
             Checker::EmptyIsEmpty => "an area that passes for empty is",
+            Checker::AllCounted => "what processes have in RAM counts",
             Checker::EndsWithSupervisor => "a tree ends with its supervisor, and with nothing else",
             Checker::EndsForAReason => "a process ends itself only for a reason that there was",
             Checker::Custom => "what the world is asked between steps holds",

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::coverage::{Coverage, Happening, Tally};
+use crate::frames::Frames;
 use crate::process::{Process, ProcessId};
 use crate::scheduler::Scheduler;
 use crate::userfaultfd_ctx::Userfault;
@@ -20,6 +21,8 @@ pub struct Kernel {
     pub processes: Vec<Process>,
     /// All there ever were.
     pub userfaults: Vec<Userfault>,
+    /// Where all their pages are.
+    pub frames: Frames,
 }
 
 impl Kernel {
@@ -78,6 +81,8 @@ pub struct World {
     checks: RefCell<Vec<Check>>,
     lines: RefCell<Vec<String>>,
     tally: Tally,
+    /// Threads of programs get no processor before this time.
+    pub(crate) still_until: Cell<u64>,
     /// Somebody may have died.
     pub(crate) has_news: Cell<bool>,
     pub(crate) supervisor_is_gone: Cell<bool>,
@@ -129,11 +134,12 @@ impl World {
             config,
             chance: RefCell::new(chance),
             clock: Clock::new(),
-            kernel: RefCell::new(Kernel { processes: Vec::new(), userfaults: Vec::new() }),
+            kernel: RefCell::new(Kernel { processes: Vec::new(), userfaults: Vec::new(), frames: Frames::default() }),
             end: RefCell::new(None),
             checks: RefCell::new(Vec::new()),
             lines: RefCell::new(Vec::new()),
             tally: Tally::new(),
+            still_until: Cell::new(0),
             has_news: Cell::new(true),
             supervisor_is_gone: Cell::new(false),
             next_content: Cell::new(0),
@@ -153,6 +159,16 @@ impl World {
     /// The time.
     pub fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        self.scheduler.steps()
+    }
+
+    /// No thread of a program gets a processor before this time, in nanoseconds.
+    pub fn programs_stand_still(&self, until: u64) {
+        self.still_until.set(until);
     }
 
     /// True in `parts` of `of` cases.
@@ -180,7 +196,8 @@ impl World {
     /// A process without memory or threads.
     pub fn new_process(&self) -> ProcessId {
         let id = ProcessId(self.kernel().processes.len());
-        let process = Process::new(id, None, self.config.base, self.config.span);
+        let frames = self.kernel().frames.clone();
+        let process = Process::new(id, None, (self.config.base, self.config.span), frames);
         self.kernel_mut().processes.push(process);
         id
     }

@@ -303,6 +303,28 @@ fn a_fork_shares_pages_until_they_are_written() {
 }
 
 #[test]
+fn what_a_fork_shares_is_in_one_frame_until_it_is_written() {
+    rests(3, || {
+        let world = current();
+        mmap(450..453);
+        let one = world.new_content();
+        let _ = (write(450, one), write(451, one), read(452));
+        let residency = <Model as System>::Residency::open().expect("it can be looked at");
+        let in_common = || residency.in_common(450 * P, 453 * P).expect("it can be looked at");
+        let taken = || world.kernel().frames.taken();
+        assert_eq!((in_common(), taken()), (0, 2));
+        let child = fork();
+        assert_eq!((in_common(), taken()), (2, 2));
+        let _ = write(450, one);
+        assert_eq!((in_common(), taken()), (1, 3), "the child has the old one");
+        discard(451..452, false);
+        assert_eq!((in_common(), taken()), (0, 3));
+        world.kill(child);
+        assert_eq!((in_common(), taken()), (0, 1));
+    });
+}
+
+#[test]
 fn nothing_is_filled_while_a_call_is_under_way() {
     for seed in 0..40 {
         rests(seed, || {

@@ -19,6 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::just_asked::JustAsked;
+use crate::defects::{Sabotage, is_on};
 use crate::page_table::{BlockInfo, PageTable};
 use crate::policies::ReclaimPolicy;
 use crate::units::PageNumber;
@@ -128,6 +129,9 @@ impl Order {
 
     /// What was put aside is to be looked at again.
     pub fn take_back_aside(&mut self, pages: &mut PageTable) {
+        if is_on(Sabotage::AsideForgotten) {
+            return;
+        }
         for first in core::mem::take(&mut self.aside) {
             let Some(block) = pages.block_mut(first) else { continue };
             block.aside = false;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use uswap_core::budget::{Claim, Usage};
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::floor::{Evidence, Floor};
 use uswap_core::{PAGE_SIZE, tuning};
 
@@ -141,7 +142,11 @@ impl<H: Staffed> Monitor<H> {
     /// Pages that could be copied at any moment, because others have them as well, and those that would be too many.
     fn look_at_what_is_in_common(&mut self, usage: &Usage) {
         // What a child has is not registered before its engine goes on.
-        let Some(engine) = self.engine().filter(|engine| engine.forking.phase.is_running()) else { return };
+        let Some(engine) =
+            self.engine().filter(|engine| engine.forking.phase.is_running() || is_on(Sabotage::ProtectedUnregistered))
+        else {
+            return;
+        };
         let slot = self.member().slot();
         let group = self.member().group;
         let room = usage.limit.saturating_sub(usage.total);

@@ -18,6 +18,7 @@ impl<H: Host> Engine<H> {
     /// For the writer those that were read together wait no longer than one.
     pub(crate) fn wait_for_room(&self, fault: &PendingFault, worker: &mut Worker) {
         if is_on(Sabotage::BudgetNotKept)
+            || is_on(Sabotage::CopiedWithoutRoom) && fault.protected
             || !self.pressure.is_over_limit()
             || self.pressure.is_hopeless()
             || !(fault.protected || self.takes_memory(fault.page))

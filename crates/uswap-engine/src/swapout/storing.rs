@@ -128,8 +128,9 @@ impl<H: Host> Engine<H> {
             return;
         }
         store.hash = xxh3_128(page);
-        let is_clean =
-            store.job.clean_hash == Some(store.hash) || is_on(Sabotage::DirtyIsClean) && store.job.clean_hash.is_some();
+        let passes_for_clean = is_on(Sabotage::DirtyIsClean)
+            || is_on(Sabotage::WrittenInChildIsClean) && !self.content.ancestors.is_empty();
+        let is_clean = store.job.clean_hash == Some(store.hash) || passes_for_clean && store.job.clean_hash.is_some();
         if is_clean && (!store.job.wanted_soon || worker.reclaiming.pool_gate.is_full()) {
             store.result = Some(StoreResult::Clean);
             return;

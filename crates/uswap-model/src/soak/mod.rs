@@ -4,6 +4,7 @@
 //! their steps. In the end the programs read every page.
 
 mod at_rest;
+mod counted;
 mod disturbances;
 mod endings;
 mod follower;
@@ -93,6 +94,8 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     let habits = Rc::new(scenario.habits.clone());
     world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
     world.add_check(disturbances::look_after(&tree, &scenario));
+    let mut counted = counted::Counted::new(&tree, &scenario);
+    world.add_check(Box::new(move |world| counted.look(world)));
     let mut outcome = world.run();
     outcome.end = judge(&scenario, outcome.end);
     world.note(Happening::EndedWithLine, usize::from(matches!(outcome.end, End::Ended { .. })));
