@@ -1,7 +1,8 @@
 //! The life of the shared-memory server.
 //!
-//! The supervisor starts it when shared memory is to be swapped for the first time, and hands it what processes send. It ends with the
-//! supervisor; and the run ends with it, for nobody else has what it has swapped out.
+//! The supervisor starts it when shared memory is to be swapped for the first time, and hands it what processes send. The run ends with
+//! it, for nobody else has what it has swapped out. When the supervisor ends, so do the processes of the run, each by itself; until the last
+//! of them has, their pages are served: with the last reference to a userfaultfd gone, what is missing would read as zeros.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -83,10 +84,22 @@ pub fn serve(start: Start) -> io::Result<()> {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
     std::thread::Builder::new().name("uswap-monitor".to_owned()).spawn(move || monitor.run())?;
-    if let Err(error) = (Server { shared, group, candidates: Vec::new(), looked: Instant::now() }).run(control) {
+    if let Err(error) =
+        (Server { shared, group, candidates: Vec::new(), looked: Instant::now(), judging_took: Duration::ZERO })
+            .run(control)
+    {
         uswap_sys::report::end(format_args!("the supervisor cannot be heard: {error}"));
     }
     Ok(())
+}
+
+/// The supervisor is gone: ends this process when nobody has shared memory that is swapped.
+pub(crate) fn end_after_its_clients() -> ! {
+    let shared = Shared::of_process();
+    while shared.all_clients().iter().any(|client| client.uffd.has_memory()) {
+        std::thread::sleep(JUDGE_EVERY);
+    }
+    std::process::exit(0)
 }
 
 /// Does something while no thread has read a message that it has not taken in yet. What was unmapped before the mapping in its place was
@@ -101,24 +114,28 @@ struct Server {
     group: &'static Group,
     candidates: Vec<Candidate>,
     looked: Instant,
+    judging_took: Duration,
 }
 
 impl Server {
     fn run(&mut self, control: &OwnedFd) -> io::Result<()> {
         loop {
-            let patience = if self.candidates.is_empty() { LOOK_EVERY } else { JUDGE_EVERY };
+            // Looking at all processes takes at most a part of the time.
+            let patience = if self.candidates.is_empty() { LOOK_EVERY } else { JUDGE_EVERY.max(4 * self.judging_took) };
             let mut fds = [PollFd::new(control, PollFlags::IN)];
             let timeout = Timespec::try_from(patience).ok();
             if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))? > 0 {
                 match protocol::receive(control)? {
-                    Received::EndOfFile => return Ok(()),
+                    Received::EndOfFile => end_after_its_clients(),
                     Received::Message(message, mut fds) => self.hear(message, fds.next()),
                     Received::Nothing | Received::Malformed(_) => {}
                 }
                 continue;
             }
             self.look_for_direct_io();
+            let begun = Instant::now();
             self.judge_candidates();
+            self.judging_took = begun.elapsed();
             if self.looked.elapsed() >= LOOK_EVERY {
                 self.looked = Instant::now();
                 self.forget_what_is_gone();

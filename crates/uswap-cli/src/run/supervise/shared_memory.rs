@@ -28,6 +28,8 @@ const STARTS_AT_EIGHTHS: u64 = 5;
 const PAGES_MIN: u64 = 256;
 /// With this status the server ends that could not begin.
 const NEVER_BEGAN: i32 = 3;
+/// How long the end of the server is waited for.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// How often it is looked which memory is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -93,12 +95,15 @@ impl SharedMemory {
         self.objects.iter().filter_map(|(file, _)| file.look().ok()).map(|look| look.2).sum()
     }
 
-    /// What the server says.
-    fn hear(&mut self) {
-        let Some(server) = &self.server else { return };
-        while let Ok(Received::Message(message, fds)) = protocol::receive(&server.line) {
-            if matches!(message, Message::KeepUffd) {
-                self.kept.extend(fds.map(Uffd::received));
+    /// What the server says. False when it has ended.
+    fn hear(&mut self) -> bool {
+        let Some(server) = &self.server else { return true };
+        loop {
+            match protocol::receive(&server.line) {
+                Ok(Received::Message(Message::KeepUffd, fds)) => self.kept.extend(fds.map(Uffd::received)),
+                Ok(Received::Message(..) | Received::Malformed(_)) => {}
+                Ok(Received::Nothing) => return true,
+                Ok(Received::EndOfFile) | Err(_) => return false,
             }
         }
     }
@@ -119,12 +124,13 @@ impl SharedMemory {
         }
     }
 
-    /// Ends the server, after the tree.
+    /// Ends the server, after the tree. It stays as long as somebody whom nobody knows has shared memory still.
     pub fn end(&mut self) {
-        if let Some(Server { pid, line, .. }) = self.server.take() {
-            drop(line);
-            let pid = Pid::from_raw(pid as i32);
-            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+        let Some(Server { pid, line, .. }) = self.server.take() else { return };
+        drop(line);
+        let (pid, begun) = (Pid::from_raw(pid as i32), Instant::now());
+        while matches!(rustix::process::waitpid(pid, WaitOptions::NOHANG), Ok(None)) && begun.elapsed() < ENDS_WITHIN {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -133,7 +139,13 @@ impl Supervisor {
     /// In each turn.
     pub(super) fn look_after_shared_memory(&mut self) {
         let of_tree = &mut self.tree.shared_memory;
-        of_tree.hear();
+        if !of_tree.hear() {
+            let pid = of_tree.server.as_ref().and_then(|server| Pid::from_raw(server.pid as i32));
+            // It is our child, unless this is a process that stayed behind.
+            let status = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+            let status = status.ok().flatten().and_then(|(_, status)| status.exit_status());
+            return self.shared_memory_server_has_ended(status);
+        }
         of_tree.forget_what_is_gone();
         if of_tree.server.is_some() || of_tree.is_impossible || of_tree.objects.is_empty() {
             return;
