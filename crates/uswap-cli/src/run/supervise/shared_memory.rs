@@ -17,7 +17,7 @@ use uswap_shmem::server::{self, Start};
 use uswap_sys::launch::{self, Side};
 use uswap_sys::shared_file::SharedFile;
 use uswap_sys::thread;
-use uswap_sys::uffd::Uffd;
+use uswap_sys::uffd::{Uffd, UffdUnavailable};
 
 use super::{Shared, Supervisor};
 use crate::failure::{reason, say};
@@ -192,7 +192,10 @@ impl Supervisor {
 /// Starts the server: a child of ours with nothing of ours but what it needs.
 fn start(shared: &Shared, stderr: BorrowedFd<'_>) -> io::Result<Server> {
     let own = Uffd::for_shared_memory(shared.device.as_ref().map(AsFd::as_fd)).map_err(io::Error::other)?;
-    own.serves_shared_memory().map_err(io::Error::other)?;
+    own.serves_shared_memory().map_err(|error| match error {
+        UffdUnavailable::NoPermission => io::Error::other("userfaultfd reports forks to CAP_SYS_PTRACE alone"),
+        other => io::Error::other(other),
+    })?;
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
