@@ -11,7 +11,7 @@ use crate::{Canary, Seed, Target};
 
 /// This target.
 pub const TARGET: Target =
-    Target { name: "messages", run, seeds, words: &[b"/proc/", b"/fd/", b"0123456789abcdefABCDEF", b"\x03\0\0\0"] };
+    Target { name: "messages", run, seeds, words: &[b"/proc/", b"/fd/", b"0123456789abcdefABCDEF", b"\x04\0\0\0"] };
 
 /// Reads it as each of them.
 pub fn run(bytes: &[u8], canary: Canary) {
@@ -121,6 +121,8 @@ fn seeds() -> Vec<Seed> {
         ("ask_agent", message(Message::AskAgent { token })),
         ("agent_at", message(Message::AgentAt { file: AgentFile { pid: 4194303, fd: 1023 }, proof: token })),
         ("cannot_join", message(Message::CannotJoin)),
+        ("shared_object", message(Message::SharedObject { process: 77, index: 5, start: 0x7fff_1234_5000 })),
+        ("shared_client", message(Message::SharedClient { process: 78, index: 1023 })),
         ("secret", Secret { question: token, answer: token }.to_hex().to_vec()),
         ("path", b"/proc/4194303/fd/1023".to_vec()),
     ]
