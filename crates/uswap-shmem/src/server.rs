@@ -79,11 +79,19 @@ pub fn serve(start: Start) -> io::Result<()> {
     };
     let member = Member::<SharedMemory> { group, index, generation, supervisor };
     let mut monitor = Monitor::new(&POST, member)?;
-    // Its handlers are there before any client is: one that forks waits for them.
-    if !monitor.ready() {
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    // A thread of libc's, before the engine makes its own: libc's allocator takes no locks in a process that it believes to have one.
+    std::thread::Builder::new().name("uswap-monitor".to_owned()).spawn(move || {
+        // Its handlers are there before any client is: one that forks waits for them.
+        let is_ready = monitor.ready();
+        let _ = begun.send(is_ready);
+        if is_ready {
+            monitor.run()
+        }
+    })?;
+    if has_begun.recv() != Ok(true) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    std::thread::Builder::new().name("uswap-monitor".to_owned()).spawn(move || monitor.run())?;
     if let Err(error) =
         (Server { shared, group, candidates: Vec::new(), looked: Instant::now(), judging_took: Duration::ZERO })
             .run(control)

@@ -265,9 +265,17 @@ static void stopped(void)
 	MUST(waitpid(child, &status, 0) == child && status == SIGKILL);
 }
 
+/* No more than it takes for the server to begin. */
+static void little(void)
+{
+	char *m = filled(60 * MiB, 8);
+	check_all(m, 0, 60 * MiB, 8);
+}
+
 static const struct test_case CASES[] = {
 	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
 	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
+	{ "little", little },
 };
 
 int main(int argc, char **argv)

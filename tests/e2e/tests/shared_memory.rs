@@ -22,6 +22,12 @@ macro_rules! cases {
     };
 }
 
+/// Its threads had a heap without locks: one in eight ended the run.
+#[test]
+fn the_server_begins_each_time() {
+    (0..30).for_each(|_| run("little", 40));
+}
+
 cases! {
     mappings_that_move_and_shrink_and_have_aliases = "moves" in 40,
     advice_and_protection = "advice" in 40,
