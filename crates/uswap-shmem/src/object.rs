@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -101,11 +101,6 @@ impl Object {
             // SAFETY: the mapping is shared, so its content stays; nobody reads it here.
             let _ = unsafe { rustix::mm::madvise(at as *mut _, len, rustix::mm::Advice::LinuxDontNeed) };
         }
-    }
-
-    /// The descriptor.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

@@ -87,11 +87,6 @@ impl Shared {
         (address < object.end()).then(|| object.clone())
     }
 
-    /// The first object whose window is not before an address.
-    pub fn object_from(&self, address: usize) -> Option<Arc<Object>> {
-        self.object_at(address).or_else(|| self.objects().range(address..).next().map(|(_, object)| object.clone()))
-    }
-
     /// The object that a file is.
     pub fn object_of(&self, inode: Inode) -> Option<Arc<Object>> {
         self.objects().values().find(|object| object.inode == inode).cloned()
