@@ -10,7 +10,9 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io::Write;
 
+use rustix::fs::{Mode, OFlags};
 use uswap_engine::protocol::{AGENT_PATH_MAX, AgentFile, Client, HelloError};
+use uswap_sys::process_status::ProcessStatus;
 use uswap_sys::report::Reason;
 
 use crate::start::RENDEZVOUS;
@@ -58,9 +60,21 @@ impl AgentPath {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
-    /// What this thread could open by it.
+    /// What this thread, and the program that it executes now, can open by it. Nothing, where the process in it was killed: it
+    /// may take as long to end as this one to execute.
     pub fn file(&self) -> Option<File> {
-        rustix::fs::stat(self.as_c_str()).ok().map(|stat| File([stat.st_dev, stat.st_ino]))
+        let stat = rustix::fs::stat(self.as_c_str()).ok()?;
+        (!self.is_of_a_killed_process()).then_some(File([stat.st_dev, stat.st_ino]))
+    }
+
+    fn is_of_a_killed_process(&self) -> bool {
+        let Some(end) = self.as_bytes().windows(4).position(|part| part == b"/fd/") else { return false };
+        let mut path = [0; AGENT_PATH_MAX];
+        let _ = write!(&mut path[..AGENT_PATH_MAX - 1], "{}/status", self.as_bytes()[..end].escape_ascii());
+        let Ok(path) = CStr::from_bytes_until_nul(&path) else { return false };
+        // Not by the engine's descriptor of /proc: this is a thread of the program's, and the path is for its /proc.
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        file.is_ok_and(|file| ProcessStatus::read(&file).is_none_or(|status| status.is_killed()))
     }
 }
 

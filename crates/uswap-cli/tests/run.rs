@@ -480,6 +480,34 @@ fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
     }
 }
 
+/// An anchor that was killed, but does not get to run, may end between a program's look at it and its execution.
+#[test]
+fn what_is_executed_while_the_killed_anchor_ends_is_managed() {
+    const SCRIPT: &str = r#"
+        anchor=$(pgrep -P $PPID uswap-anchor)
+        # The anchor's CPU is taken, for less than a second, by who goes first.
+        taskset -pc 0 $anchor > /dev/null
+        taskset -c 0 chrt -f 1 sh -c 'i=0; while [ $i -lt 600000 ]; do i=$((i + 1)); done' &
+        sleep 0.1
+        kill -KILL $anchor
+        while [ -e /proc/$anchor/fd/3 ] && kill -0 $! 2> /dev/null; do /bin/true; done
+        for i in 1 2 3 4 5; do /bin/true; done
+        wait
+        exit 3
+    "#;
+    if !can_run() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can have a process go first");
+    }
+    for _ in 0..12 {
+        let output = shell(SCRIPT);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.is_empty(), "{said}");
+    }
+}
+
 #[test]
 fn a_closed_terminal_ends_a_program_that_was_started_by_the_leader_of_its_session() {
     // A terminal with the command as the leader of its session, which is closed when the command has said a line.

@@ -12,7 +12,8 @@
 //! - [`placement`]: where that lies, so that no program maps over it; [`reserve`]: what is set aside for when there is no more;
 //! - [`heap`], [`thread`], [`futex`]: a heap, threads and waiting that owe nothing to libc; [`last_thread`]: when only those
 //!   threads are left;
-//! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost;
+//! - [`pagemap`], [`maps`], [`rss`], [`rusage`]: what a process has in memory, and what it has cost; [`process_status`]: whether it
+//!   is killed, or traced;
 //! - [`shared_file`], [`shared_mapping`]: memory that several processes have, and whose pages can be taken away;
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
 //! - [`linux`]: all of it as the engine asks for it ([`uswap_system`]); [`call`]: what handlers hear beside messages; [`select`]: how,
@@ -46,6 +47,7 @@ pub mod pagemap;
 pub mod placement;
 pub mod private_memory;
 pub mod proc;
+pub mod process_status;
 pub mod report;
 pub mod reserve;
 pub mod ring;

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use uswap_sys::process_status::has_sigkill;
+
 /// A file of /proc. Names of processes and files may be any bytes: the kernel cuts them in the middle of a character, too.
 ///
 /// # Errors
@@ -62,10 +64,9 @@ pub fn is_killed(pid: u32) -> bool {
     })
 }
 
-/// Whether this line of a `status` says that SIGKILL is pending: among those for the process it is until that is waited for.
-pub fn has_sigkill_pending(key: &str, value: &str) -> bool {
-    matches!(key, "SigPnd" | "ShdPnd")
-        && u64::from_str_radix(value.trim(), 16).is_ok_and(|mask| mask >> (libc::SIGKILL - 1) & 1 == 1)
+/// Whether this line of a `status` says that SIGKILL is pending.
+pub fn has_sigkill_pending(key: &str, mask: &str) -> bool {
+    matches!(key, "SigPnd" | "ShdPnd") && has_sigkill(mask)
 }
 
 /// The process group of a process, and the one in the foreground of its terminal, if it has one.

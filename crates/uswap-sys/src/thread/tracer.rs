@@ -8,7 +8,7 @@
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::Errno;
+use crate::process_status::ProcessStatus;
 
 /// Whether new threads are made with CLONE_UNTRACED.
 static UNTRACED: AtomicBool = AtomicBool::new(false);
@@ -25,57 +25,21 @@ pub(super) fn hide_from_tracer() -> bool {
 }
 
 fn is_traced_by_strace() -> bool {
-    let mut buffer = [0; 4096];
-    let Some(status) = read(c"/proc/self/status", &mut buffer) else { return false };
+    let Some(status) = crate::proc::open(c"/proc/self/status").ok().as_ref().and_then(ProcessStatus::read) else {
+        return false;
+    };
+    let tracer = status.field(b"TracerPid:").and_then(|pid| pid.parse::<u32>().ok()).filter(|&pid| pid != 0);
     // With a filter of its own (`--seccomp-bpf`) it is asked at each call, which fails in a thread that it does not trace.
-    let Some(tracer) = tracer(status).filter(|_| has_no_filter(status)) else { return false };
-    let mut name = [0; 32];
+    let Some(tracer) = tracer.filter(|_| status.field(b"Seccomp:") == Some("0")) else { return false };
     let path = CString::new(format!("/proc/{tracer}/comm")).unwrap_or_default();
-    read(&path, &mut name).is_some_and(|name| name.trim_ascii_end() == b"strace")
-}
-
-/// The process that traces the one of this /proc/PID/status.
-fn tracer(status: &[u8]) -> Option<u32> {
-    field(status, b"TracerPid:")?.parse().ok().filter(|&pid| pid != 0)
-}
-
-fn has_no_filter(status: &[u8]) -> bool {
-    field(status, b"Seccomp:") == Some("0")
-}
-
-fn field<'a>(status: &'a [u8], key: &[u8]) -> Option<&'a str> {
-    let value = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(key))?;
-    std::str::from_utf8(value.trim_ascii()).ok()
-}
-
-fn read<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let file = crate::proc::open(path).ok()?;
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match rustix::io::read(&file, &mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(bytes) => filled += bytes,
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
-        }
-    }
-    Some(&buffer[..filled])
+    let mut name = [0; 32];
+    let read = crate::proc::open(&path).ok().and_then(|file| rustix::io::read(&file, &mut name).ok());
+    read.is_some_and(|bytes| name[..bytes].trim_ascii_end() == b"strace")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const STATUS: &[u8] = b"Name:\tTracerPid: 7\nTracerPid:\t4711\nSeccomp:\t0\nSeccomp_filters:\t0\n";
-
-    #[test]
-    fn the_tracer_and_a_filter_are_read_from_the_status() {
-        assert_eq!(tracer(STATUS), Some(4711));
-        assert!(has_no_filter(STATUS));
-        assert_eq!(tracer(b"TracerPid:\t0\n"), None);
-        assert!(!has_no_filter(b"Seccomp:\t2\n"));
-        assert!(!has_no_filter(b""));
-    }
 
     #[test]
     fn these_tests_are_not_traced_by_strace() {
