@@ -65,6 +65,7 @@ mod lock_order;
 pub mod member;
 mod memory;
 pub mod monitor;
+mod names;
 pub mod notices;
 mod onlookers;
 mod page_io;

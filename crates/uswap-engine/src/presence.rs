@@ -44,6 +44,7 @@ use crate::engine::Engine;
 use crate::group::Counter;
 use crate::host::Host;
 use crate::memory::{BLOCK_BYTES, Memory};
+use crate::names::PageName;
 
 /// How often the kernel is asked for what nobody can do without, while it has no memory for an answer, and how long after it
 /// was asked last: a second in all.
@@ -233,11 +234,7 @@ impl<H: Host> Engine<H> {
     fn tell_vanished(&self, page: PageNumber) {
         self.count(Counter::PoisonedPages, 1);
         let _ = self.books.say_lost(page);
-        self.member.alarm(format_args!(
-            "uswap: page {:#x} of process {} vanished; an access raises SIGBUS",
-            page.address(),
-            H::process_id()
-        ));
+        self.member.alarm(format_args!("uswap: {} vanished; an access raises SIGBUS", PageName::<H>::new(page)));
         self.memory.poison(page);
     }
 }

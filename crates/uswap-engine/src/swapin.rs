@@ -20,6 +20,7 @@ use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
 use crate::load::{Content, Load};
 use crate::lock_order::LockGuard;
+use crate::names::PageName;
 use crate::page_io::SlotPage;
 use crate::pause::pause;
 use crate::pending_fault::Served;
@@ -352,9 +353,8 @@ impl<H: Host> Engine<H> {
         self.count(Counter::PoisonedPages, 1);
         let _ = self.books.say_lost(page);
         self.member.alarm(format_args!(
-            "uswap: page {:#x} of process {} is lost: its copy cannot be read back; an access raises SIGBUS",
-            page.address(),
-            H::process_id()
+            "uswap: {} is lost: its copy cannot be read back; an access raises SIGBUS",
+            PageName::<H>::new(page)
         ));
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -20,8 +21,9 @@ use uswap_sys::uffd::Uffd;
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
-use uswap_system::{Advice, Scope, System, Waited};
+use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
+use crate::client::Client;
 use crate::messages;
 use crate::moving::{self, Filling};
 use crate::shared::Shared;
@@ -127,6 +129,25 @@ impl System for SharedMemory {
 
     fn process_id() -> u32 {
         Linux::process_id()
+    }
+
+    fn name_memory(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("shared memory")
+    }
+
+    /// By its inode, which /proc/PID/maps shows, and a process that is known to have it.
+    fn name_page(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
+        let shared = Shared::of_process();
+        let Some(object) = shared.object_at(address) else { return write!(f, "page {address:#x} of shared memory") };
+        write!(f, "page {} of shared memory {}", object.offset(address) / PAGE_SIZE as u64, object.inode.0)?;
+        let place = |client: Arc<Client>| {
+            let part = client.mappings().parts(address, address + PAGE_SIZE).find(|part| part.is_mapped)?;
+            Some((client.process?, part.at))
+        };
+        match shared.all_clients().into_iter().find_map(place) {
+            Some((process, at)) => write!(f, " ({at:#x} of process {process})"),
+            None => Ok(()),
+        }
     }
 
     fn parent_process_id() -> u32 {

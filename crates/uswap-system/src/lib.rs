@@ -203,6 +203,16 @@ pub trait System: Sized + Send + Sync + 'static {
     /// This process's id.
     fn process_id() -> u32;
 
+    /// What a message to the user calls the memory that is swapped.
+    fn name_memory(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", Self::process_id())
+    }
+
+    /// What a message to the user calls the page of it at this address.
+    fn name_page(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
+        write!(f, "page {address:#x} of process {}", Self::process_id())
+    }
+
     /// The id of the process that made this one, if that lives; of another, or 0, if not.
     fn parent_process_id() -> u32;
 

@@ -1,8 +1,8 @@
-//! Anonymous shared memory that is swapped behaves as it does in memory.
+//! Anonymous shared memory that is swapped behaves as it does in memory, also on a store that fails or is full.
 
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Launch, TempDir, c_program};
+use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program};
 
 fn run(case: &str, budget_mib: u64) {
     let test = TempDir::new(&format!("shared-memory-{case}"));
@@ -37,4 +37,58 @@ cases! {
     no_addition_of_several_processes_is_lost = "sums" in 48,
     who_is_killed_holds_up_nobody = "killed" in 48,
     who_is_stopped_holds_up_nobody = "stopped" in 40,
+}
+
+/// Three processes on a store that fails; the pages that are lost, in each of them, and the lines of uswap's.
+fn lossy(test: &TempDir, flags: &[&str]) -> (u64, Vec<String>, Finished) {
+    let launch = Launch::new(test, c_program("lossy_shared")).args(["96", "3"]).time_limit(Duration::from_secs(180));
+    let budget = Budget { quiet: false, ..Budget::mib(48) }.flag("--zpool-percent").flag("0");
+    let finished = launch.under(&flags.iter().fold(budget, |budget, flag| budget.flag(flag))).finish();
+    finished.assert_success();
+    let lost = finished.text().trim().strip_prefix("lost ").and_then(|number| number.parse().ok());
+    let lost = lost.unwrap_or_else(|| panic!("the program did not say how much it lost\n{finished}"));
+    let lines = finished.stderr.lines().filter(|line| line.starts_with("uswap: ") && !line.starts_with("uswap: peak "));
+    (lost, lines.map(str::to_owned).collect(), finished)
+}
+
+/// The same, where faults are injected.
+fn failing(plan: &str) -> (u64, Vec<String>, Finished) {
+    lossy(&TempDir::new("shared-memory-failing"), &["--fault-injection", plan])
+}
+
+#[test]
+fn what_cannot_be_read_back_is_lost_to_all_and_named() {
+    let (lost, lines, finished) = failing("flip-bit:every=1,after=300,seed=4");
+    let is_named = |line: &&String| line.contains(" of shared memory ") && line.ends_with("an access raises SIGBUS");
+    assert_eq!((lines.iter().filter(is_named).count() as u64, lines.len() as u64), (lost, lost), "{finished}");
+    assert!(lost > 0, "the plan did nothing\n{finished}");
+}
+
+#[test]
+fn reads_that_fail_now_and_then_lose_nothing() {
+    for plan in ["flip-bit:every=7,after=30,seed=3", "short-read:every=7,after=30", "eio-read:every=7,after=30"] {
+        let (lost, lines, finished) = failing(plan);
+        assert_eq!((lost, lines.len()), (0, 0), "{plan}\n{finished}");
+    }
+}
+
+#[test]
+fn writes_that_fail_lose_nothing() {
+    for plan in ["eio-write:every=7", "eio-write:every=1,after=20,until=60", "short-write:every=5", "enospc:every=1"] {
+        let (lost, lines, finished) = failing(plan);
+        assert!(lost == 0 && !lines.is_empty(), "{plan}\n{finished}");
+    }
+}
+
+#[test]
+fn what_is_larger_than_all_space_stays_in_memory() {
+    let test = TempDir::new("shared-memory-space");
+    let area = format!("file:{},size=32M", test.path().join("area").display());
+    let (lost, lines, finished) = lossy(&test, &["--swap", &area]);
+    assert_eq!(
+        (lost, lines),
+        (0, vec!["uswap: swap space is full; shared memory goes beyond its budget".to_owned()]),
+        "{finished}"
+    );
+    finished.assert_swapped();
 }

@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::group::Counter;
 use crate::host::Host;
+use crate::names::MemoryName;
 
 impl<H: Host> Engine<H> {
     /// Nothing could be stored. Says so once; for a while nobody waits for memory.
@@ -13,8 +14,8 @@ impl<H: Host> Engine<H> {
         }
         self.count(Counter::NoSpace, 1);
         if self.pressure.say_full() {
-            self.member
-                .alarm(format_args!("uswap: swap space is full; process {} goes beyond its budget", H::process_id()));
+            let memory = MemoryName::<H>::new();
+            self.member.alarm(format_args!("uswap: swap space is full; {memory} goes beyond its budget"));
         }
     }
 }
