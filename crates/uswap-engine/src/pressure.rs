@@ -50,6 +50,8 @@ pub(crate) struct Pressure<S: System> {
     called: AtomicBool,
     /// The monitor found nothing to reclaim the last time, and nothing since: waiting for it is in vain.
     fruitless: AtomicBool,
+    /// The monitor accesses memory itself, and may wait for a handler.
+    monitor_asks: AtomicBool,
     hope: Hope,
     /// By which the monitor calls handlers for help.
     pub call: <S::Faults as Faults>::Call,
@@ -75,6 +77,7 @@ impl<S: System> Pressure<S> {
             kept: Kept::default(),
             called: AtomicBool::new(false),
             fruitless: AtomicBool::new(false),
+            monitor_asks: AtomicBool::new(false),
             hope: Hope { started: S::now(), none_until_ms: AtomicU64::new(0), said_full: AtomicBool::new(false) },
             call: Call::new()?,
             fault_cost: tuning::FAULT_NS_AT_FIRST.map(AtomicU64::new),
@@ -148,9 +151,14 @@ impl<S: System> Pressure<S> {
         self.fruitless.store(false, Relaxed);
     }
 
-    /// Whether waiting for the monitor is in vain.
+    /// The monitor accesses memory itself from here on, or has done so.
+    pub fn monitor_asks(&self, asks: bool) {
+        self.monitor_asks.store(asks, Relaxed);
+    }
+
+    /// Whether waiting for the monitor is in vain: it finds nothing, or may wait for whoever would wait for it.
     pub fn is_fruitless(&self) -> bool {
-        self.fruitless.load(Relaxed)
+        self.fruitless.load(Relaxed) || self.monitor_asks.load(Relaxed)
     }
 
     fn now_ms(&self) -> u64 {

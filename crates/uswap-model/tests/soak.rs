@@ -76,12 +76,13 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// refused was believed, for the memory around it had just been registered once more. 6461: what a thread discards that gets no processor
 /// for a second came back, as long as only time told that it was done. 45438578: the model refused an unmapping right behind memory that had
 /// been unmapped itself, unread: that memory may have grown, and nothing tells. 47642224: in a process that has changed its user, a frame
-/// whose page the kernel had dropped after MADV_FREE could not be filled while the program was changing its memory, and was read.
+/// whose page the kernel had dropped after MADV_FREE could not be filled while the program was changing its memory, and was read. 90043129: as 95001346 below.
 #[test]
 fn seeds_of_single_findings() {
     for seed in [
         10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862, 15_879_769,
         14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261, 39_050_290, 6_461, 45_438_578, 47_642_224,
+        90_043_129,
     ] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
@@ -102,9 +103,10 @@ fn all_that_forked_processes_have_counts() {
 
 /// 38206: a forked child that the kernel had refused some memory took it for moved away, and what it had been moved to for overwritten.
 /// 4053881: what was given up with MADV_FREE was forgotten where the books had let go of it for a moment.
+/// 95001346: handlers waited for the monitor, which waited for one of them: up to 50 ms at each fault, and twenty million steps.
 #[test]
 fn seeds_where_nothing_rests() {
-    for seed in (0..60).chain([38_206, 4_053_881]) {
+    for seed in (0..60).chain([38_206, 4_053_881, 95_001_346]) {
         let soaked = soak::run_restless_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
     }

@@ -195,8 +195,10 @@ impl<H: Staffed> Monitor<H> {
             }
             engine.let_write_to(range);
             // The kernel answers with an error where the memory is gone or read-only. No lock is held here that a handler
-            // needs: the pages may be missing by now.
+            // needs: the pages may be missing by now. And no handler waits for this thread before it serves them.
+            engine.pressure.monitor_asks(true);
             let _ = H::advise(start, end - start, Advice::PopulateWrite);
+            engine.pressure.monitor_asks(false);
             broken += range.pages;
         }
         broken
