@@ -229,8 +229,8 @@ pub fn poison(shared: &Shared, start: usize, len: usize) -> Progress {
     for client in shared.all_clients() {
         let parts: Vec<Part> = client.mappings().parts(start, start + len).collect();
         for part in parts {
-            // Where a page was protected when it left, its protection stays in the page table, and the kernel poisons no place that
-            // has anything in it.
+            // A process that was forked while its parent's page was on its way out keeps that page's protection, and the kernel poisons no
+            // place that has anything in it.
             let _ = client.uffd.protect(part.at, part.len, false);
             let _ = client.uffd.poison(part.at, part.len);
         }
