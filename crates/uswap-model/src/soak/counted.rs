@@ -52,6 +52,7 @@ impl Counted {
             }
             return Ok(());
         };
+        world.clear_the_dead();
         let kernel = world.kernel();
         let has_all_told = self.have_all_told(&kernel);
         if has_all_told || world.clock().now_ns() >= until {
