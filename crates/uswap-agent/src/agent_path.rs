@@ -60,13 +60,12 @@ impl AgentPath {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 
-    /// What this thread, and the program that it executes now, can open by it. Nothing, where the process in it was killed: it
-    /// may take as long to end as this one to execute.
+    /// What this thread could open by it.
     pub fn file(&self) -> Option<File> {
-        let stat = rustix::fs::stat(self.as_c_str()).ok()?;
-        (!self.is_of_a_killed_process()).then_some(File([stat.st_dev, stat.st_ino]))
+        rustix::fs::stat(self.as_c_str()).ok().map(|stat| File([stat.st_dev, stat.st_ino]))
     }
 
+    /// Whether the process in it was killed: that may end while this one executes a program.
     fn is_of_a_killed_process(&self) -> bool {
         let Some(end) = self.as_bytes().windows(4).position(|part| part == b"/fd/") else { return false };
         let mut path = [0; AGENT_PATH_MAX];
@@ -119,10 +118,10 @@ impl Start {
         Start { path, file, traces: may_trace() }
     }
 
-    /// Whether this thread could open the agent by it.
+    /// Whether this thread, and the program that it executes now, can open the agent by it.
     fn opens(&self, path: &AgentPath) -> bool {
         let there = path.file();
-        there.is_some() && (self.file.is_none() || there == self.file)
+        there.is_some() && (self.file.is_none() || there == self.file) && !path.is_of_a_killed_process()
     }
 
     /// The path for what the calling thread executes now.

@@ -472,7 +472,7 @@ fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
     }
     for signal in ["TERM", "HUP", "KILL"] {
         let script = format!(
-            "kill -{signal} $(pgrep -P $PPID uswap-anchor); sleep 0.2; grep -c uswap-agent /proc/self/maps && exit 3"
+            "until anchor=$(pgrep -P $PPID uswap-anchor); do sleep 0.01; done; kill -{signal} $anchor; sleep 0.2; grep -c uswap-agent /proc/self/maps && exit 3"
         );
         let output = shell(&script);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -484,7 +484,7 @@ fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
 #[test]
 fn what_is_executed_while_the_killed_anchor_ends_is_managed() {
     const SCRIPT: &str = r#"
-        anchor=$(pgrep -P $PPID uswap-anchor)
+        until anchor=$(pgrep -P $PPID uswap-anchor); do sleep 0.01; done
         # The anchor's CPU is taken, for less than a second, by who goes first.
         taskset -pc 0 $anchor > /dev/null
         taskset -c 0 chrt -f 1 sh -c 'i=0; while [ $i -lt 600000 ]; do i=$((i + 1)); done' &

@@ -22,6 +22,7 @@ use crate::fork_journal::{JournalAtFork, Told};
 use crate::giving_way::Asking;
 use crate::host::Host;
 use crate::monitor::Monitor;
+use crate::names::PageName;
 use crate::pending_fault::Served;
 use crate::staffed::Staffed;
 use crate::worker::Worker;
@@ -178,10 +179,8 @@ impl<H: Host> Engine<H> {
     pub(crate) fn tell_refused(&self, page: PageNumber) {
         if self.books.say_lost(page) {
             self.member.alarm(format_args!(
-                "uswap: page {:#x} of process {} may be lost: another thread was giving it up when the process was forked; an \
-                 access raises SIGBUS",
-                page.address(),
-                H::process_id()
+                "uswap: {} may be lost: another thread was giving it up when the process was forked; an access raises SIGBUS",
+                PageName::<H>::new(page)
             ));
         }
     }
