@@ -255,6 +255,9 @@ impl Server {
             if clients.iter().any(|client| client.mappings().has(object.start(), object.end())) {
                 continue;
             }
+            // In this order: what the engine takes it for from here on it is not, and what it has of it is forgotten while its window is
+            // still there.
+            object.manage(false);
             self.shared.remove_object(&object);
             if let Some(engine) = Engine::<SharedMemory>::of_process() {
                 engine.manages_no_more(object.start(), object.end());

@@ -5,10 +5,11 @@ use std::fmt;
 use std::io;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use uswap_engine::engine_threads::EngineThreads;
 use uswap_engine::host::Host;
 use uswap_engine::notices::Notices;
@@ -16,10 +17,11 @@ use uswap_engine::staffed::Staffed;
 use uswap_sys::call::Call;
 use uswap_sys::linux::{Linux, NoUffd, Supervisor};
 use uswap_sys::own_memory::OwnMemory;
+use uswap_sys::private_memory;
 use uswap_sys::rss::StatM;
 use uswap_sys::uffd::Uffd;
 use uswap_system::atomic::AtomicU32;
-use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
+use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Stop, Wake};
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
@@ -46,6 +48,18 @@ impl Staffed for SharedMemory {
 
 fn is_window(address: usize) -> bool {
     Shared::of_process().object_at(address).is_some()
+}
+
+/// Whether a range is all in the window of an object that is managed. When an object is gone, the server's own memory may take the place of
+/// its window, and who has read of the window before must not have it for one.
+fn is_managed_window(start: usize, len: usize) -> bool {
+    let object = Shared::of_process().object_at(start);
+    object.is_some_and(|object| object.is_managed() && start + len <= object.end())
+}
+
+/// Whether all of a range is memory of the engine's, not of the server's at large.
+fn is_of_engine(start: usize, len: usize) -> bool {
+    private_memory::next_gap(start, start + len).is_none()
 }
 
 impl System for SharedMemory {
@@ -90,7 +104,7 @@ impl System for SharedMemory {
 
     /// What is in a window is its processes' to give up.
     fn advise(start: usize, len: usize, advice: Advice) -> io::Result<()> {
-        if is_window(start) { Ok(()) } else { Linux::advise(start, len, advice) }
+        if is_of_engine(start, len) { Linux::advise(start, len, advice) } else { Ok(()) }
     }
 
     fn let_execute(_: usize, _: usize, _: bool) -> bool {
@@ -183,6 +197,8 @@ impl System for SharedMemory {
 #[derive(Debug)]
 pub struct SharedFaults {
     own: Uffd,
+    /// Start and length of what is registered with `own`.
+    frames: OnceLock<(usize, usize)>,
 }
 
 impl SharedFaults {
@@ -201,7 +217,7 @@ impl Faults for SharedFaults {
     }
 
     fn for_moves(device: Option<BorrowedFd<'_>>) -> Result<Self, NoUffd> {
-        Ok(SharedFaults { own: Uffd::for_moves(device)? })
+        Ok(SharedFaults { own: Uffd::for_moves(device)?, frames: OnceLock::new() })
     }
 
     /// It is over with the server, and so are its clients.
@@ -209,9 +225,14 @@ impl Faults for SharedFaults {
         None
     }
 
-    /// Windows are registered in each client.
+    /// Windows are registered in each client. Of the server's own memory the frames are registered, once, before there is any window:
+    /// nobody would ever fill what else is missing.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
-        if is_window(start) { Ok(()) } else { self.own.register(start, len) }
+        if is_managed_window(start, len) {
+            return Ok(());
+        }
+        self.frames.set((start, len)).map_err(|_| Errno::INVAL)?;
+        self.own.register(start, len)
     }
 
     fn register_as_target(&self, start: usize, len: usize) -> io::Result<()> {
@@ -227,8 +248,10 @@ impl Faults for SharedFaults {
             moving::move_out(self.shared(), &self.own, target, source, len)
         } else if is_window(target) {
             moving::move_in(self.shared(), target, source, len, wake)
-        } else {
+        } else if is_of_engine(source, len) {
             self.own.move_pages(target, source, len, holes, wake)
+        } else {
+            Progress { bytes: 0, stop: Some(Stop::Missing) }
         }
     }
 
@@ -265,12 +288,12 @@ impl Faults for SharedFaults {
         false
     }
 
-    fn is_registered(&self, start: usize, _: usize) -> Option<bool> {
-        Some(is_window(start))
+    fn is_registered(&self, start: usize, len: usize) -> Option<bool> {
+        Some(is_managed_window(start, len))
     }
 
-    fn sees_registered(&self, start: usize, _: usize) -> bool {
-        is_window(start)
+    fn sees_registered(&self, start: usize, len: usize) -> bool {
+        is_managed_window(start, len)
     }
 
     fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
@@ -410,5 +433,49 @@ impl Footprint for SharedFootprint {
 
     fn share_of_shmem() -> io::Result<u64> {
         StatM::share_of_shmem()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{MapFlags, ProtFlags};
+    use uswap_engine::group::{Group, GroupConfig};
+    use uswap_sys::private_memory::Purpose;
+    use uswap_sys::shared_file::SharedFile;
+
+    use super::*;
+    use crate::object::Object;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn what_takes_the_place_of_a_window_is_not_registered() {
+        const LEN: usize = 16 * PAGE_SIZE;
+        let (group, _fd) = Group::create(&GroupConfig::default()).unwrap();
+        let shared = match Shared::begin(None, Box::leak(Box::new(group))) {
+            Ok(shared) => shared,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let faults = SharedFaults::for_moves(None).unwrap();
+        let frames = private_memory::map(LEN, Purpose::Frames).unwrap();
+        faults.register(frames.start(), LEN).unwrap();
+        let file = SharedFile::new(LEN).unwrap().as_fd().try_clone_to_owned().unwrap();
+        let object = shared.add_object(Object::new(file, &shared.filler).unwrap());
+        let window = object.start();
+        assert!(faults.register(window, LEN).is_err(), "nobody knows yet who has it mapped");
+        object.manage(true);
+        assert!(faults.register(window, LEN).is_ok() && faults.register(window, 2 * LEN).is_err());
+        object.manage(false);
+        assert!(faults.register(window, LEN).is_err());
+        shared.remove_object(&object);
+        drop(object);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, where nothing else is.
+        let place = unsafe { rustix::mm::mmap_anonymous(window as *mut _, LEN, access, flags) }.unwrap();
+        assert!(faults.register(window, LEN).is_err());
+        // SAFETY: memory of this test's; were it registered, this would wait for ever.
+        assert_eq!(unsafe { place.cast::<u8>().read_volatile() }, 0);
+        // SAFETY: mapped above.
+        unsafe { rustix::mm::munmap(place, LEN) }.unwrap();
     }
 }
