@@ -46,6 +46,11 @@ fn libc_guards_stacks() -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
     announce(advice);
+    if matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)
+        && let Some(result) = advised_by_the_monitor(address as usize, len, advice == libc::MADV_DONTFORK)
+    {
+        return result;
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { real_madvise(address, len, advice) };
     if advice == GUARD_INSTALL {
@@ -73,6 +78,21 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         }
     }
     result
+}
+
+/// For shared memory that is kept from forks anyway the program's advice is only noted, by the monitor. What madvise answers, if it was so.
+fn advised_by_the_monitor(start: usize, len: usize, keeps: bool) -> Option<c_int> {
+    // SAFETY: errno is this thread's own.
+    let (errno, before) = unsafe { (libc::__errno_location(), *libc::__errno_location()) };
+    let answer = crate::shared_memory::advise_for_forks(start, len, keeps);
+    // SAFETY: as above.
+    unsafe { *errno = if answer.is_none() { libc::EAGAIN } else { before } };
+    match answer {
+        Some(true) => Some(0),
+        Some(false) => None,
+        // Given to the kernel, it might let a child have what nobody knows of.
+        None => Some(-1),
+    }
 }
 
 /// Whether the kernel has advised the range: with ENOMEM, part of it is not mapped, and the rest has been advised.

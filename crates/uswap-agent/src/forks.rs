@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use uswap_engine::host::notices;
 use uswap_engine::protocol::Kind;
 use uswap_sys::private_memory::{self, Purpose};
-use uswap_sys::{PAGE_SIZE, heap, report, thread};
+use uswap_sys::{PAGE_SIZE, heap, report, shared_forks, thread};
 
 use crate::fork_turns::{self, holder, holds, let_go, take, thread_id};
 use crate::real::Real;
@@ -171,7 +171,7 @@ fn begin_in_child() {
     heap::begin_anew_after_fork();
     POST.fork.child_begins();
     POST.shared_mappings.child_begins();
-    let swapped = uswap_engine::fork_copy::child_begins();
+    let swapped = uswap_engine::fork_copy::child_begins() || shared_forks::are_followed();
     if let Err(error) = crate::start::start_monitor(monitor_of_child) {
         let why = report::Reason(&error);
         if swapped {

@@ -10,6 +10,7 @@ use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
+use uswap_sys::shared_forks;
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
@@ -119,6 +120,16 @@ unsafe extern "C" fn map_shared(
     }
     // SAFETY: the caller's promise.
     unsafe { hand_on(start, len, protection, flags, fd, offset) }
+}
+
+/// The program's MADV_DONTFORK (`keeps`) or MADV_DOFORK where forks are followed for the sake of shared memory. Whether that was what it was
+/// about: then it has been given. `None` where the monitor does not answer.
+pub(crate) fn advise_for_forks(start: usize, len: usize, keeps: bool) -> Option<bool> {
+    if !shared_forks::are_followed() || !crate::forks::is_member() || is_of_the_engine() {
+        return Some(false);
+    }
+    let wanted = MapShared::fork_advice(start, len, keeps);
+    POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed)).map(|answer| answer == 1)
 }
 
 /// Asks the monitor. `None` where it does not answer, or there is no memory file to be had.

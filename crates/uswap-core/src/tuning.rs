@@ -108,6 +108,8 @@ pub const AHEAD_PAGES: usize = AHEAD_STRETCHES * MAX_WINDOW;
 pub const SWAPOFF_PAGES: usize = 256;
 /// How long a process waits until the shared-memory server knows of what it has mapped, before it takes what the kernel has.
 pub const SHARED_KNOWN_WITHIN: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile whether it shall wait on.
+pub const SHARED_KNOWN_LOOK: Duration = Duration::from_millis(100);
 /// When an area that leaves is looked at again, of which nothing could be brought in.
 pub const SWAPOFF_PAUSE: Duration = Duration::from_millis(10);
 

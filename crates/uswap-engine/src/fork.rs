@@ -77,7 +77,9 @@ impl<H: Staffed> Monitor<H> {
         }
         self.make_room_for_child();
         let Some(engine) = self.engine() else {
+            self.let_shared_fork();
             self.post.fork.let_fork(&self.threads);
+            self.keep_shared_without_engine();
             return self.post.fork.is_over();
         };
         let running = engine.forking.phase.freeze();
@@ -139,7 +141,7 @@ impl<H: Staffed> Monitor<H> {
         }
         let outcome = engine.keep_all_adopted_from_forks(&self.adopter.kept);
         self.looks.refused = (outcome == FromForks::Refused).then(H::now);
-        if outcome == FromForks::Kept {
+        if self.keep_shared_from_forks() && outcome == FromForks::Kept {
             self.post.fork.lift(false);
         }
     }

@@ -31,6 +31,7 @@ impl<H: Staffed> Monitor<H> {
     /// With the window open: the child gets adopted memory, but for what the program keeps from it. What other threads move
     /// meanwhile takes along how it was. What the child will lack is written down for it: that it is not there tells nothing.
     pub(crate) fn give_child_its_memory(&mut self, engine: &Engine<H>) {
+        self.let_shared_fork();
         // What was moved since the last look has taken its advice along.
         self.adopter.kept.catch_up(&H::notices().fork_advice);
         let mut kept = self.adopter.kept.pages().clone();

@@ -22,6 +22,7 @@ impl<H: Staffed> Monitor<H> {
         if let Some(inherited) = take() {
             self.take_over(inherited);
         }
+        self.share_in_child();
         self.post.fork.allow_huge_pages();
         self.post.fork.child_is_ready();
     }

@@ -60,7 +60,7 @@ impl<H: Staffed> Monitor<H> {
 
     /// Whether a fork needs nothing from the monitor.
     pub(crate) fn forks_are_trivial(&self, usage: &Usage) -> bool {
-        self.engine().is_none() && self.room_for_child(usage).1 < tuning::PROMISE_MIN
+        self.engine().is_none() && !H::shared_forks_are_followed() && self.room_for_child(usage).1 < tuning::PROMISE_MIN
     }
 
     /// Reclaims until this process uses at most `target` pages. Its other threads go on and bring pages back; when they are

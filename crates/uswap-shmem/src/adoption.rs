@@ -4,8 +4,10 @@
 //! A process sends its userfaultfd when it is asked to (`monitor`), or when it maps an object while others are swapped. What it has mapped
 //! is then read from its maps and registered. An object is managed from when two looks at all processes of the machine, some time apart,
 //! find no mapping of it that is not registered: a child that was being forked meanwhile is seen by the second. Later mappings of it come
-//! from those that are registered, by forks and mremap, and are reported.
+//! from those that are registered, by forks and mremap, and are reported; of forks the kernel tells, or the child itself does before anything
+//! of the program runs in it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use crate::server::while_nothing_is_read;
 use crate::shared::Shared;
 
 /// How far apart the two looks are, at least: longer than a fork takes from its copy of the mappings to the child's entry in /proc.
-const APART: Duration = Duration::from_millis(30);
+pub const APART: Duration = Duration::from_millis(30);
 /// How long processes may take to send their userfaultfds before an object is left alone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -47,7 +49,7 @@ pub enum Verdict {
 }
 
 /// What was found of an object in all processes.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Found {
     mappings: usize,
     /// A process with one that is not registered.
@@ -65,32 +67,26 @@ impl Candidate {
         &self.object
     }
 
-    /// Looks who has it mapped.
-    ///
-    /// # Errors
-    /// /proc cannot be read.
-    pub fn judge(&mut self, shared: &Shared) -> io::Result<Verdict> {
-        for client in shared.all_clients() {
-            let _ = while_nothing_is_read(|| register(shared, &client));
-        }
-        let found = look(self.object.inode)?;
+    /// What follows from a look at all processes.
+    pub fn judge(&mut self, look: &Look) -> Verdict {
+        let found = look.of(self.object.inode);
         if let Some(process) = found.unregistered {
             self.complete = None;
             let is_late = self.since.elapsed() > PATIENCE;
-            return Ok(if is_late { Verdict::LeftAlone(process) } else { Verdict::Later });
+            return if is_late { Verdict::LeftAlone(process) } else { Verdict::Later };
         }
         if found.mappings == 0 {
-            return Ok(Verdict::Unmapped);
+            return Verdict::Unmapped;
         }
         let complete = *self.complete.get_or_insert_with(Instant::now);
-        Ok(if complete.elapsed() >= APART { Verdict::Managed } else { Verdict::Later })
+        if complete.elapsed() >= APART { Verdict::Managed } else { Verdict::Later }
     }
 }
 
-/// Registers what a client has mapped of known objects, where nobody has yet.
-pub fn register(shared: &Shared, client: &Client) -> io::Result<()> {
-    let Some(process) = client.process else { return Ok(()) };
-    let mut text = Vec::new();
+/// Registers what a client has mapped of known objects, where nobody has yet. Whether nothing of them is left.
+pub fn register(shared: &Shared, client: &Client) -> io::Result<bool> {
+    let Some(process) = client.process else { return Ok(true) };
+    let (mut text, mut is_whole) = (Vec::new(), true);
     maps::read_maps(MapsOf::Pid(process), &mut text)?;
     for vma in maps::vmas(&text).filter(|vma| vma.shared && vma.name == NAME_IN_MAPS) {
         let Some(object) = shared.object_of(Inode(vma.inode)) else { continue };
@@ -105,9 +101,10 @@ pub fn register(shared: &Shared, client: &Client) -> io::Result<()> {
         if client.uffd.register(vma.start, vma.end - vma.start).is_err() {
             // Gone, or registered with that of a parent.
             *client.mappings() = before;
+            is_whole = false;
         }
     }
-    Ok(())
+    Ok(is_whole)
 }
 
 /// Ends what was registered of an object that is left alone.
@@ -128,46 +125,105 @@ pub fn unregister(shared: &Shared, object: &Object) {
     }
 }
 
-/// Looks at all processes.
-fn look(inode: Inode) -> io::Result<Found> {
-    let mut found = Found::default();
-    let me = std::process::id();
-    let mut text = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // Those of others have none: to become another user takes an exec, or root, who may look.
-        if pid == me || maps::read_maps(MapsOf::Pid(pid), &mut text).is_err() {
-            continue;
-        }
-        let is_one = |vma: &maps::Vma<'_>| vma.inode == inode.0 && vma.name == NAME_IN_MAPS;
-        let count = maps::vmas(&text).filter(is_one).count();
-        if count == 0 {
-            continue;
-        }
-        found.mappings += count;
-        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
-        if registered(&smaps, inode) < count {
-            found.unregistered = Some(pid);
-        }
-    }
-    Ok(found)
+/// What a look at all processes has found of objects. Those of others have none: to become another user takes an exec, or root, who may
+/// look. But one of the run that keeps its memory to itself (prctl PR_SET_DUMPABLE) may.
+#[derive(Debug, Default)]
+pub struct Look {
+    found: BTreeMap<u64, Found>,
+    /// A process of the run that cannot be looked at.
+    unknown: Option<u32>,
 }
 
-/// How many mappings of a file are registered, by what smaps says.
-fn registered(smaps: &str, inode: Inode) -> usize {
+impl Look {
+    /// Looks who has what mapped.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn at_all() -> io::Result<Look> {
+        let mut look = Look::default();
+        for_processes(|pid, text| match text {
+            Some(text) => look.at(pid, text),
+            None if is_of_the_run(pid) => look.unknown = Some(pid),
+            None => {}
+        })?;
+        Ok(look)
+    }
+
+    fn at(&mut self, pid: u32, maps: &[u8]) {
+        let mut here: BTreeMap<u64, usize> = BTreeMap::new();
+        for vma in maps::vmas(maps).filter(|vma| vma.name == NAME_IN_MAPS) {
+            *here.entry(vma.inode).or_default() += 1;
+        }
+        if here.is_empty() {
+            return;
+        }
+        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+        let registered = registered(&smaps);
+        for (inode, count) in here {
+            let found = self.found.entry(inode).or_default();
+            found.mappings += count;
+            if registered.get(&inode).is_none_or(|&registered| registered < count) {
+                found.unregistered = Some(pid);
+            }
+        }
+    }
+
+    fn of(&self, inode: Inode) -> Found {
+        let found = self.found.get(&inode.0).copied().unwrap_or_default();
+        Found { unregistered: found.unregistered.or(self.unknown), ..found }
+    }
+
+    /// Whether anybody has an object mapped, or may have.
+    pub fn is_mapped(&self, object: &Object) -> bool {
+        let found = self.of(object.inode);
+        found.mappings > 0 || found.unregistered.is_some()
+    }
+}
+
+/// Visits all processes but this one, with their maps, if they may be read.
+fn for_processes(mut visit: impl FnMut(u32, Option<&[u8]>)) -> io::Result<()> {
+    let (me, mut text) = (std::process::id(), Vec::new());
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if pid != me {
+            let is_read = maps::read_maps(MapsOf::Pid(pid), &mut text).is_ok();
+            visit(pid, is_read.then_some(&text[..]));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process descends from the supervisor, which is this one's parent.
+fn is_of_the_run(mut pid: u32) -> bool {
+    let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+    loop {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|pid| pid.trim().parse().ok());
+        match parent {
+            Some(parent) if parent == supervisor => return true,
+            Some(parent @ 2..) => pid = parent,
+            _ => return false,
+        }
+    }
+}
+
+/// How many mappings of each file are registered, by what smaps says.
+fn registered(smaps: &str) -> BTreeMap<u64, usize> {
     let name = str::from_utf8(NAME_IN_MAPS).expect("it is text");
-    let of_file = format!(" {} ", inode.0);
-    let (mut is_of_file, mut count) = (false, 0);
+    let (mut inode, mut counts) = (None, BTreeMap::new());
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |flag| flags.split_ascii_whitespace().any(|other| other == flag);
-            count += usize::from(is_of_file && has("um") && has("uw"));
+            if let Some(inode) = inode.filter(|_| has("um") && has("uw")) {
+                *counts.entry(inode).or_default() += 1;
+            }
         } else if line.as_bytes().first().is_some_and(|first| first.is_ascii_hexdigit() && !first.is_ascii_uppercase())
         {
-            is_of_file = line.ends_with(name) && line.contains(&of_file);
+            let is_one = line.ends_with(name);
+            inode = line.split_ascii_whitespace().nth(4).filter(|_| is_one).and_then(|number| number.parse().ok());
         }
     }
-    count
+    counts
 }
 
 #[cfg(test)]
@@ -189,9 +245,6 @@ VmFlags: rd wr sh mr mw me ms um uw sd
 7f30-7f40 rw-s 00000000 00:01 77                 /memfd:others (deleted)
 VmFlags: rd wr sh mr mw me ms um uw sd 
 ";
-        assert_eq!(
-            (registered(smaps, Inode(77)), registered(smaps, Inode(78)), registered(smaps, Inode(7))),
-            (1, 1, 0)
-        );
+        assert_eq!(registered(smaps), BTreeMap::from([(77, 1), (78, 1)]));
     }
 }

@@ -4,10 +4,11 @@
 //! it, for nobody else has what it has swapped out. When the supervisor ends, so do the processes of the run, each by itself; until the last
 //! of them has, their pages are served: with the last reference to a userfaultfd gone, what is missing would read as zeros.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::AcqRel;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,7 +23,7 @@ use uswap_sys::thread;
 use uswap_sys::uffd::Uffd;
 use uswap_system::{Scope, System};
 
-use crate::adoption::{self, Candidate, Verdict};
+use crate::adoption::{self, Candidate, Look, Verdict};
 use crate::client::{Client, Mapping, Mappings};
 use crate::object::Object;
 use crate::shared::Shared;
@@ -49,6 +50,8 @@ pub struct Start {
     pub stderr: OwnedFd,
     /// The swap areas.
     pub areas: Vec<OwnedFd>,
+    /// The kernel tells this process of forks; else children do, by themselves.
+    pub hears_of_forks: bool,
 }
 
 static POST: Post<SharedMemory> = Post::new();
@@ -64,7 +67,7 @@ pub(crate) fn keep(uffd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// It could not begin.
 pub fn serve(start: Start) -> io::Result<()> {
-    let Start { group, index, generation, socket, device, stderr, areas } = start;
+    let Start { group, index, generation, socket, device, stderr, areas, hears_of_forks } = start;
     uswap_sys::report::set_agent_stderr(stderr.as_fd())?;
     thread::prepare()?;
     let shared = Shared::begin(device.as_ref().map(AsFd::as_fd), group)?;
@@ -92,10 +95,16 @@ pub fn serve(start: Start) -> io::Result<()> {
     if has_begun.recv() != Ok(true) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    if let Err(error) =
-        (Server { shared, group, candidates: Vec::new(), looked: Instant::now(), judging_took: Duration::ZERO })
-            .run(control)
-    {
+    let mut server = Server {
+        shared,
+        group,
+        hears_of_forks,
+        candidates: Vec::new(),
+        unmapped: BTreeMap::new(),
+        looked: Instant::now(),
+        judging_took: Duration::ZERO,
+    };
+    if let Err(error) = server.run(control) {
         uswap_sys::report::end(format_args!("the supervisor cannot be heard: {error}"));
     }
     Ok(())
@@ -120,7 +129,10 @@ pub(crate) fn while_nothing_is_read<R>(act: impl FnOnce() -> R) -> R {
 struct Server {
     shared: &'static Shared,
     group: &'static Group,
+    hears_of_forks: bool,
     candidates: Vec<Candidate>,
+    /// Windows of objects that no client has mapped any more, and when that was seen first.
+    unmapped: BTreeMap<usize, Instant>,
     looked: Instant,
     judging_took: Duration,
 }
@@ -164,22 +176,34 @@ impl Server {
                 }
                 self.knows(index);
             }
-            Message::SharedClient { process, index } => {
-                let uffd = Uffd::received(fd);
-                // Another program by now, of which nothing is known.
-                let is_before = |client: &Client| client.process == Some(process) && !client.uffd.has_memory();
-                let clients = self.shared.all_clients();
-                clients.iter().filter(|client| is_before(client)).for_each(|client| self.shared.remove_client(client));
-                let added = uffd.serves_shared_memory().map_err(io::Error::other);
-                let added = added.and_then(|()| self.shared.add_client(Some(process), uffd, Mappings::default()));
-                match added {
-                    Ok(_) => self.knows(index),
-                    Err(error) => {
-                        self.say(format_args!("uswap: shared memory of process {process} is not swapped: {error}"));
-                    }
+            Message::SharedClient { process, index } => match self.add_client(process, Uffd::received(fd)) {
+                Ok(()) => self.knows(index),
+                Err(error) => {
+                    self.say(format_args!("uswap: shared memory of process {process} is not swapped: {error}"));
                 }
-            }
+            },
             _ => {}
+        }
+    }
+
+    /// A process has sent its userfaultfd.
+    fn add_client(&self, process: u32, uffd: Uffd) -> io::Result<()> {
+        // Another program by now, of which nothing is known.
+        let is_before = |client: &Client| client.process == Some(process) && !client.uffd.has_memory();
+        let clients = self.shared.all_clients();
+        clients.iter().filter(|client| is_before(client)).for_each(|client| self.shared.remove_client(client));
+        uffd.serves_shared_memory(self.hears_of_forks).map_err(io::Error::other)?;
+        let client = self.shared.add_client(Some(process), uffd, Mappings::default())?;
+        if self.hears_of_forks {
+            return Ok(());
+        }
+        // It may have been forked, and what it has may be swapped out: it goes on when all of that is registered.
+        match while_nothing_is_read(|| adoption::register(self.shared, &client)) {
+            Ok(true) => Ok(()),
+            not => {
+                self.shared.remove_client(&client);
+                Err(not.err().unwrap_or_else(|| io::Error::other("it cannot be registered there")))
+            }
         }
     }
 
@@ -218,9 +242,16 @@ impl Server {
     }
 
     fn judge_candidates(&mut self) {
+        if self.candidates.is_empty() {
+            return;
+        }
+        for client in self.shared.all_clients() {
+            let _ = while_nothing_is_read(|| adoption::register(self.shared, &client));
+        }
+        let look = Look::at_all();
         for mut candidate in std::mem::take(&mut self.candidates) {
             let object = candidate.object().clone();
-            match candidate.judge(self.shared) {
+            match look.as_ref().map(|look| candidate.judge(look)) {
                 Ok(Verdict::Later) => self.candidates.push(candidate),
                 Ok(Verdict::Managed) => {
                     object.manage(true);
@@ -228,19 +259,20 @@ impl Server {
                 }
                 Ok(Verdict::Unmapped) => self.shared.remove_object(&object),
                 Ok(Verdict::LeftAlone(process)) => {
-                    self.say(format_args!(
-                        "uswap: shared memory that process {process} has mapped is not swapped: it cannot be registered there"
-                    ));
-                    adoption::unregister(self.shared, &object);
-                    self.shared.remove_object(&object);
+                    self.leave_alone(
+                        &object,
+                        format_args!("that process {process} has mapped is not swapped: it cannot be registered there"),
+                    );
                 }
-                Err(error) => {
-                    self.say(format_args!("uswap: shared memory is not swapped: /proc cannot be read: {error}"));
-                    adoption::unregister(self.shared, &object);
-                    self.shared.remove_object(&object);
-                }
+                Err(error) => self.leave_alone(&object, format_args!("is not swapped: /proc cannot be read: {error}")),
             }
         }
+    }
+
+    fn leave_alone(&self, object: &Object, why: std::fmt::Arguments<'_>) {
+        self.say(format_args!("uswap: shared memory {why}"));
+        adoption::unregister(self.shared, object);
+        self.shared.remove_object(object);
     }
 
     /// Clients whose memory is gone, and objects that nobody has mapped.
@@ -251,17 +283,38 @@ impl Server {
             }
         }
         let clients = self.shared.all_clients();
-        for object in self.shared.all_objects().into_iter().filter(|object| object.is_managed()) {
-            if clients.iter().any(|client| client.mappings().has(object.start(), object.end())) {
-                continue;
-            }
-            // In this order: what the engine takes it for from here on it is not, and what it has of it is forgotten while its window is
-            // still there.
-            object.manage(false);
-            self.shared.remove_object(&object);
-            if let Some(engine) = Engine::<SharedMemory>::of_process() {
-                engine.manages_no_more(object.start(), object.end());
-            }
+        let is_mapped =
+            |object: &Object| clients.iter().any(|client| client.mappings().has(object.start(), object.end()));
+        let mut gone = self.shared.all_objects();
+        gone.retain(|object| object.is_managed() && !is_mapped(object));
+        if !self.hears_of_forks {
+            self.leave_out_what_children_have(&mut gone);
+        }
+        for object in gone {
+            self.forget(&object);
+        }
+    }
+
+    /// A child that has been forked and has not told of itself yet may have what no client has: two looks at all processes, some time apart.
+    fn leave_out_what_children_have(&mut self, gone: &mut Vec<Arc<Object>>) {
+        if gone.is_empty() {
+            return self.unmapped.clear();
+        }
+        let now = Instant::now();
+        let Ok(look) = Look::at_all() else { return gone.clear() };
+        gone.retain(|object| !look.is_mapped(object));
+        let since = |object: &Arc<Object>| self.unmapped.get(&object.start()).copied().unwrap_or(now);
+        self.unmapped = gone.iter().map(|object| (object.start(), since(object))).collect();
+        gone.retain(|object| now - self.unmapped[&object.start()] >= adoption::APART);
+    }
+
+    fn forget(&self, object: &Object) {
+        // In this order: what the engine takes it for from here on it is not, and what it has of it is forgotten while its window is still
+        // there.
+        object.manage(false);
+        self.shared.remove_object(object);
+        if let Some(engine) = Engine::<SharedMemory>::of_process() {
+            engine.manages_no_more(object.start(), object.end());
         }
     }
 }

@@ -55,6 +55,7 @@ pub mod rss;
 pub mod rusage;
 pub mod select;
 pub mod shared_file;
+pub mod shared_forks;
 pub mod shared_mapping;
 pub mod swapped_moves;
 pub mod test_hook;

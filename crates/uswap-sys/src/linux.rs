@@ -15,14 +15,15 @@ use rustix::mm::{Advice as MemoryAdvice, MprotectFlags};
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
 use uswap_system::looks::{Footprint, Mappings, Rss, Vma};
-use uswap_system::{Advice, MapShared, PAGE_SIZE, Scope, Sharing, System, Waited};
+use uswap_system::{Advice, MapShared, PAGE_SIZE, Scope, SharedSwap, Sharing, System, Waited};
 
 use crate::call::Call;
 use crate::maps::{self, MapQuery, MapsOf};
 use crate::own_memory::OwnMemory;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
-use crate::shared_mapping;
+use crate::shared_forks;
+use crate::shared_mapping::{self, Known, Way};
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
 use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, rusage, select, uffd};
 
@@ -199,22 +200,42 @@ impl System for Linux {
     fn map_shared(
         wanted: MapShared,
         supervisor: &Supervisor,
-        is_swapped: bool,
+        swap: SharedSwap,
         known: impl Fn(&dyn Fn()) -> bool,
     ) -> isize {
-        let device = supervisor.device.as_ref().map(AsFd::as_fd);
-        let share = |fd: BorrowedFd<'_>, what| uswap_system::Supervisor::share(supervisor, fd, what);
-        shared_mapping::map(wanted, device, is_swapped, &share, &known)
+        match wanted.as_fork_advice() {
+            Some(keeps) => shared_forks::advise(wanted.start, wanted.len, keeps).into(),
+            None => supervisor.by_way(&known, |way| shared_mapping::map(wanted, swap, way)),
+        }
     }
 
     fn unmap_shared(start: isize, len: usize) {
         shared_mapping::unmap(start as usize, len);
     }
 
-    fn share_memory(supervisor: &Supervisor, known: impl Fn(&dyn Fn()) -> bool) -> bool {
-        let device = supervisor.device.as_ref().map(AsFd::as_fd);
-        let share = |fd: BorrowedFd<'_>, what| uswap_system::Supervisor::share(supervisor, fd, what);
-        shared_mapping::share(device, &share, &known)
+    fn share_memory(
+        supervisor: &Supervisor,
+        swap: SharedSwap,
+        known: impl Fn(&dyn Fn()) -> bool,
+        mut others: impl FnMut(usize, usize),
+    ) {
+        supervisor.by_way(&known, |way| shared_mapping::share(swap, way, &mut others));
+    }
+
+    fn shared_forks_are_followed() -> bool {
+        shared_forks::are_followed()
+    }
+
+    fn let_shared_fork() {
+        shared_forks::let_fork();
+    }
+
+    fn keep_shared_from_forks(others: impl FnMut(usize, usize)) -> bool {
+        shared_forks::keep(others)
+    }
+
+    fn share_in_child(supervisor: &Supervisor, known: impl Fn(&dyn Fn()) -> bool) -> bool {
+        supervisor.by_way(&known, shared_mapping::share_in_child)
     }
 
     fn end(why: fmt::Arguments<'_>) -> ! {
@@ -441,6 +462,14 @@ pub struct Supervisor {
     pub keep: Keep,
     /// As `keep`.
     pub share: Share,
+}
+
+impl Supervisor {
+    /// Does something by the way on which shared memory gets to its server.
+    fn by_way<R>(&self, known: Known<'_>, act: impl FnOnce(&Way<'_>) -> R) -> R {
+        let share = |fd: BorrowedFd<'_>, what| uswap_system::Supervisor::share(self, fd, what);
+        act(&Way { device: self.device.as_ref().map(AsFd::as_fd), share: &share, known })
+    }
 }
 
 impl uswap_system::Supervisor for Supervisor {

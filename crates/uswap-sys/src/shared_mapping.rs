@@ -9,10 +9,11 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use uswap_system::{MapShared, Sharing};
+use uswap_system::{MapShared, SharedSwap, Sharing};
 
 use crate::maps::{self, MapsOf};
 use crate::shared_file::{NAME_IN_MAPS, SharedFile};
+use crate::shared_forks;
 use crate::uffd::Uffd;
 
 const ANONYMOUS: u32 = 0x20;
@@ -32,6 +33,16 @@ pub type Share<'a> = &'a dyn Fn(BorrowedFd<'_>, Sharing) -> io::Result<()>;
 /// Hands something over by what it is given, and waits until the shared-memory server knows of it. Whether it does.
 pub type Known<'a> = &'a dyn Fn(&dyn Fn()) -> bool;
 
+/// How shared memory gets to its server.
+pub struct Way<'a> {
+    /// /dev/userfaultfd, if that is the way.
+    pub device: Option<BorrowedFd<'a>>,
+    /// Hands something over.
+    pub share: Share<'a>,
+    /// See [`Known`].
+    pub known: Known<'a>,
+}
+
 fn process_id() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
@@ -40,17 +51,13 @@ fn error(errno: Errno) -> isize {
     -(errno.raw_os_error() as isize)
 }
 
-/// Maps a new memory file as `wanted`, and hands it over. Where shared memory is swapped, it is registered before anybody can use it.
+/// Maps a new memory file as `wanted`, and hands it over. Where shared memory is swapped, it is registered before anybody can use it, or,
+/// where children tell of themselves, it is found out later who has it.
 /// What mmap answers: an address, or an error below 0, which is ENOSYS where the kernel is to be asked for what it has instead.
-pub fn map(
-    wanted: MapShared,
-    device: Option<BorrowedFd<'_>>,
-    is_swapped: bool,
-    share: Share<'_>,
-    known: Known<'_>,
-) -> isize {
+pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
     let Ok(file) = SharedFile::new(wanted.len.next_multiple_of(crate::PAGE_SIZE)) else { return error(Errno::NOSYS) };
-    if is_swapped && SHARED_BY.load(Acquire) != process_id() && !hand_over_uffd(device, share, known) {
+    let is_new = swap != SharedSwap::Off && SHARED_BY.load(Acquire) != process_id();
+    if is_new && !hand_over_uffd(swap, way, &mut |_, _| {}) {
         return error(Errno::NOSYS);
     }
     let protection = ProtFlags::from_bits_retain(wanted.protection);
@@ -62,18 +69,21 @@ pub fn map(
         Err(errno) => return error(errno),
     };
     MAPPED_BY.store(process_id(), Release);
-    if !is_swapped {
+    let len = wanted.len.next_multiple_of(crate::PAGE_SIZE);
+    if swap == SharedSwap::ChildrenTell {
+        shared_forks::keep_new(mapped, len);
+    }
+    if swap != SharedSwap::KernelTells {
         // Mapped first: the supervisor gives up what nobody has mapped. Where it is gone, so is the tree.
-        let _ = share(file.as_fd(), Sharing::Object { start: 0 });
+        let _ = (way.share)(file.as_fd(), Sharing::Object { start: 0 });
         return mapped as isize;
     }
     let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let len = wanted.len.next_multiple_of(crate::PAGE_SIZE);
     let is_registered = own.as_ref().is_some_and(|uffd| uffd.register(mapped, len).is_ok());
     let hand_over = || {
-        let _ = share(file.as_fd(), Sharing::Object { start: mapped });
+        let _ = (way.share)(file.as_fd(), Sharing::Object { start: mapped });
     };
-    if !is_registered || !known(&hand_over) {
+    if !is_registered || !(way.known)(&hand_over) {
         if is_registered {
             let _ = own.as_ref().map(|uffd| uffd.unregister(mapped, len));
         }
@@ -95,16 +105,20 @@ pub fn is_shared() -> bool {
 }
 
 /// Makes this process's userfaultfd for shared memory, and has the server know of it.
-fn hand_over_uffd(device: Option<BorrowedFd<'_>>, share: Share<'_>, known: Known<'_>) -> bool {
+fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) -> bool {
     // Nor is it tried again.
     if FAILED_IN.swap(process_id(), AcqRel) == process_id() {
         return false;
     }
-    let Ok(uffd) = Uffd::for_shared_memory(device) else { return false };
+    // Before anything can leave.
+    if swap == SharedSwap::ChildrenTell && !shared_forks::begin(others) {
+        return false;
+    }
+    let Ok(uffd) = Uffd::for_shared_memory(way.device) else { return false };
     let hand_over = || {
-        let _ = share(uffd.as_fd(), Sharing::Client);
+        let _ = (way.share)(uffd.as_fd(), Sharing::Client);
     };
-    if !known(&hand_over) {
+    if !(way.known)(&hand_over) {
         return false;
     }
     // That of a parent is no descriptor of this process's.
@@ -115,12 +129,18 @@ fn hand_over_uffd(device: Option<BorrowedFd<'_>>, share: Share<'_>, known: Known
 }
 
 /// Shared memory is swapped: hands over a userfaultfd, if this process has mapped some before, and nobody knows of its mappings by a fork.
-pub fn share(device: Option<BorrowedFd<'_>>, share: Share<'_>, known: Known<'_>) -> bool {
+/// `others`: see [`shared_forks::keep`].
+pub fn share(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) {
     let (shared_by, mapped_by) = (SHARED_BY.load(Acquire), MAPPED_BY.load(Acquire));
-    if shared_by != 0 || mapped_by == 0 || mapped_by != process_id() && !has_any() {
-        return shared_by != 0;
+    let has_some = mapped_by != 0 && (mapped_by == process_id() || has_any());
+    if shared_by == 0 && has_some {
+        hand_over_uffd(swap, way, others);
     }
-    hand_over_uffd(device, share, known)
+}
+
+/// In the child of a fork that was followed: has the server know of what it has. Whether it does, or has nothing.
+pub fn share_in_child(way: &Way<'_>) -> bool {
+    !shared_forks::is_unknown() || !has_any() || hand_over_uffd(SharedSwap::ChildrenTell, way, &mut |_, _| {})
 }
 
 fn has_any() -> bool {

@@ -383,12 +383,13 @@ impl Uffd {
         Ok(Uffd { fd: Self::descriptor(device)? })
     }
 
-    /// The handshake of one that a process has made for its shared memory, by the process that serves it: it tells of forks, with the
-    /// child's, for which this process needs CAP_SYS_PTRACE.
-    pub fn serves_shared_memory(&self) -> Result<(), UffdUnavailable> {
-        let events = Features::EVENT_FORK | Features::EVENT_REMAP | Features::EVENT_UNMAP;
+    /// The handshake of one that a process has made for its shared memory, by the process that serves it. Where it `tells_of_forks`, with
+    /// the child's, this process needs CAP_SYS_PTRACE.
+    pub fn serves_shared_memory(&self, tells_of_forks: bool) -> Result<(), UffdUnavailable> {
+        let forks = if tells_of_forks { Features::EVENT_FORK } else { Features::NONE };
+        let events = Features::EVENT_REMAP | Features::EVENT_UNMAP;
         let faults = Features::MISSING_SHMEM | Features::PAGEFAULT_FLAG_WP | Features::WP_HUGETLBFS_SHMEM;
-        Ok(self.handshake(events | faults | Features::POISON).map(|_| ())?)
+        Ok(self.handshake(forks | events | faults | Features::POISON).map(|_| ())?)
     }
 
     /// Makes one for memory of this process's own that others have, too, and that it only fills.

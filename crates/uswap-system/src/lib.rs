@@ -68,6 +68,29 @@ impl MapShared {
     pub const NOT_SUPPORTED: isize = -38;
     /// Nothing is to be mapped: the process is about to do direct I/O.
     pub const DIRECT_IO: MapShared = MapShared { start: 0, len: 0, protection: u32::MAX, flags: 0 };
+
+    /// Nothing is to be mapped: MADV_DONTFORK (`keeps`) or MADV_DOFORK is given for what may be shared memory.
+    pub fn fork_advice(start: usize, len: usize, keeps: bool) -> MapShared {
+        MapShared { start, len, protection: Self::FORK_ADVICE, flags: u32::from(keeps) }
+    }
+
+    /// Whether it is [`fork_advice`](Self::fork_advice), and which.
+    pub fn as_fork_advice(&self) -> Option<bool> {
+        (self.protection == Self::FORK_ADVICE).then_some(self.flags != 0)
+    }
+
+    const FORK_ADVICE: u32 = u32::MAX - 1;
+}
+
+/// Whether shared memory is swapped, and who tells the server of forks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedSwap {
+    /// It is not.
+    Off,
+    /// It is, and the kernel tells (UFFD_EVENT_FORK, which takes CAP_SYS_PTRACE).
+    KernelTells,
+    /// It is, and each child tells before it goes on.
+    ChildrenTell,
 }
 
 /// What the supervisor is to hand to the shared-memory server.
@@ -229,19 +252,44 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether the process that forked this one lives. One in another pid namespace has no number here, and is taken to.
     fn parent_is(process: u32) -> bool;
 
-    /// Maps a memory file in place of anonymous shared memory, and hands it to the supervisor. Where shared memory `is_swapped`, it is
+    /// Maps a memory file in place of anonymous shared memory, and hands it to the supervisor. Where shared memory is swapped, it is
     /// registered first, and `known` waits until the shared-memory server knows of what has just been handed over. What mmap answers: an
-    /// address, or an error below 0.
-    fn map_shared(_: MapShared, _: &Self::Supervisor, _is_swapped: bool, _known: impl Fn(&dyn Fn()) -> bool) -> isize {
+    /// address, or an error below 0. For [`MapShared::fork_advice`]: 1 when it has been given, 0 when it was about other memory.
+    fn map_shared(_: MapShared, _: &Self::Supervisor, _: SharedSwap, _known: impl Fn(&dyn Fn()) -> bool) -> isize {
         MapShared::NOT_SUPPORTED
     }
 
     /// Unmaps what [`map_shared`](Self::map_shared) has mapped, and nobody wants.
     fn unmap_shared(_: isize, _: usize) {}
 
-    /// Hands a userfaultfd for shared memory to the supervisor, if this process has any that can be swapped. Whether it has.
-    fn share_memory(_: &Self::Supervisor, _known: impl Fn(&dyn Fn()) -> bool) -> bool {
+    /// Hands a userfaultfd for shared memory to the supervisor, if this process has any that can be swapped. `others`: as for
+    /// [`keep_shared_from_forks`](Self::keep_shared_from_forks).
+    fn share_memory(
+        _: &Self::Supervisor,
+        _: SharedSwap,
+        _known: impl Fn(&dyn Fn()) -> bool,
+        _others: impl FnMut(usize, usize),
+    ) {
+    }
+
+    /// Whether forks are to be followed for the sake of shared memory: children tell of it. In a forked child: whether its parent's were.
+    fn shared_forks_are_followed() -> bool {
         false
+    }
+
+    /// Before a fork that is followed: the child gets shared memory.
+    fn let_shared_fork() {}
+
+    /// After it: no child gets shared memory. Whether that is so. What has come into its place meanwhile (start and length) may have been
+    /// kept from children by mistake, and is told to `others`.
+    fn keep_shared_from_forks(_others: impl FnMut(usize, usize)) -> bool {
+        true
+    }
+
+    /// In the child of a fork that was followed, before the program goes on: hands its userfaultfd over, if it has shared memory, and waits
+    /// (`known`). `false`: it cannot.
+    fn share_in_child(_: &Self::Supervisor, _known: impl Fn(&dyn Fn()) -> bool) -> bool {
+        true
     }
 
     /// Ends the process, and says why: a wrong page is worse than a crash.

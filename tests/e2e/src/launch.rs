@@ -57,6 +57,8 @@ pub struct Launch {
     time_limit: Duration,
     pipe: bool,
     charged: bool,
+    /// Capabilities that uswap does not have either, as setpriv names them.
+    without: Option<&'static str>,
 }
 
 impl Launch {
@@ -76,6 +78,7 @@ impl Launch {
             time_limit: Duration::from_secs(120),
             pipe: false,
             charged: false,
+            without: None,
         }
     }
 
@@ -125,6 +128,13 @@ impl Launch {
     #[must_use]
     pub fn charged(mut self) -> Launch {
         self.charged = true;
+        self
+    }
+
+    /// Without these capabilities (`-sys_ptrace,-dac_override`), `uswap run` included. For root: who is not has none anyway.
+    #[must_use]
+    pub fn without(mut self, capabilities: &'static str) -> Launch {
+        self.without = crate::is_root().then_some(capabilities);
         self
     }
 
@@ -190,13 +200,20 @@ impl Launch {
 
     /// The command line, with all but its output.
     fn command(&self, budget: Option<&Budget>, group: Option<&Group>, stats: &Path) -> Command {
-        let start_of = |program: &OsStr| match group {
-            None => Command::new(program),
-            Some(group) => {
-                let mut command = Command::new("/bin/sh");
-                command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.entrance()).arg(program);
-                command
+        let start_of = |program: &OsStr| {
+            let mut words: Vec<OsString> = Vec::new();
+            if let Some(group) = group {
+                words.extend(["/bin/sh", "-c", "echo $$ >\"$0\" && exec \"$@\""].map(OsString::from));
+                words.push(group.entrance().into());
             }
+            if let Some(capabilities) = self.without {
+                words.push("setpriv".into());
+                words.extend(["bounding-set", "inh-caps"].map(|set| format!("--{set}={capabilities}").into()));
+            }
+            words.push(program.to_owned());
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]);
+            command
         };
         let mut command = match budget {
             None => start_of(&self.program),

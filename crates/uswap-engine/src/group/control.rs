@@ -7,12 +7,15 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
 use uswap_sys::linux::Linux;
-use uswap_system::{Scope, System};
+use uswap_system::{Scope, SharedSwap, System};
 
 use super::{Group, PAGE_BYTES, SlotState};
 
 /// Of direct I/O: the shared-memory server knows of it.
 const KNOWN: u32 = 2;
+/// Of shared memory: it is swapped, and the kernel tells of forks, or children do.
+const KERNEL_TELLS: u32 = 1;
+const CHILDREN_TELL: u32 = 2;
 /// Of an area: it is to become empty.
 const LEAVES: u32 = 1;
 /// And that has been announced since.
@@ -86,14 +89,24 @@ impl Group {
     }
 
     /// From here on shared memory is swapped.
-    pub fn swap_shared(&self) {
-        self.header().control.swaps_shared.store(1, Release);
+    pub fn swap_shared(&self, kernel_tells_of_forks: bool) {
+        let word = if kernel_tells_of_forks { KERNEL_TELLS } else { CHILDREN_TELL };
+        self.header().control.swaps_shared.store(word, Release);
         self.announce::<Linux>();
     }
 
     /// Whether shared memory is swapped.
     pub fn swaps_shared(&self) -> bool {
-        self.header().control.swaps_shared.load(Acquire) != 0
+        self.shared_swap() != SharedSwap::Off
+    }
+
+    /// Whether it is, and who tells of forks.
+    pub fn shared_swap(&self) -> SharedSwap {
+        match self.header().control.swaps_shared.load(Acquire) {
+            0 => SharedSwap::Off,
+            KERNEL_TELLS => SharedSwap::KernelTells,
+            _ => SharedSwap::ChildrenTell,
+        }
     }
 
     /// A process is about to do direct I/O: no shared memory is swapped out from here on. Waits until that is so, for a while.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use uswap_sys::linux::Linux;
 use uswap_sys::report::Reason;
 use uswap_sys::thread;
+use uswap_system::System;
 
 use super::Monitor;
 use crate::fork_copy::Inherited;
@@ -16,6 +17,11 @@ use crate::protocol::{Client, Kind};
 
 /// How long the supervisor may take to answer a process that joins, before that is said.
 const WELCOME_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A forked child: its parent has had an engine, or shared memory of which the child must tell.
+fn may_have_pages_out() -> bool {
+    notices().has_engine() || Linux::shared_forks_are_followed()
+}
 
 /// The supervisor may be stopped. A program goes on meanwhile, and its forks need nothing; but for the child of one that
 /// swaps, which has pages that nobody can bring in before.
@@ -49,12 +55,12 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
         // A filter of seccomp's that the program has put on itself, for one. What is written to descriptor 2 goes to the program's.
         if stderr.is_some() {
             return cannot_join(post, &format!("it gets no descriptors of its own: {}", Reason(&error)));
-        } else if notices().has_engine() {
+        } else if may_have_pages_out() {
             uswap_sys::report::kill_self();
         }
         return leave(post);
     }
-    let has_pages_out = notices().has_engine();
+    let has_pages_out = may_have_pages_out();
     let joined = Member::<Linux>::join(rendezvous, kind, |client| wait_for_welcome(post, client, has_pages_out));
     let monitor = match joined {
         Ok(member) => Monitor::new(post, member).map_err(|error| Reason(&error).to_string()),
@@ -75,7 +81,7 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
 /// A process could not join its group. A child whose memory is partly swapped out cannot live without: that would read as zeros. Any
 /// other goes on first, and then hears of it: its standard error may have no room.
 fn cannot_join(post: &Post<Linux>, error: &str) {
-    if notices().has_engine() {
+    if may_have_pages_out() {
         uswap_sys::report::end(format_args!("its memory is partly swapped out, and it cannot join its group: {error}"));
     }
     leave(post);

@@ -7,6 +7,7 @@ mod adopting;
 mod join;
 mod reclaiming;
 mod share;
+mod shared_memory;
 mod start;
 
 use std::io;
@@ -17,7 +18,7 @@ use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::pool_share::PoolShare;
 use uswap_core::{PAGE_SIZE, tuning};
-use uswap_system::{MapShared, Scope, Supervisor};
+use uswap_system::Supervisor;
 
 use crate::adopt::{Adopter, Look};
 use crate::compaction::Compaction;
@@ -157,32 +158,6 @@ impl<H: Staffed> Monitor<H> {
         self.post.fork.monitor_sleeps(trivial);
         let _ = self.post.wake.wait(posted, Some(sleep));
         self.post.fork.monitor_wakes(&self.threads);
-    }
-
-    /// For a thread that maps shared memory; and for the shared-memory server, once there is one.
-    fn share_memory(&self) {
-        let member = self.member();
-        let known = |hand_over: &dyn Fn()| {
-            let word = &member.slot().called.shared_known;
-            let (before, begun) = (word.load(Acquire), H::now());
-            hand_over();
-            while word.load(Acquire) == before {
-                let Some(left) = tuning::SHARED_KNOWN_WITHIN.checked_sub(H::since(begun)) else { return false };
-                let _ = H::wait(word, Scope::Shared, before, Some(left));
-            }
-            true
-        };
-        let is_swapped = member.group.swaps_shared();
-        let map = |wanted| match wanted {
-            // What the kernel has is left alone.
-            _ if member.group.config().leaves_shared => MapShared::NOT_SUPPORTED,
-            MapShared::DIRECT_IO => isize::from(!member.group.begin_direct_io::<H>(tuning::SHARED_KNOWN_WITHIN)),
-            wanted => H::map_shared(wanted, &member.supervisor, is_swapped, known),
-        };
-        self.post.shared_mappings.serve(map, H::unmap_shared);
-        if is_swapped {
-            H::share_memory(&member.supervisor, known);
-        }
     }
 
     /// Finds out whether the pool pays.

@@ -50,6 +50,8 @@ struct Server {
     pid: u32,
     index: u32,
     line: OwnedFd,
+    /// The kernel tells it of forks.
+    hears_of_forks: bool,
 }
 
 impl Server {
@@ -162,9 +164,10 @@ impl Supervisor {
         }
         match start(&self.shared, self.messages.for_agents()) {
             Ok(server) => {
+                let hears_of_forks = server.hears_of_forks;
                 of_tree.server = Some(server);
                 of_tree.hand_all_over();
-                self.shared.group.swap_shared();
+                self.shared.group.swap_shared(hears_of_forks);
             }
             Err(error) => {
                 of_tree.is_impossible = true;
@@ -189,13 +192,20 @@ impl Supervisor {
     }
 }
 
+/// Whether the kernel tells us of forks of those whose shared memory is served: that takes CAP_SYS_PTRACE.
+fn hears_of_forks(device: Option<BorrowedFd<'_>>) -> Result<bool, UffdUnavailable> {
+    for hears in [true, false] {
+        match Uffd::for_shared_memory(device)?.serves_shared_memory(hears) {
+            Err(UffdUnavailable::NoPermission) if hears => {}
+            tried => return tried.map(|()| hears),
+        }
+    }
+    Err(UffdUnavailable::NoPermission)
+}
+
 /// Starts the server: a child of ours with nothing of ours but what it needs.
 fn start(shared: &Shared, stderr: BorrowedFd<'_>) -> io::Result<Server> {
-    let own = Uffd::for_shared_memory(shared.device.as_ref().map(AsFd::as_fd)).map_err(io::Error::other)?;
-    own.serves_shared_memory().map_err(|error| match error {
-        UffdUnavailable::NoPermission => io::Error::other("userfaultfd reports forks to CAP_SYS_PTRACE alone"),
-        other => io::Error::other(other),
-    })?;
+    let hears_of_forks = hears_of_forks(shared.device.as_ref().map(AsFd::as_fd)).map_err(io::Error::other)?;
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
@@ -207,7 +217,7 @@ fn start(shared: &Shared, stderr: BorrowedFd<'_>) -> io::Result<Server> {
     match launch::fork() {
         Ok(Side::Parent(pid)) => {
             shared.group.process(index).life.pid.store(pid, Relaxed);
-            Ok(Server { pid, index, line: ours })
+            Ok(Server { pid, index, line: ours, hears_of_forks })
         }
         Ok(Side::Child) => {
             let group = Group::open(&shared.group_fd);
@@ -217,7 +227,7 @@ fn start(shared: &Shared, stderr: BorrowedFd<'_>) -> io::Result<Server> {
             let _ = rustix::thread::set_name(c"uswap-shmem");
             let served = thread::unshare_files_and_close(&kept).and(group).and_then(|group| {
                 let group: &'static Group = Box::leak(Box::new(group));
-                server::serve(Start { group, index, generation, socket: theirs, device, stderr, areas })
+                server::serve(Start { group, index, generation, socket: theirs, device, stderr, areas, hears_of_forks })
             });
             std::process::exit(if served.is_err() { NEVER_BEGAN } else { 0 })
         }

@@ -1,0 +1,101 @@
+//! What the monitor does for shared memory that can be swapped: it maps it for threads of the program, hands it to the shared-memory
+//! server, and where the kernel tells nobody of forks, it follows them for its sake.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use uswap_core::{PAGE_SIZE, PageRange, tuning};
+use uswap_system::{Advice, MapShared, Scope, Supervisor};
+
+use super::Monitor;
+use crate::host::Host;
+use crate::member::Member;
+use crate::staffed::Staffed;
+
+/// Has something handed over, and waits until the server knows of it, or `goes_on` says no.
+fn until_known<H: Host>(member: &Member<H>, hand_over: &dyn Fn(), goes_on: impl Fn() -> bool) -> bool {
+    let word = &member.slot().called.shared_known;
+    let before = word.load(Acquire);
+    hand_over();
+    while word.load(Acquire) == before {
+        if !goes_on() {
+            return false;
+        }
+        let _ = H::wait(word, Scope::Shared, before, Some(tuning::SHARED_KNOWN_LOOK));
+    }
+    true
+}
+
+/// As [`until_known`], for a while.
+fn is_soon_known<H: Host>(member: &Member<H>, hand_over: &dyn Fn()) -> bool {
+    let begun = H::now();
+    until_known(member, hand_over, || H::since(begun) < tuning::SHARED_KNOWN_WITHIN)
+}
+
+impl<H: Staffed> Monitor<H> {
+    /// For a thread that maps shared memory; and for the server, once there is one.
+    pub(super) fn share_memory(&self) {
+        let member = self.member();
+        let known = |hand_over: &dyn Fn()| is_soon_known(member, hand_over);
+        let swap = member.group.shared_swap();
+        let map = |wanted| match wanted {
+            // What the kernel has is left alone.
+            _ if member.group.config().leaves_shared => MapShared::NOT_SUPPORTED,
+            MapShared::DIRECT_IO => isize::from(!member.group.begin_direct_io::<H>(tuning::SHARED_KNOWN_WITHIN)),
+            wanted => H::map_shared(wanted, &member.supervisor, swap, known),
+        };
+        self.post.shared_mappings.serve(map, H::unmap_shared);
+        self.keep_shared_without_engine();
+        if member.group.swaps_shared() {
+            H::share_memory(&member.supervisor, swap, known, |start, len| self.let_others_fork(start, len));
+        }
+    }
+
+    /// Before a fork, which is followed for the sake of shared memory, too: the child gets it.
+    pub(crate) fn let_shared_fork(&self) {
+        if H::shared_forks_are_followed() {
+            // No fork goes round the hooks meanwhile.
+            self.post.fork.lift(true);
+            H::let_shared_fork();
+        }
+    }
+
+    /// After it: nobody else's child does. Whether that is so.
+    pub(crate) fn keep_shared_from_forks(&self) -> bool {
+        !H::shared_forks_are_followed() || H::keep_shared_from_forks(|start, len| self.let_others_fork(start, len))
+    }
+
+    /// The same, where nothing else is to be kept from forks; in each turn until it is so.
+    pub(crate) fn keep_shared_without_engine(&self) {
+        if self.engine().is_none() && self.post.fork.all_is_lifted() && self.keep_shared_from_forks() {
+            self.post.fork.lift(false);
+        }
+    }
+
+    /// Memory that has come into the place of shared memory was kept from children by mistake; what is adopted is kept from them anyway.
+    fn let_others_fork(&self, start: usize, len: usize) {
+        let range = PageRange::of_bytes(start, start + len);
+        let others = match self.engine() {
+            Some(engine) => engine.core().pages().not_adopted(range).collect(),
+            None => vec![range],
+        };
+        for part in others {
+            let _ = H::advise(part.start.address(), part.pages as usize * PAGE_SIZE, Advice::DoFork);
+        }
+    }
+
+    /// In the child of a fork that was followed: the server knows of it before the program goes on, for as long as there is a supervisor.
+    pub(crate) fn share_in_child(&self) {
+        let member = self.member();
+        let known = |hand_over: &dyn Fn()| {
+            until_known(member, hand_over, || {
+                if member.supervisor.is_gone() {
+                    H::kill_self();
+                }
+                true
+            })
+        };
+        if !H::share_in_child(&member.supervisor, known) {
+            H::end(format_args!("it has shared memory that may be swapped out, and cannot tell its server"));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+/* Anonymous shared memory with content that tells where it belongs. */
+#include "cases.h"
+
+#define LEN (40 * MiB)
+#define AT(m, offset) (*(uint64_t *)((m) + (offset)))
+
+static char *shared(size_t len)
+{
+	char *m = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(m != MAP_FAILED);
+	return m;
+}
+
+static void write_all(char *m, size_t from, size_t to, uint64_t key)
+{
+	for (size_t at = from; at < to; at += PAGE)
+		AT(m, at - from) = at * 3 + key;
+}
+
+static void check_all(char *m, size_t from, size_t to, uint64_t key)
+{
+	for (size_t at = from; at < to; at += PAGE)
+		if (AT(m, at - from) != at * 3 + key)
+			bad("page %zu is %zu instead of %zu", at / PAGE, (size_t)AT(m, at - from), (size_t)(at * 3 + key));
+}
+
+static char *filled(size_t len, uint64_t key)
+{
+	char *m = shared(len);
+	write_all(m, 0, len, key);
+	return m;
+}
+
+/* Everything else has to go. */
+static void press(void)
+{
+	char *m = filled(60 * MiB, 9);
+	check_all(m, 0, 60 * MiB, 9);
+	munmap(m, 60 * MiB);
+}
+
+static void end_well(pid_t child)
+{
+	int status;
+	MUST(waitpid(child, &status, 0) == child);
+	if (status != 0)
+		bad("a child ended with %#x", status);
+}
