@@ -22,6 +22,8 @@ const SLOW_LOOK: Duration = Duration::from_millis(100);
 const UNSEEN_MS: u64 = 8;
 /// How often it is looked what of shared memory is swapped.
 const SWAPPED_EVERY: Duration = Duration::from_millis(10);
+/// Unless it has changed by less than so many pages: 256 KiB.
+const SWAPPED_CHANGE: u64 = 64;
 /// Such looks take at most one part in so many of a CPU.
 const SWAPPED_COST: u32 = 16;
 /// Programs grow by fits and starts.
@@ -134,7 +136,7 @@ impl SwappedShared {
     /// Of so many. What is new since the last look counts as the process's own.
     fn pages<H: Host>(&mut self, shmem: u64) -> u64 {
         let pause = SWAPPED_EVERY.max(self.took * SWAPPED_COST);
-        if shmem != self.of && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
+        if shmem.abs_diff(self.of) >= SWAPPED_CHANGE && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
             let begun = H::cpu_time();
             self.pages = H::Footprint::swapped_shmem().unwrap_or(0);
             self.of = shmem;

@@ -11,6 +11,9 @@ use rustix::io::Errno;
 
 use crate::PAGE_SIZE;
 
+/// Up to so many bytes it is looked at each page whether it is in memory.
+const PAGE_BY_PAGE: u64 = 64 * PAGE_SIZE as u64;
+
 /// How such a file is called in /proc/PID/maps.
 pub const NAME_IN_MAPS: &[u8] = b"/memfd:uswap-shared (deleted)";
 
@@ -67,14 +70,27 @@ impl SharedFile {
     /// # Errors
     /// It is no file of memory.
     pub fn populated(&self, from: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
-        // The place of a descriptor is one, and several threads may look: it is used only by these two calls, which do not depend on it.
-        let start = match rustix::fs::seek(&self.fd, SeekFrom::Data(from)) {
-            Ok(start) if start < end => start,
-            Ok(_) | Err(Errno::NXIO) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let hole = rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?;
-        Ok(Some((start, hole.min(end))))
+        let Some(start) = self.data_from(from)?.filter(|&start| start < end) else { return Ok(None) };
+        if end - start > PAGE_BY_PAGE {
+            let hole = rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?;
+            return Ok(Some((start, hole.min(end))));
+        }
+        // For a hole the kernel goes through all pages up to the next one, which may be the end of a large file.
+        let mut at = start;
+        while at < end && self.data_from(at)? == Some(at) {
+            at = (at | (PAGE_SIZE as u64 - 1)) + 1;
+        }
+        Ok(Some((start, at.min(end))))
+    }
+
+    /// The first byte from `from` on that is in memory. The place of a descriptor is one, and several threads may look: it is used only for
+    /// what does not depend on it.
+    fn data_from(&self, from: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(from)) {
+            Ok(start) => Ok(Some(start)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Reads what is in memory. Holes read as zeros.

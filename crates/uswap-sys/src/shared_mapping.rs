@@ -132,8 +132,11 @@ fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize,
 /// `others`: see [`shared_forks::keep`].
 pub fn share(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) {
     let (shared_by, mapped_by) = (SHARED_BY.load(Acquire), MAPPED_BY.load(Acquire));
-    let has_some = mapped_by != 0 && (mapped_by == process_id() || has_any());
-    if shared_by == 0 && has_some {
+    if shared_by != 0 || mapped_by == 0 {
+        return;
+    }
+    // What a forked child has, it has of its parent.
+    if mapped_by == process_id() || has_any() {
         hand_over_uffd(swap, way, others);
     }
 }
