@@ -186,15 +186,25 @@ fn for_processes(mut visit: impl FnMut(u32, Option<&[u8]>)) -> io::Result<()> {
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         if pid != me {
-            let is_read = maps::read_maps(MapsOf::Pid(pid), &mut text).is_ok();
-            visit(pid, is_read.then_some(&text[..]));
+            match maps::read_maps(MapsOf::Pid(pid), &mut text) {
+                Ok(()) => visit(pid, Some(&text)),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => visit(pid, None),
+                // It has ended.
+                Err(_) => {}
+            }
         }
     }
     Ok(())
 }
 
-/// Whether a process descends from the supervisor, which is this one's parent.
+/// Whether a process that cannot be looked at may have shared memory of the run's: it descends from the supervisor, which is this one's
+/// parent, and is of this one's user.
 fn is_of_the_run(mut pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1));
+    if effective != Some(&rustix::process::geteuid().as_raw().to_string()) {
+        return false;
+    }
     let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
     loop {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

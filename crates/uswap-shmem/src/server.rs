@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use uswap_engine::engine::Engine;
-use uswap_engine::group::Group;
+use uswap_engine::group::{Group, SHARED_REFUSED};
 use uswap_engine::member::Member;
 use uswap_engine::monitor::Monitor;
 use uswap_engine::post::Post;
@@ -180,6 +180,7 @@ impl Server {
                 Ok(()) => self.knows(index),
                 Err(error) => {
                     self.say(format_args!("uswap: shared memory of process {process} is not swapped: {error}"));
+                    self.answer(index, |word| word ^ SHARED_REFUSED);
                 }
             },
             _ => {}
@@ -221,8 +222,12 @@ impl Server {
 
     /// The process of this slot can go on.
     fn knows(&self, index: u32) {
+        self.answer(index, |word| (word & SHARED_REFUSED) | (word.wrapping_add(1) & !SHARED_REFUSED));
+    }
+
+    fn answer(&self, index: u32, change: impl Fn(u32) -> u32) {
         let word = &self.group.process(index).called.shared_known;
-        word.fetch_add(1, AcqRel);
+        let _ = word.fetch_update(AcqRel, Relaxed, |word| Some(change(word)));
         SharedMemory::wake(word, Scope::Shared, i32::MAX as u32);
     }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
@@ -205,6 +206,25 @@ static void threads(void)
 	check_all(m, 0, LEN, 6);
 }
 
+/* Of a child of one that lets nobody look at it, nobody knows what it has: it ends, or has all. */
+static void hidden(void)
+{
+	int status;
+	char *m = filled(LEN, 8);
+	press();
+	MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+	pid_t child = forked();
+	if (!child) {
+		check_all(m, 0, LEN, 8);
+		_exit(0);
+	}
+	MUST(waitpid(child, &status, 0) == child);
+	if (status != 0 && !WIFSIGNALED(status))
+		bad("a child that could not tell of itself ended with %#x", status);
+	press();
+	check_all(m, 0, LEN, 8);
+}
+
 /* Children of children, that have more than their parents. */
 static void generations(void)
 {
@@ -227,7 +247,7 @@ static void generations(void)
 
 static const struct test_case CASES[] = {
 	{ "raw", raw }, { "advised", advised }, { "orphans", orphans }, { "killed", killed }, { "threads", threads },
-	{ "generations", generations },
+	{ "generations", generations }, { "hidden", hidden },
 };
 
 int main(int argc, char **argv)

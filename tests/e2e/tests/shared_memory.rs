@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program};
 
-/// Without it, the kernel tells nobody of forks.
-const TOLD_OF_FORKS: &str = "-sys_ptrace";
+/// Without these, the kernel tells nobody of forks, and shows nobody what hides itself.
+const TOLD_OF_FORKS: &str = "-sys_ptrace,-perfmon,-sys_admin";
 
 fn run(program: &str, case: &str, budget_mib: u64, is_told_of_forks: bool) {
     let test = TempDir::new(&format!("{program}-{case}"));
@@ -64,6 +64,7 @@ cases! {
     parents_are_killed_while_they_fork = "killed" in 40,
     another_thread_maps_and_moves_while_one_forks = "threads" in 40,
     children_of_children_have_it_too = "generations" in 40,
+    the_child_of_one_that_hides_its_memory_ends = "hidden" in 40,
 }
 
 /// Three processes on a store that fails; the pages that are lost, in each of them, and the lines of uswap's.

@@ -137,6 +137,9 @@ pub struct PoolSize {
     pub original_bytes: AtomicU64,
 }
 
+/// Of `shared_known`.
+pub const SHARED_REFUSED: u32 = 1 << 31;
+
 /// How a process is called.
 #[repr(C)]
 pub struct Called {
@@ -144,7 +147,8 @@ pub struct Called {
     pub calls: AtomicU32,
     /// The announcement that this process has carried out: see `control`.
     pub carried_out: AtomicU32,
-    /// Counts what the shared-memory server knows of what this process has handed over; the process waits on it.
+    /// Counts what the shared-memory server knows of what this process has handed over; the process waits on it. With
+    /// [`SHARED_REFUSED`] turned over instead, it has refused something.
     pub shared_known: AtomicU32,
 }
 

@@ -7,22 +7,26 @@ use uswap_core::{PAGE_SIZE, PageRange, tuning};
 use uswap_system::{Advice, MapShared, Scope, Supervisor};
 
 use super::Monitor;
+use crate::group::SHARED_REFUSED;
 use crate::host::Host;
 use crate::member::Member;
 use crate::staffed::Staffed;
 
-/// Has something handed over, and waits until the server knows of it, or `goes_on` says no.
+/// Has something handed over, and waits until the server knows of it, or `goes_on` says no. Whether it does: it may have refused.
 fn until_known<H: Host>(member: &Member<H>, hand_over: &dyn Fn(), goes_on: impl Fn() -> bool) -> bool {
     let word = &member.slot().called.shared_known;
     let before = word.load(Acquire);
     hand_over();
-    while word.load(Acquire) == before {
+    loop {
+        let answer = word.load(Acquire);
+        if answer != before {
+            return (answer ^ before) & SHARED_REFUSED == 0;
+        }
         if !goes_on() {
             return false;
         }
         let _ = H::wait(word, Scope::Shared, before, Some(tuning::SHARED_KNOWN_LOOK));
     }
-    true
 }
 
 /// As [`until_known`], for a while.
