@@ -199,19 +199,19 @@ fn for_processes(mut visit: impl FnMut(u32, Option<&[u8]>)) -> io::Result<()> {
 
 /// Whether a process that cannot be looked at may have shared memory of the run's: it descends from the supervisor, which is this one's
 /// parent, and is of this one's user.
-fn is_of_the_run(mut pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1));
+fn is_of_the_run(pid: u32) -> bool {
+    let status = |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+    let mut of_this = status(pid);
+    let effective = of_this.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1));
     if effective != Some(&rustix::process::geteuid().as_raw().to_string()) {
         return false;
     }
-    let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().cast_unsigned());
     loop {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|pid| pid.trim().parse().ok());
+        let parent = of_this.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
         match parent {
             Some(parent) if parent == supervisor => return true,
-            Some(parent @ 2..) => pid = parent,
+            Some(parent @ 2..) => of_this = status(parent),
             _ => return false,
         }
     }

@@ -46,7 +46,7 @@ fn kept_by_program() -> MutexGuard<'static, Vec<Range>> {
     KEPT_BY_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn process_id() -> u32 {
+pub(crate) fn process_id() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
@@ -61,6 +61,11 @@ fn mappings() -> io::Result<Vec<Range>> {
     maps::read_maps(MapsOf::SelfProcess, &mut text)?;
     let shared = maps::vmas(&text).filter(|vma| vma.shared && vma.name == NAME_IN_MAPS);
     Ok(shared.map(|vma| Range { start: vma.start, end: vma.end }).collect())
+}
+
+/// Whether this process has any.
+pub(crate) fn has_any() -> bool {
+    mappings().is_ok_and(|mappings| !mappings.is_empty())
 }
 
 /// What the program keeps from its children, as the kernel has it: nothing is kept by us yet.

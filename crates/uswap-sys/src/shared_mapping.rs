@@ -11,9 +11,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_system::{MapShared, SharedSwap, Sharing};
 
-use crate::maps::{self, MapsOf};
-use crate::shared_file::{NAME_IN_MAPS, SharedFile};
-use crate::shared_forks;
+use crate::shared_file::SharedFile;
+use crate::shared_forks::{self, has_any, process_id};
 use crate::uffd::Uffd;
 
 const ANONYMOUS: u32 = 0x20;
@@ -41,10 +40,6 @@ pub struct Way<'a> {
     pub share: Share<'a>,
     /// See [`Known`].
     pub known: Known<'a>,
-}
-
-fn process_id() -> u32 {
-    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
 fn error(errno: Errno) -> isize {
@@ -144,10 +139,4 @@ pub fn share(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usiz
 /// In the child of a fork that was followed: has the server know of what it has. Whether it does, or has nothing.
 pub fn share_in_child(way: &Way<'_>) -> bool {
     !shared_forks::is_unknown() || !has_any() || hand_over_uffd(SharedSwap::ChildrenTell, way, &mut |_, _| {})
-}
-
-fn has_any() -> bool {
-    let mut text = Vec::new();
-    maps::read_maps(MapsOf::SelfProcess, &mut text).is_ok()
-        && maps::vmas(&text).any(|vma| vma.shared && vma.name == NAME_IN_MAPS)
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use uswap_core::{PAGE_SIZE, PageRange, tuning};
-use uswap_system::{Advice, MapShared, Scope, Supervisor};
+use uswap_system::{Advice, MapShared, Scope, SharedSwap, Supervisor};
 
 use super::Monitor;
 use crate::group::SHARED_REFUSED;
@@ -49,7 +49,7 @@ impl<H: Staffed> Monitor<H> {
         };
         self.post.shared_mappings.serve(map, H::unmap_shared);
         self.keep_shared_without_engine();
-        if member.group.swaps_shared() {
+        if swap != SharedSwap::Off {
             H::share_memory(&member.supervisor, swap, known, |start, len| self.let_others_fork(start, len));
         }
     }
