@@ -89,15 +89,14 @@ impl CommonPages {
         self.growth
     }
 
-    /// By how many pages a process that has so many shared pages `resident` has grown since it last said so. Little by little it
-    /// does not say it.
-    pub(crate) fn grown(&mut self, resident: u64) -> u64 {
-        let grown = resident.saturating_sub(self.told);
-        if resident >= self.told && grown < UNTOLD_PAGES {
-            return 0;
+    /// By how many pages a process that has so many shared pages `resident` has more, and less, than it last said. Little by little
+    /// it does not say it.
+    pub(crate) fn changed(&mut self, resident: u64) -> (u64, u64) {
+        if resident.abs_diff(self.told) < UNTOLD_PAGES {
+            return (0, 0);
         }
-        self.told = resident;
-        grown
+        let before = std::mem::replace(&mut self.told, resident);
+        (resident.saturating_sub(before), before.saturating_sub(resident))
     }
 
     /// How many pages are new since the last look, in a process that counts so many shared pages `beside` the pool, in a
@@ -233,10 +232,11 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_by_pieces() {
+    fn changes_are_told_by_pieces() {
         let mut pages = old();
-        assert_eq!(pages.grown(UNTOLD_PAGES - 1), 0);
-        assert_eq!(pages.grown(1000), 1000);
-        assert_eq!([1063, 1064, 100, 200].map(|resident| pages.grown(resident)), [0, 64, 0, 100]);
+        assert_eq!(pages.changed(UNTOLD_PAGES - 1), (0, 0));
+        assert_eq!(pages.changed(1000), (1000, 0));
+        let told = [1063, 1064, 1001, 100, 200].map(|resident| pages.changed(resident));
+        assert_eq!(told, [(0, 0), (64, 0), (0, 0), (0, 964), (100, 0)]);
     }
 }

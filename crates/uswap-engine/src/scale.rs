@@ -88,8 +88,10 @@ impl<H: Host> Scale<H> {
         let pool = engine.map_or(0, |engine| engine.content.pool_pages());
         let ancestors = engine.map_or(&[][..], |engine| &engine.content.ancestors[..]);
         let resident = shmem.saturating_sub(pool);
-        let grown = if ancestors.is_empty() { self.common.grown(resident) } else { 0 };
-        if grown > 0 {
+        // What it has of its ancestors' pools comes and goes without its doing.
+        let own = if ancestors.is_empty() { resident } else { resident.min(self.common.own().saturating_sub(pool)) };
+        let (grown, shrunk) = self.common.changed(own);
+        if grown > 0 && ancestors.is_empty() {
             group.shared_memory_grows(grown);
         }
         let around = Around { processes, growth: group.shared_growth() };
@@ -109,6 +111,10 @@ impl<H: Host> Scale<H> {
         // Of its ancestors' pools nobody knows how much is there at this moment.
         slot.shared.resident_pages.store(if ancestors.is_empty() { resident } else { shared }, Relaxed);
         slot.shared.growth.store(self.common.growth(), Relaxed);
+        if shrunk > 0 {
+            // Nobody adds up what it had any more.
+            group.shared_memory_shrinks(shrunk);
+        }
     }
 }
 

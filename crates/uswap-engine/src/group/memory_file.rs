@@ -40,6 +40,8 @@ pub(super) struct Budget {
     pub most_over_bytes: AtomicU64,
     /// Pages by which the shared memory of processes has ever grown.
     pub shared_growth: AtomicU64,
+    /// Pages of shared memory that were there at the least when that was known best, less what processes have let go of since.
+    pub shared_seen: AtomicU64,
 }
 
 /// What is said to all processes.

@@ -280,7 +280,9 @@ impl Group {
         let slot = self.process(index);
         slot.life.state.store(SlotState::Dead as u32, Release);
         self.totals().absorb(&slot.tally);
+        let shared = slot.shared.resident_pages.load(Relaxed);
         slot.clear();
+        self.shared_memory_shrinks(shared);
         if slot.forks_in_flight() == 0 {
             self.inherits_nothing(index);
         }

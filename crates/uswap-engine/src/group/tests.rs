@@ -203,9 +203,29 @@ fn shares_of_shared_memory_are_of_different_times() {
     looks(slots[0], 1600, 1100);
     assert_eq!(group.resident_pages_at_least(), 1600);
     slots[0].shared.resident_pages.store(0, Relaxed);
-    assert_eq!(group.resident_pages_at_least(), 1300);
+    assert_eq!(group.fixed_pages().1, 1300);
     looks(slots[1], 1000, 500);
     assert_eq!((group.resident_pages_at_least(), group.fixed_pages()), (1600, (1600, 1600)));
+}
+
+#[test]
+fn what_was_seen_of_shared_memory_is_there_until_somebody_lets_go_of_some() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let indices = [1, 2].map(|pid| group.allot(pid).unwrap());
+    for (index, own) in indices.into_iter().zip([500, 700]) {
+        let slot = group.process(index);
+        slot.shared.pages.store(own, Relaxed);
+        slot.resident.shmem_pages.store(own, Relaxed);
+        slot.shared.resident_pages.store(own, Relaxed);
+    }
+    assert_eq!(group.resident_pages_at_least(), 1200);
+    // Each maps what the other has.
+    group.shared_memory_grows(1000);
+    assert_eq!((group.resident_pages_at_least(), group.fixed_pages().1), (1200, 700));
+    group.shared_memory_shrinks(100);
+    assert_eq!(group.resident_pages_at_least(), 1100);
+    group.retire(indices[0]);
+    assert_eq!(group.resident_pages_at_least(), 700);
 }
 
 #[test]

@@ -43,7 +43,14 @@ impl Group {
             let beside = slot.resident.shmem_pages.load(Relaxed).saturating_sub(slot.shared.pages.load(Relaxed));
             slot.own_private_pages() + beside + slot.resident.nested_pages.load(Relaxed)
         };
-        self.processes().map(|(_, slot)| private(slot)).sum::<u64>() + self.shared_pages_at_least()
+        self.processes().map(|(_, slot)| private(slot)).sum::<u64>() + self.shared_pages_seen()
+    }
+
+    /// Pages of shared memory that living processes have, at the least, while they map each other's: how much there is was known
+    /// better before they began.
+    fn shared_pages_seen(&self) -> u64 {
+        let now = self.shared_pages_at_least();
+        self.header().budget.shared_seen.fetch_max(now, AcqRel).max(now)
     }
 
     /// Pages of shared memory that living processes have, at the least. Their shares add up to it if all were taken at one time.
@@ -71,6 +78,12 @@ impl Group {
     /// A process has so many pages of shared memory more than it had.
     pub(crate) fn shared_memory_grows(&self, pages: u64) {
         self.header().budget.shared_growth.fetch_add(pages, AcqRel);
+    }
+
+    /// A process has so many pages of shared memory less than it had: they may be gone.
+    pub(crate) fn shared_memory_shrinks(&self, pages: u64) {
+        let less = |seen: u64| Some(seen.saturating_sub(pages));
+        let _ = self.header().budget.shared_seen.fetch_update(AcqRel, Relaxed, less);
     }
 
     /// Pages of living processes that cannot be swapped, and those of them that are shared memory. What may be a parent's
