@@ -2,8 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use uswap_sys::uffd::Uffd;
+use uswap_sys::linux::Linux;
 use uswap_system::PAGE_SIZE;
+
+use crate::kernel::Kernel;
 
 /// A mapping of an object in a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,19 +129,19 @@ impl Mappings {
 
 /// See the file's head.
 #[derive(Debug)]
-pub struct Client {
+pub struct Client<K: Kernel = Linux> {
     /// Names it.
     pub number: u64,
     /// The process whose agent has sent the userfaultfd; none where it was brought by a fork.
     pub process: Option<u32>,
     /// Of its memory.
-    pub uffd: Uffd,
+    pub uffd: K::Uffd,
     mappings: Mutex<Mappings>,
 }
 
-impl Client {
+impl<K: Kernel> Client<K> {
     /// With what it has mapped.
-    pub fn new(number: u64, process: Option<u32>, uffd: Uffd, mappings: Mappings) -> Client {
+    pub fn new(number: u64, process: Option<u32>, uffd: K::Uffd, mappings: Mappings) -> Client<K> {
         Client { number, process, uffd, mappings: Mutex::new(mappings) }
     }
 

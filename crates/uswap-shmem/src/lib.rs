@@ -12,7 +12,8 @@
 //! - [`client`]: the processes that have them mapped, where, and who waits there;
 //! - [`shared`]: both, and how an address of one is told in the other;
 //! - [`moving`]: how a page leaves, and how it comes back; [`messages`]: what is read from the processes' userfaultfds;
-//! - [`system`]: the system on which the engine runs here;
+//! - [`system`]: the system on which the engine runs here; [`kernel`]: what this crate asks of the one below, which is Linux ([`linux`]),
+//!   or `uswap-model`'s;
 //! - [`adoption`]: which objects are managed: those of which every mapping in the tree is known;
 //! - [`server`]: the life of the process.
 
@@ -20,6 +21,8 @@
 
 mod adoption;
 pub mod client;
+pub mod kernel;
+pub mod linux;
 pub mod messages;
 pub mod moving;
 pub mod object;

@@ -9,38 +9,32 @@
 //! A page comes back once: in the process that waits for it, or in the window where nobody does. Others who have it mapped find it in the
 //! object, without a message.
 
-#![allow(unsafe_code)]
+use std::sync::Arc;
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use uswap_sys::uffd::Uffd;
-use uswap_system::PAGE_SIZE;
-use uswap_system::faults::{Progress, Stop, Wake};
+use uswap_system::faults::{Faults, Progress, Stop, Wake};
+use uswap_system::{Advice, PAGE_SIZE};
 
 use crate::client::{Client, Part};
-use crate::object::Object;
+use crate::kernel::{ClientUffd, Kernel, SharedObject};
 use crate::shared::Shared;
 
 /// Bytes that leave at a time: one block of the engine's.
 const AT_ONCE: usize = 16 * PAGE_SIZE;
 
-/// What is on its way out, by its windows.
-static LEAVING: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
-
 /// A range that is on its way out until this is dropped.
-struct Leaving((usize, usize));
+struct Leaving<'a, K: Kernel>(&'a Shared<K>, (usize, usize));
 
-impl Leaving {
-    fn begin(start: usize, end: usize) -> Leaving {
-        LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push((start, end));
-        Leaving((start, end))
+impl<K: Kernel> Leaving<'_, K> {
+    fn begin(shared: &Shared<K>, start: usize, end: usize) -> Leaving<'_, K> {
+        shared.leaving().push((start, end));
+        Leaving(shared, (start, end))
     }
 }
 
-impl Drop for Leaving {
+impl<K: Kernel> Drop for Leaving<'_, K> {
     fn drop(&mut self) {
-        let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = leaving.iter().position(|&range| range == self.0) {
+        let mut leaving = self.0.leaving();
+        if let Some(at) = leaving.iter().position(|&range| range == self.1) {
             leaving.swap_remove(at);
         }
     }
@@ -56,7 +50,7 @@ fn done(bytes: usize) -> Progress {
 }
 
 /// Moves the pages of `source..source + len`, of a window, to frames, which are memory of this process and of `own`. Holes are passed over.
-pub fn move_out(shared: &Shared, own: &Uffd, frames: usize, source: usize, len: usize) -> Progress {
+pub fn move_out<K: Kernel>(shared: &Shared<K>, own: &K::Faults, frames: usize, source: usize, len: usize) -> Progress {
     let Some(object) = shared.object_at(source) else { return stopped(Stop::Missing) };
     if !object.is_managed() || !shared.may_swap() {
         return stopped(Stop::Busy);
@@ -75,11 +69,11 @@ pub fn move_out(shared: &Shared, own: &Uffd, frames: usize, source: usize, len: 
     done(bytes)
 }
 
-fn move_some_out(
-    shared: &Shared,
-    own: &Uffd,
+fn move_some_out<K: Kernel>(
+    shared: &Shared<K>,
+    own: &K::Faults,
     frames: usize,
-    object: &Object,
+    object: &K::Object,
     start: usize,
     len: usize,
 ) -> Result<(), Stop> {
@@ -87,9 +81,9 @@ fn move_some_out(
     if object.populated(start, end).map_err(|_| Stop::Busy)?.is_none() {
         return Ok(());
     }
-    let leaving = Leaving::begin(start, end);
+    let leaving = Leaving::begin(shared, start, end);
     let mut protected = Vec::new();
-    let moved = protect(shared, start, end, &mut protected).and_then(|()| take(own, frames, object, start, end));
+    let moved = protect(shared, start, end, &mut protected).and_then(|()| take::<K>(own, frames, object, start, end));
     for (client, part) in &protected {
         // Who waits to write goes on: he finds the page, or misses it.
         let _ = client.uffd.protect(part.at, part.len, false);
@@ -99,7 +93,12 @@ fn move_some_out(
 }
 
 /// Nobody may write to `start..end` from here on. What has been protected is in `protected`, also where that fails.
-fn protect(shared: &Shared, start: usize, end: usize, protected: &mut Vec<(Arc<Client>, Part)>) -> Result<(), Stop> {
+fn protect<K: Kernel>(
+    shared: &Shared<K>,
+    start: usize,
+    end: usize,
+    protected: &mut Vec<(Arc<Client<K>>, Part)>,
+) -> Result<(), Stop> {
     for client in shared.all_clients() {
         let parts: Vec<Part> = client.mappings().parts(start, end).collect();
         for part in parts {
@@ -118,7 +117,7 @@ fn protect(shared: &Shared, start: usize, end: usize, protected: &mut Vec<(Arc<C
 }
 
 /// Of what may be mapped, each page that is.
-fn protect_pages(client: &Client, part: Part) -> Result<(), Stop> {
+fn protect_pages<K: Kernel>(client: &Client<K>, part: Part) -> Result<(), Stop> {
     for at in (part.at..part.at + part.len).step_by(PAGE_SIZE) {
         match client.uffd.protect(at, PAGE_SIZE, true).stop {
             None | Some(Stop::ProcessGone | Stop::Missing | Stop::Invalid) => {}
@@ -129,7 +128,7 @@ fn protect_pages(client: &Client, part: Part) -> Result<(), Stop> {
 }
 
 /// Copies what is there to the frames, and takes it away when all of it has been copied.
-fn take(own: &Uffd, frames: usize, object: &Object, start: usize, end: usize) -> Result<(), Stop> {
+fn take<K: Kernel>(own: &K::Faults, frames: usize, object: &K::Object, start: usize, end: usize) -> Result<(), Stop> {
     let mut copied = Vec::new();
     let mut at = start;
     let mut copy_all = || {
@@ -137,7 +136,7 @@ fn take(own: &Uffd, frames: usize, object: &Object, start: usize, end: usize) ->
         while let Some(there) = object.populated(at, end).map_err(|_| Stop::Busy)? {
             let (from, to) = (there.start.max(at), there.end.min(end));
             let content = &mut content[..to - from];
-            object.file.read(object.offset(from), content).map_err(|_| Stop::Busy)?;
+            object.read(from, content).map_err(|_| Stop::Busy)?;
             let frame = frames + (from - start);
             copied.push((frame, to - from, from));
             if let Some(stop) = own.copy(frame, content.as_ptr(), content.len(), Wake::DontWake).stop {
@@ -151,7 +150,7 @@ fn take(own: &Uffd, frames: usize, object: &Object, start: usize, end: usize) ->
     let mut taken = 0;
     if result.is_ok() {
         for &(_, len, from) in &copied {
-            if object.file.punch(object.offset(from), len as u64).is_err() {
+            if object.punch(from, len).is_err() {
                 result = if taken == 0 { Err(Stop::Busy) } else { Ok(()) };
                 break;
             }
@@ -160,15 +159,14 @@ fn take(own: &Uffd, frames: usize, object: &Object, start: usize, end: usize) ->
     }
     // What was not taken away has its content in the object still.
     for &(frame, len, _) in &copied[taken..] {
-        drop_frames(frame, len);
+        drop_frames::<K>(frame, len);
     }
     result
 }
 
 /// Frames of this process's whose content is elsewhere.
-fn drop_frames(frame: usize, len: usize) {
-    // SAFETY: frames are this process's own memory, and the calling thread has these for itself.
-    let _ = unsafe { rustix::mm::madvise(frame as *mut _, len, rustix::mm::Advice::LinuxDontNeed) };
+fn drop_frames<K: Kernel>(frame: usize, len: usize) {
+    let _ = K::advise(frame, len, Advice::DontNeed);
 }
 
 /// How pages are filled.
@@ -181,7 +179,7 @@ pub enum Filling {
 }
 
 /// Fills missing pages from `target` on, of a window, for all who have them mapped, and wakes whoever waits for them if asked.
-pub fn fill(shared: &Shared, target: usize, filling: Filling, len: usize, wake: Wake) -> Progress {
+pub fn fill<K: Kernel>(shared: &Shared<K>, target: usize, filling: Filling, len: usize, wake: Wake) -> Progress {
     let Some(object) = shared.object_at(target).filter(|object| target + len <= object.end()) else {
         return stopped(Stop::Missing);
     };
@@ -200,7 +198,12 @@ pub fn fill(shared: &Shared, target: usize, filling: Filling, len: usize, wake: 
 }
 
 /// Where a thread waits for one of the pages, they go to the page table of its process at once.
-fn fill_where_it_is_waited_for(shared: &Shared, target: usize, filling: Filling, len: usize) -> Option<Progress> {
+fn fill_where_it_is_waited_for<K: Kernel>(
+    shared: &Shared<K>,
+    target: usize,
+    filling: Filling,
+    len: usize,
+) -> Option<Progress> {
     let waiting = shared.who_waits(target, target + len)?;
     let parts: Vec<Part> = waiting.client.mappings().parts(target, target + len).collect();
     // Not what is mapped twice, or in part.
@@ -215,17 +218,17 @@ fn fill_where_it_is_waited_for(shared: &Shared, target: usize, filling: Filling,
 }
 
 /// Moves frames to where pages are missing from `target` on, of a window.
-pub fn move_in(shared: &Shared, target: usize, frames: usize, len: usize, wake: Wake) -> Progress {
+pub fn move_in<K: Kernel>(shared: &Shared<K>, target: usize, frames: usize, len: usize, wake: Wake) -> Progress {
     let source = std::ptr::with_exposed_provenance(frames);
     let progress = fill(shared, target, Filling::From(source), len, wake);
     if progress.bytes > 0 {
-        drop_frames(frames, progress.bytes);
+        drop_frames::<K>(frames, progress.bytes);
     }
     progress
 }
 
 /// Whoever touches the pages gets SIGBUS.
-pub fn poison(shared: &Shared, start: usize, len: usize) -> Progress {
+pub fn poison<K: Kernel>(shared: &Shared<K>, start: usize, len: usize) -> Progress {
     for client in shared.all_clients() {
         let parts: Vec<Part> = client.mappings().parts(start, start + len).collect();
         for part in parts {
@@ -240,12 +243,10 @@ pub fn poison(shared: &Shared, start: usize, len: usize) -> Progress {
 
 /// A thread of `client` wants to write to the page at `at`, which is protected; `page` is its place in the window. Where it leaves just
 /// now, the thread is woken when it has.
-pub fn let_write(client: &Client, at: usize, page: Option<usize>) {
-    if let Some(page) = page {
-        let leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
-        if leaving.iter().any(|&(start, end)| (start..end).contains(&page)) {
-            return;
-        }
+pub fn let_write<K: Kernel>(shared: &Shared<K>, client: &Client<K>, at: usize, page: Option<usize>) {
+    let leaves = |page| shared.leaving().iter().any(|&(start, end)| (start..end).contains(&page));
+    if page.is_some_and(leaves) {
+        return;
     }
     if !client.uffd.protect(at, PAGE_SIZE, false).is_complete() {
         let _ = client.uffd.wake(at, PAGE_SIZE);

@@ -228,7 +228,7 @@ impl Server {
     fn answer(&self, index: u32, change: impl Fn(u32) -> u32) {
         let word = &self.group.process(index).called.shared_known;
         let _ = word.fetch_update(AcqRel, Relaxed, |word| Some(change(word)));
-        SharedMemory::wake(word, Scope::Shared, i32::MAX as u32);
+        <SharedMemory>::wake(word, Scope::Shared, i32::MAX as u32);
     }
 
     /// What a device writes to a page that has left would be lost.

@@ -1,110 +1,107 @@
-//! The system on which the engine runs in the server: Linux, but for the memory that it manages, which are windows.
+//! The system on which the engine runs in the server: Linux, or another, but for the memory that it manages, which are windows.
 
 use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::io::Write as _;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use uswap_engine::engine_threads::EngineThreads;
 use uswap_engine::host::Host;
 use uswap_engine::notices::Notices;
 use uswap_engine::staffed::Staffed;
-use uswap_sys::call::Call;
-use uswap_sys::linux::{Linux, NoUffd, Supervisor};
-use uswap_sys::own_memory::OwnMemory;
-use uswap_sys::private_memory;
-use uswap_sys::rss::StatM;
-use uswap_sys::uffd::Uffd;
+use uswap_sys::linux::Linux;
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Stop, Wake};
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
 use uswap_system::{Advice, PAGE_SIZE, Scope, System, Waited};
 
 use crate::client::Client;
+use crate::kernel::{CallOf, Kernel, SharedObject};
 use crate::messages;
 use crate::moving::{self, Filling};
 use crate::shared::Shared;
 
 /// See the file's head.
 #[derive(Debug)]
-pub struct SharedMemory;
+pub struct SharedMemory<K = Linux>(PhantomData<fn() -> K>);
 
-static NOTICES: Notices<SharedMemory> = Notices::new();
-
-impl Host for SharedMemory {
+impl<K: Kernel> Host for SharedMemory<K> {
+    #[inline]
     fn notices() -> &'static Notices<Self> {
-        &NOTICES
+        K::notices()
     }
 }
 
-impl Staffed for SharedMemory {
-    type Threads = EngineThreads<Self>;
+impl<K: Kernel> Staffed for SharedMemory<K> {
+    type Threads = K::Threads;
 }
 
-fn is_window(address: usize) -> bool {
-    Shared::of_process().object_at(address).is_some()
+fn is_window<K: Kernel>(address: usize) -> bool {
+    K::shared().object_at(address).is_some()
 }
 
 /// Whether a range is all in the window of an object that is managed. When an object is gone, the server's own memory may take the place of
 /// its window, and who has read of the window before must not have it for one.
-fn is_managed_window(start: usize, len: usize) -> bool {
-    let object = Shared::of_process().object_at(start);
+fn is_managed_window<K: Kernel>(start: usize, len: usize) -> bool {
+    let object = K::shared().object_at(start);
     object.is_some_and(|object| object.is_managed() && start + len <= object.end())
 }
 
-/// Whether all of a range is memory of the engine's, not of the server's at large.
-fn is_of_engine(start: usize, len: usize) -> bool {
-    private_memory::next_gap(start, start + len).is_none()
-}
+impl<K: Kernel> System for SharedMemory<K> {
+    type Faults = SharedFaults<K>;
+    type Residency = SharedResidency<K>;
+    type Mappings = Windows<K>;
+    type Footprint = SharedFootprint<K>;
+    type Supervisor = K::Supervisor;
 
-impl System for SharedMemory {
-    type Faults = SharedFaults;
-    type Residency = SharedResidency;
-    type Mappings = Windows;
-    type Footprint = SharedFootprint;
-    type Supervisor = Supervisor;
-
-    const HAS_IO_URING: bool = Linux::HAS_IO_URING;
+    const HAS_IO_URING: bool = K::HAS_IO_URING;
     /// MADV_REMOVE, by a system call of the program's own.
     const PAGES_ARE_GIVEN_UP: bool = true;
-    const CHECKS_LOCKS: bool = Linux::CHECKS_LOCKS;
+    const CHECKS_LOCKS: bool = K::CHECKS_LOCKS;
 
     fn now() -> Instant {
-        Linux::now()
+        K::now()
     }
 
     fn cpu_time() -> Duration {
-        Linux::cpu_time()
+        K::cpu_time()
     }
 
     fn sleep(duration: Duration) {
-        Linux::sleep(duration);
+        K::sleep(duration);
     }
 
     fn acquire<G>(attempt: impl FnMut() -> Option<G>, sleep: impl FnOnce() -> G) -> G {
-        Linux::acquire(attempt, sleep)
+        K::acquire(attempt, sleep)
     }
 
     fn held_locks<R>(look: impl FnOnce(&Cell<u32>) -> R) -> R {
-        Linux::held_locks(look)
+        K::held_locks(look)
     }
 
     fn wait(word: &AtomicU32, scope: Scope, expected: u32, timeout: Option<Duration>) -> Waited {
-        Linux::wait(word, scope, expected, timeout)
+        K::wait(word, scope, expected, timeout)
     }
 
     fn wake(word: &AtomicU32, scope: Scope, count: u32) {
-        Linux::wake(word, scope, count);
+        K::wake(word, scope, count);
+    }
+
+    fn call<R>(call: impl FnOnce() -> R) -> R {
+        K::call(call)
+    }
+
+    fn others_may_go_on() {
+        K::others_may_go_on();
     }
 
     /// What is in a window is its processes' to give up.
     fn advise(start: usize, len: usize, advice: Advice) -> io::Result<()> {
-        if is_of_engine(start, len) { Linux::advise(start, len, advice) } else { Ok(()) }
+        if K::is_of_engine(start, len) { K::advise(start, len, advice) } else { Ok(()) }
     }
 
     fn let_execute(_: usize, _: usize, _: bool) -> bool {
@@ -114,7 +111,7 @@ impl System for SharedMemory {
     fn unlock_all() {}
 
     fn make_exclusive(page: usize) {
-        Linux::make_exclusive(page);
+        K::make_exclusive(page);
     }
 
     fn reserve_is_whole() -> bool {
@@ -132,7 +129,7 @@ impl System for SharedMemory {
     }
 
     fn addresses_left() -> Option<u64> {
-        Linux::addresses_left()
+        K::addresses_left()
     }
 
     fn forbid_huge_pages() -> Option<u32> {
@@ -142,19 +139,19 @@ impl System for SharedMemory {
     fn allow_huge_pages(_: u32) {}
 
     fn process_id() -> u32 {
-        Linux::process_id()
+        K::process_id()
     }
 
     fn name_memory(f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("shared memory")
     }
 
-    /// By its inode, which /proc/PID/maps shows, and a process that is known to have it.
+    /// By its object, and a process that is known to have it.
     fn name_page(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
-        let shared = Shared::of_process();
+        let shared = K::shared();
         let Some(object) = shared.object_at(address) else { return write!(f, "page {address:#x} of shared memory") };
-        write!(f, "page {} of shared memory {}", object.offset(address) / PAGE_SIZE as u64, object.inode.0)?;
-        let place = |client: Arc<Client>| {
+        object.name_page(f, address)?;
+        let place = |client: Arc<Client<K>>| {
             let part = client.mappings().parts(address, address + PAGE_SIZE).find(|part| part.is_mapped)?;
             Some((client.process?, part.at))
         };
@@ -165,59 +162,59 @@ impl System for SharedMemory {
     }
 
     fn parent_process_id() -> u32 {
-        Linux::parent_process_id()
+        K::parent_process_id()
     }
 
     fn thread_has_ended(thread: u32) -> bool {
-        Linux::thread_has_ended(thread)
+        K::thread_has_ended(thread)
     }
 
     fn is_thread_of_engine(thread: u32) -> bool {
-        Linux::is_thread_of_engine(thread)
+        K::is_thread_of_engine(thread)
     }
 
     /// No program is in the server: it ends with the run.
     fn end_with_the_program(_: &[u32]) {}
 
     fn parent_is(process: u32) -> bool {
-        Linux::parent_is(process)
+        K::parent_is(process)
     }
 
     fn end(why: fmt::Arguments<'_>) -> ! {
-        Linux::end(why)
+        K::end(why)
     }
 
     /// The supervisor is gone.
     fn kill_self() -> ! {
-        crate::server::end_after_its_clients()
+        K::end_after_clients()
     }
 }
 
 /// The userfaultfds of all clients as one; and one of the server's own, for its frames.
 #[derive(Debug)]
-pub struct SharedFaults {
-    own: Uffd,
+pub struct SharedFaults<K: Kernel = Linux> {
+    own: K::Faults,
     /// Start and length of what is registered with `own`.
     frames: OnceLock<(usize, usize)>,
 }
 
-impl SharedFaults {
-    fn shared(&self) -> &'static Shared {
-        Shared::of_process()
+impl<K: Kernel> SharedFaults<K> {
+    fn shared(&self) -> &'static Shared<K> {
+        K::shared()
     }
 }
 
-impl Faults for SharedFaults {
-    type Unavailable = NoUffd;
-    type Call = Call;
-    type Supervisor = Supervisor;
+impl<K: Kernel> Faults for SharedFaults<K> {
+    type Unavailable = <K::Faults as Faults>::Unavailable;
+    type Call = CallOf<K>;
+    type Supervisor = K::Supervisor;
 
-    fn for_program(device: Option<BorrowedFd<'_>>) -> Result<Self, NoUffd> {
+    fn for_program(device: Option<BorrowedFd<'_>>) -> Result<Self, Self::Unavailable> {
         Self::for_moves(device)
     }
 
-    fn for_moves(device: Option<BorrowedFd<'_>>) -> Result<Self, NoUffd> {
-        Ok(SharedFaults { own: Uffd::for_moves(device)?, frames: OnceLock::new() })
+    fn for_moves(device: Option<BorrowedFd<'_>>) -> Result<Self, Self::Unavailable> {
+        Ok(SharedFaults { own: K::Faults::for_moves(device)?, frames: OnceLock::new() })
     }
 
     /// It is over with the server, and so are its clients.
@@ -228,7 +225,7 @@ impl Faults for SharedFaults {
     /// Windows are registered in each client. Of the server's own memory the frames are registered, once, before there is any window:
     /// nobody would ever fill what else is missing.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
-        if is_managed_window(start, len) {
+        if is_managed_window::<K>(start, len) {
             return Ok(());
         }
         self.frames.set((start, len)).map_err(|_| Errno::INVAL)?;
@@ -240,15 +237,15 @@ impl Faults for SharedFaults {
     }
 
     fn unregister(&self, start: usize, len: usize) -> io::Result<()> {
-        if is_window(start) { Ok(()) } else { self.own.unregister(start, len) }
+        if is_window::<K>(start) { Ok(()) } else { self.own.unregister(start, len) }
     }
 
     fn move_pages(&self, target: usize, source: usize, len: usize, holes: Holes, wake: Wake) -> Progress {
-        if is_window(source) {
+        if is_window::<K>(source) {
             moving::move_out(self.shared(), &self.own, target, source, len)
-        } else if is_window(target) {
+        } else if is_window::<K>(target) {
             moving::move_in(self.shared(), target, source, len, wake)
-        } else if is_of_engine(source, len) {
+        } else if K::is_of_engine(source, len) {
             self.own.move_pages(target, source, len, holes, wake)
         } else {
             Progress { bytes: 0, stop: Some(Stop::Missing) }
@@ -256,21 +253,21 @@ impl Faults for SharedFaults {
     }
 
     fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
-        match is_window(target) {
+        match is_window::<K>(target) {
             true => moving::fill(self.shared(), target, Filling::From(source), len, wake),
             false => self.own.copy(target, source, len, wake),
         }
     }
 
     fn zeropage(&self, start: usize, len: usize, wake: Wake) -> Progress {
-        match is_window(start) {
+        match is_window::<K>(start) {
             true => moving::fill(self.shared(), start, Filling::Zeros, len, wake),
             false => self.own.zeropage(start, len, wake),
         }
     }
 
     fn poison(&self, start: usize, len: usize) -> Progress {
-        if is_window(start) { moving::poison(self.shared(), start, len) } else { self.own.poison(start, len) }
+        if is_window::<K>(start) { moving::poison(self.shared(), start, len) } else { self.own.poison(start, len) }
     }
 
     /// Nothing is left in common by a fork that would be copied.
@@ -289,43 +286,31 @@ impl Faults for SharedFaults {
     }
 
     fn is_registered(&self, start: usize, len: usize) -> Option<bool> {
-        Some(is_managed_window(start, len))
+        Some(is_managed_window::<K>(start, len))
     }
 
     fn sees_registered(&self, start: usize, len: usize) -> bool {
-        is_managed_window(start, len)
+        is_managed_window::<K>(start, len)
     }
 
     fn read(&self, messages: &mut [Message]) -> io::Result<usize> {
-        messages::read(self.shared(), messages, &crate::server::keep)
+        messages::read(self.shared(), messages)
     }
 
-    fn wait(&self, call: &Call, supervisor: &Supervisor, patience: Option<Duration>) -> io::Result<Heard> {
-        let shared = self.shared();
-        let called = call.as_fd().unwrap_or(supervisor.socket.as_fd());
-        let wanted = if call.as_fd().is_some() { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds =
-            [PollFd::from_borrowed_fd(shared.poll_fd(), PollFlags::IN), PollFd::from_borrowed_fd(called, wanted)];
-        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref()))?;
-        Ok(Heard {
-            messages: fds[0].revents().contains(PollFlags::IN),
-            call: fds[1].revents().contains(PollFlags::IN),
-            // See `server`.
-            no_supervisor: false,
-        })
+    fn wait(&self, call: &Self::Call, supervisor: &K::Supervisor, patience: Option<Duration>) -> io::Result<Heard> {
+        K::wait_for_clients(&self.shared().poll, call, supervisor, patience)
     }
 }
 
 /// What of windows is in memory is what their objects have; of other memory the kernel's page table tells.
 #[derive(Debug)]
-pub struct SharedResidency {
-    own: OwnMemory,
+pub struct SharedResidency<K: Kernel = Linux> {
+    own: K::Residency,
 }
 
-impl Residency for SharedResidency {
+impl<K: Kernel> Residency for SharedResidency<K> {
     fn open() -> io::Result<Self> {
-        Ok(SharedResidency { own: OwnMemory::open()? })
+        Ok(SharedResidency { own: K::Residency::open()? })
     }
 
     fn is_exact(&self) -> bool {
@@ -337,7 +322,7 @@ impl Residency for SharedResidency {
     }
 
     fn populated(&self, start: usize, end: usize, out: &mut [PopulatedRange]) -> io::Result<(usize, usize)> {
-        let Some(object) = Shared::of_process().object_at(start) else {
+        let Some(object) = K::shared().object_at(start) else {
             return self.own.populated(start, end, out);
         };
         let end = end.min(object.end());
@@ -352,7 +337,7 @@ impl Residency for SharedResidency {
     }
 
     fn has_populated(&self, start: usize, end: usize) -> io::Result<bool> {
-        match Shared::of_process().object_at(start) {
+        match K::shared().object_at(start) {
             Some(object) => Ok(object.populated(start, end.min(object.end()))?.is_some()),
             None => self.own.has_populated(start, end),
         }
@@ -373,9 +358,9 @@ impl Residency for SharedResidency {
 
 /// The windows of managed objects, as private memory would look.
 #[derive(Debug)]
-pub struct Windows;
+pub struct Windows<K = Linux>(PhantomData<fn() -> K>);
 
-impl Mappings for Windows {
+impl<K: Kernel> Mappings for Windows<K> {
     fn open() -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -390,7 +375,7 @@ impl Mappings for Windows {
 
     fn read_maps(buffer: &mut Vec<u8>) -> io::Result<()> {
         buffer.clear();
-        for object in Shared::of_process().all_objects().iter().filter(|object| object.is_managed()) {
+        for object in K::shared().all_objects().iter().filter(|object| object.is_managed()) {
             writeln!(buffer, "{:x}-{:x} rw-p 00000000 00:00 0 ", object.start(), object.end())?;
         }
         Ok(())
@@ -404,13 +389,13 @@ impl Mappings for Windows {
 
 /// What the server has: its own memory, and the pages of managed objects, as if they were private.
 #[derive(Debug)]
-pub struct SharedFootprint {
-    own: StatM,
+pub struct SharedFootprint<K: Kernel = Linux> {
+    own: K::Footprint,
 }
 
-impl Footprint for SharedFootprint {
+impl<K: Kernel> Footprint for SharedFootprint<K> {
     fn open() -> io::Result<Self> {
-        Ok(SharedFootprint { own: StatM::open_self()? })
+        Ok(SharedFootprint { own: K::Footprint::open()? })
     }
 
     fn main_has_ended(&self) -> bool {
@@ -419,20 +404,20 @@ impl Footprint for SharedFootprint {
 
     fn read(&mut self) -> io::Result<(u64, u64)> {
         let (resident, shared) = self.own.read()?;
-        Ok((resident + Shared::of_process().resident_pages(), shared))
+        Ok((resident + K::shared().resident_pages(), shared))
     }
 
     fn faults() -> io::Result<u64> {
-        StatM::faults()
+        K::Footprint::faults()
     }
 
     fn by_kind() -> io::Result<Rss> {
-        let own = StatM::by_kind()?;
-        Ok(Rss { anon_pages: own.anon_pages + Shared::of_process().resident_pages(), ..own })
+        let own = K::Footprint::by_kind()?;
+        Ok(Rss { anon_pages: own.anon_pages + K::shared().resident_pages(), ..own })
     }
 
     fn share_of_shmem() -> io::Result<u64> {
-        StatM::share_of_shmem()
+        K::Footprint::share_of_shmem()
     }
 }
 
@@ -440,7 +425,7 @@ impl Footprint for SharedFootprint {
 mod tests {
     use rustix::mm::{MapFlags, ProtFlags};
     use uswap_engine::group::{Group, GroupConfig};
-    use uswap_sys::private_memory::Purpose;
+    use uswap_sys::private_memory::{self, Purpose};
     use uswap_sys::shared_file::SharedFile;
 
     use super::*;
@@ -455,7 +440,7 @@ mod tests {
             Ok(shared) => shared,
             Err(why) => return println!("skipped: {why}"),
         };
-        let faults = SharedFaults::for_moves(None).unwrap();
+        let faults = <SharedFaults>::for_moves(None).unwrap();
         let frames = private_memory::map(LEN, Purpose::Frames).unwrap();
         faults.register(frames.start(), LEN).unwrap();
         let file = SharedFile::new(LEN).unwrap().as_fd().try_clone_to_owned().unwrap();
