@@ -177,6 +177,24 @@ sabotages! {
     OwnEndForgotten in "core/event_order/mod.rs",
     /// The first possible order of events is taken.
     FirstOrderTaken in "core/event_order/mod.rs",
+    /// A page of shared memory is punched out before it is copied.
+    PunchedUncopied in "shmem/moving.rs",
+    /// One of the processes that have a page is not kept from writing to it while it leaves.
+    OneMayWrite in "shmem/moving.rs",
+    /// All may write again before the page is punched out.
+    AllMayWriteEarly in "shmem/moving.rs",
+    /// A page that another process has filled, and may have written to, is filled once more.
+    FilledTwice in "shmem/moving.rs",
+    /// A page that could not be copied is punched out all the same.
+    RefusedIsPunched in "shmem/moving.rs",
+    /// Who waits for a page of shared memory is not woken.
+    SharedWakeLost in "shmem/shared.rs",
+    /// Who waits to write to a page that has left is not let go on.
+    SharedWriterNotWoken in "shmem/moving.rs",
+    /// What a forked process has mapped is not known.
+    ForkLost in "shmem/messages.rs",
+    /// The report of a mremap of shared memory is lost.
+    SharedRemapLost in "shmem/messages.rs",
 }
 
 /// One more than the number of the defect that is planted; 0: none.

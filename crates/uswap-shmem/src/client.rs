@@ -7,7 +7,7 @@ use uswap_system::PAGE_SIZE;
 
 use crate::kernel::Kernel;
 
-/// A mapping of an object in a client.
+/// A mapping of an object in a client. One of which nothing is known to be mapped may have ended ([`Mappings::unsure`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First byte, in the client.
@@ -53,67 +53,109 @@ impl Mappings {
     /// A mapping is there, in place of others.
     pub fn insert(&mut self, mapping: Mapping) {
         self.remove(mapping.start, mapping.end);
+        // What nobody was sure of yet came before.
+        self.0.retain(|other| other.start < other.end || !(mapping.start..mapping.reach()).contains(&other.start));
         let at = self.0.partition_point(|other| other.start < mapping.start);
         self.0.insert(at, mapping);
     }
 
-    /// Nothing is mapped at `start..end` any more.
+    /// Nothing is mapped at `start..end` any more. What is behind it may be: a mapping that has grown, or of which nobody knew how long it is.
     pub fn remove(&mut self, start: usize, end: usize) {
-        let parts = self.0.drain(..).flat_map(|mapping| {
+        let parts = self.with_limits().flat_map(|(mapping, limit)| {
             let before = Mapping { end: mapping.end.min(start), ..mapping };
             let from = mapping.start.max(end);
-            let behind = Mapping {
-                start: from,
-                window: mapping.window.saturating_add(from - mapping.start).min(mapping.window_end),
-                ..mapping
-            };
-            [before, behind].into_iter().filter(|part| part.start < part.end)
+            let window = mapping.window.saturating_add(from - mapping.start).min(mapping.window_end);
+            let behind = Mapping { start: from, end: mapping.end.max(from), window, ..mapping };
+            let is_behind = from < mapping.end || mapping.start >= end || mapping.start >= start && from < limit;
+            let parts = [(before, mapping.start < start), (behind, is_behind)];
+            parts.into_iter().filter_map(|(part, is_left)| is_left.then_some(part))
         });
         self.0 = parts.collect();
     }
 
-    /// What was at `from..from + len` is at `to`; with a `len` of 0, another mapping of what is at `from` is at `to`, of which nobody
-    /// knows how long it is.
+    /// What was at `from..from + len` is at `to`; with a `len` of 0, another mapping of what is at `from` is at `to`, and how long it is
+    /// must be found out.
     pub fn moved(&mut self, from: usize, to: usize, len: usize) {
-        let end = if len == 0 { from + PAGE_SIZE } else { from + len };
-        let there: Vec<Mapping> = self.within(from, end).collect();
+        let there = self.pieces(from, from + len.max(PAGE_SIZE));
         if len > 0 {
-            self.remove(from, end);
+            self.remove(from, from + len);
             self.remove(to, to + len);
         }
         for mapping in there {
-            let end = if len == 0 { mapping.reach() } else { mapping.end };
-            self.insert(Mapping { start: to + (mapping.start - from), end: to + (end - from), ..mapping });
+            let place = |at: usize| to + (at - from);
+            let mapping = Mapping { start: place(mapping.start), end: place(mapping.end), ..mapping };
+            self.insert(mapping);
+            if len == 0 {
+                self.go_on_behind(mapping);
+            }
         }
     }
 
-    fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Mapping> + '_ {
-        self.0.iter().filter(move |mapping| mapping.start < end && start < mapping.end).map(move |mapping| {
-            let from = mapping.start.max(start);
-            Mapping { start: from, end: mapping.end.min(end), window: mapping.to_window(from), ..*mapping }
+    /// Whether a mapping goes on behind what is known of it is not sure.
+    fn go_on_behind(&mut self, mapping: Mapping) {
+        let at = self.0.partition_point(|other| other.start < mapping.end);
+        let is_taken = self.0.get(at).is_some_and(|next| next.start == mapping.end);
+        if mapping.end < mapping.reach() && !is_taken {
+            let window = mapping.to_window(mapping.end);
+            self.0.insert(at, Mapping { start: mapping.end, window, ..mapping });
+        }
+    }
+
+    /// All of them, each with the end of where it may be: no other begins before.
+    fn with_limits(&self) -> impl Iterator<Item = (Mapping, usize)> + '_ {
+        self.0.iter().enumerate().map(|(index, mapping)| {
+            let next = self.0.get(index + 1).map_or(usize::MAX, |next| next.start);
+            (*mapping, mapping.reach().min(next))
         })
+    }
+
+    /// What must be mapped at `start..end`, as far as it is of objects.
+    fn pieces(&self, start: usize, end: usize) -> Vec<Mapping> {
+        let pieces = self.with_limits().filter_map(|(mapping, limit)| {
+            let (from, to) = (mapping.start.max(start), limit.min(end));
+            (from < to).then(|| Mapping { start: from, end: to, window: mapping.to_window(from), ..mapping })
+        });
+        pieces.collect()
     }
 
     /// The address in a window of what is, or may be, at `address`.
     pub fn to_window(&self, address: usize) -> Option<usize> {
-        let is_there = |mapping: &&Mapping| (mapping.start..mapping.end).contains(&address);
-        let may_be = |mapping: &&Mapping| (mapping.start..mapping.reach()).contains(&address);
-        let mapping = self.0.iter().find(is_there).or_else(|| self.0.iter().rev().find(may_be))?;
-        Some(mapping.to_window(address))
+        let may_be = |(mapping, limit): &(Mapping, usize)| (mapping.start..*limit).contains(&address);
+        self.with_limits().find(may_be).map(|(mapping, _)| mapping.to_window(address))
     }
 
     /// Where `start..end` of a window is, or may be.
     pub fn parts(&self, start: usize, end: usize) -> impl Iterator<Item = Part> + '_ {
-        self.0.iter().filter_map(move |mapping| {
-            let (from, to) = (mapping.window.max(start), mapping.window_end.min(end));
-            let known = mapping.window + (mapping.end - mapping.start);
+        self.with_limits().filter_map(move |(mapping, limit)| {
+            let (from, to) = (mapping.window.max(start), mapping.to_window(limit).min(end));
             (from < to).then(|| Part {
                 at: mapping.start + (from - mapping.window),
                 len: to - from,
                 window: from,
-                is_mapped: to <= known,
+                is_mapped: to <= mapping.to_window(mapping.end),
             })
         })
+    }
+
+    /// An address where something of an object may be mapped, and nothing else is known of that mapping.
+    pub fn unsure(&self) -> Option<usize> {
+        self.0.iter().find(|mapping| mapping.start == mapping.end).map(|mapping| mapping.start)
+    }
+
+    /// Whether something is mapped at an [`unsure`](Self::unsure) address.
+    pub fn is_sure(&mut self, address: usize, is_mapped: bool) {
+        let Some(at) = self.0.iter().position(|one| one.start == address && one.end == address) else { return };
+        let mut mapping = self.0.remove(at);
+        if !is_mapped {
+            return;
+        }
+        mapping.end += PAGE_SIZE;
+        let before = at.checked_sub(1).and_then(|before| self.0.get_mut(before));
+        match before.filter(|before| before.end == address && before.to_window(address) == mapping.window) {
+            Some(before) => before.end = mapping.end,
+            None => self.0.insert(at, mapping),
+        }
+        self.go_on_behind(mapping);
     }
 
     /// Whether anything of a window is mapped.
@@ -184,8 +226,39 @@ mod tests {
         let mut mappings = Mappings::default();
         mappings.insert(mapping(10, 20, 0, 10));
         mappings.moved(12 * PAGE, 50 * PAGE, 0);
-        assert_eq!(pages(&mappings), [(10, 20, 1000), (50, 58, 1002)]);
+        assert_eq!(pages(&mappings), [(10, 20, 1000), (50, 51, 1002), (51, 51, 1003)]);
         assert_eq!(mappings.to_window(57 * PAGE), Some(1009 * PAGE));
+        mappings.is_sure(51 * PAGE, true);
+        mappings.is_sure(52 * PAGE, true);
+        mappings.is_sure(53 * PAGE, false);
+        assert_eq!((pages(&mappings), mappings.unsure()), (vec![(10, 20, 1000), (50, 53, 1002)], None));
+        // It hides nothing that is known to be mapped behind it.
+        mappings.insert(mapping(55, 60, 0, 10));
+        mappings.moved(12 * PAGE, 48 * PAGE, 0);
+        let [before, hidden, known] = [49, 54, 55].map(|page| mappings.to_window(page * PAGE).map(|at| at / PAGE));
+        assert_eq!([before, hidden, known], [Some(1003), Some(1006), Some(1000)]);
+        mappings.is_sure(49 * PAGE, true);
+        assert_eq!((pages(&mappings)[1], mappings.unsure()), ((48, 50, 1002), None));
+        let parts: Vec<usize> = mappings.parts(1003 * PAGE, 1010 * PAGE).map(|part| part.at / PAGE).collect();
+        assert_eq!(parts, [13, 49, 51, 58]);
+    }
+
+    #[test]
+    fn what_has_grown_moves_and_stays_when_its_beginning_goes() {
+        let mut mappings = Mappings::default();
+        mappings.insert(mapping(10, 13, 0, 10));
+        // It had grown to 10..20.
+        mappings.moved(15 * PAGE, 40 * PAGE, 2 * PAGE);
+        assert_eq!(pages(&mappings), [(10, 13, 1000), (40, 42, 1005)]);
+        mappings.remove(10 * PAGE, 14 * PAGE);
+        assert_eq!(pages(&mappings), [(14, 14, 1004), (40, 42, 1005)]);
+        assert_eq!(mappings.unsure(), Some(14 * PAGE));
+        let mut gone = mappings.clone();
+        gone.is_sure(14 * PAGE, false);
+        assert_eq!((pages(&gone), gone.unsure()), (vec![(40, 42, 1005)], None));
+        mappings.is_sure(14 * PAGE, true);
+        assert_eq!(pages(&mappings), [(14, 15, 1004), (15, 15, 1005), (40, 42, 1005)]);
+        assert_eq!(mappings.to_window(19 * PAGE), Some(1009 * PAGE));
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::io;
 use std::sync::Arc;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_system::PAGE_SIZE;
-use uswap_system::faults::Message;
+use uswap_system::faults::{Message, Stop};
 
-use crate::client::Client;
+use crate::client::{Client, Mappings};
 use crate::kernel::{ClientUffd, FromClient, Kernel};
 use crate::moving;
 use crate::shared::{Shared, Waiting};
@@ -32,15 +33,28 @@ pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<us
             }
             Ok(())
         })?;
+        settle(&client);
     }
     Ok(count)
+}
+
+/// Finds out what a client has where what it has said does not tell: the kernel protects only what is mapped. No page is on its way
+/// meanwhile, so that none must be protected. As long as the client changes its mappings it is not found out.
+pub fn settle<K: Kernel>(client: &Client<K>) {
+    loop {
+        let Some(at) = client.mappings().unsure() else { return };
+        match client.uffd.protect(at, PAGE_SIZE, false).stop {
+            Some(Stop::TryLater) => return,
+            stop => client.mappings().is_sure(at, stop.is_none()),
+        }
+    }
 }
 
 /// The child has mapped what its parent has, and goes on when its userfaultfd is known: that it is kept by another is told before the
 /// next message is read.
 fn follow_fork<K: Kernel>(shared: &Shared<K>, parent: &Client<K>, child: K::Uffd) -> io::Result<()> {
     K::keep(&child)?;
-    let mappings = parent.mappings().clone();
+    let mappings = if is_on(Sabotage::ForkLost) { Mappings::default() } else { parent.mappings().clone() };
     shared.add_client(None, child, mappings)?;
     Ok(())
 }
@@ -63,6 +77,7 @@ fn take_in<K: Kernel>(shared: &Shared<K>, client: &Arc<Client<K>>, message: Mess
                 }
             }
         }
+        Message::Remap { .. } if is_on(Sabotage::SharedRemapLost) => {}
         Message::Remap { from, to, len } => client.mappings().moved(from, to, len),
         Message::Unmap { start, end } => client.mappings().remove(start, end),
         Message::Remove { .. } | Message::Other(_) => {}

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_system::faults::{Faults, Progress, Stop, Wake};
 use uswap_system::{Advice, PAGE_SIZE};
 
@@ -83,13 +84,24 @@ fn move_some_out<K: Kernel>(
     }
     let leaving = Leaving::begin(shared, start, end);
     let mut protected = Vec::new();
-    let moved = protect(shared, start, end, &mut protected).and_then(|()| take::<K>(own, frames, object, start, end));
-    for (client, part) in &protected {
-        // Who waits to write goes on: he finds the page, or misses it.
-        let _ = client.uffd.protect(part.at, part.len, false);
+    let moved = protect(shared, start, end, &mut protected).and_then(|()| {
+        if is_on(Sabotage::AllMayWriteEarly) {
+            let_all_write(&protected);
+        }
+        take::<K>(own, frames, object, start, end)
+    });
+    if !is_on(Sabotage::SharedWriterNotWoken) {
+        let_all_write(&protected);
     }
     drop(leaving);
     moved
+}
+
+/// Who waits to write goes on: he finds the page, or misses it.
+fn let_all_write<K: Kernel>(protected: &[(Arc<Client<K>>, Part)]) {
+    for (client, part) in protected {
+        let _ = client.uffd.protect(part.at, part.len, false);
+    }
 }
 
 /// Nobody may write to `start..end` from here on. What has been protected is in `protected`, also where that fails.
@@ -99,7 +111,7 @@ fn protect<K: Kernel>(
     end: usize,
     protected: &mut Vec<(Arc<Client<K>>, Part)>,
 ) -> Result<(), Stop> {
-    for client in shared.all_clients() {
+    for client in shared.all_clients().into_iter().skip(usize::from(is_on(Sabotage::OneMayWrite))) {
         let parts: Vec<Part> = client.mappings().parts(start, end).collect();
         for part in parts {
             let progress = client.uffd.protect(part.at, part.len, true);
@@ -136,6 +148,9 @@ fn take<K: Kernel>(own: &K::Faults, frames: usize, object: &K::Object, start: us
         while let Some(there) = object.populated(at, end).map_err(|_| Stop::Busy)? {
             let (from, to) = (there.start.max(at), there.end.min(end));
             let content = &mut content[..to - from];
+            if is_on(Sabotage::PunchedUncopied) {
+                let _ = object.punch(from, content.len());
+            }
             object.read(from, content).map_err(|_| Stop::Busy)?;
             let frame = frames + (from - start);
             copied.push((frame, to - from, from));
@@ -148,7 +163,7 @@ fn take<K: Kernel>(own: &K::Faults, frames: usize, object: &K::Object, start: us
     };
     let mut result = copy_all();
     let mut taken = 0;
-    if result.is_ok() {
+    if result.is_ok() || is_on(Sabotage::RefusedIsPunched) {
         for &(_, len, from) in &copied {
             if object.punch(from, len).is_err() {
                 result = if taken == 0 { Err(Stop::Busy) } else { Ok(()) };
@@ -183,9 +198,10 @@ pub fn fill<K: Kernel>(shared: &Shared<K>, target: usize, filling: Filling, len:
     let Some(object) = shared.object_at(target).filter(|object| target + len <= object.end()) else {
         return stopped(Stop::Missing);
     };
-    let there = fill_where_it_is_waited_for(shared, target, filling, len);
+    let there = fill_where_it_is_waited_for(shared, target, filling, len).filter(|_| !is_on(Sabotage::FilledTwice));
     let progress = match there {
         Some(progress) if progress.bytes > 0 || progress.stop == Some(Stop::AlreadyThere) => progress,
+        _ if is_on(Sabotage::FilledTwice) && object.punch(target, len).is_err() => return stopped(Stop::Busy),
         _ => match filling {
             Filling::From(source) => object.fill(&shared.filler, target, source, len),
             Filling::Zeros => object.fill_with_zeros(&shared.filler, target, len),
@@ -246,6 +262,9 @@ pub fn poison<K: Kernel>(shared: &Shared<K>, start: usize, len: usize) -> Progre
 pub fn let_write<K: Kernel>(shared: &Shared<K>, client: &Client<K>, at: usize, page: Option<usize>) {
     let leaves = |page| shared.leaving().iter().any(|&(start, end)| (start..end).contains(&page));
     if page.is_some_and(leaves) {
+        return;
+    }
+    if is_on(Sabotage::SharedWriterNotWoken) {
         return;
     }
     if !client.uffd.protect(at, PAGE_SIZE, false).is_complete() {

@@ -25,6 +25,7 @@ use uswap_system::{Scope, System};
 
 use crate::adoption::{self, Candidate, Look, Verdict};
 use crate::client::{Client, Mapping, Mappings};
+use crate::messages;
 use crate::object::Object;
 use crate::shared::Shared;
 use crate::system::SharedMemory;
@@ -288,6 +289,9 @@ impl Server {
             }
         }
         let clients = self.shared.all_clients();
+        for client in clients.iter().filter(|client| client.mappings().unsure().is_some()) {
+            while_nothing_is_read(|| messages::settle(client));
+        }
         let is_mapped =
             |object: &Object| clients.iter().any(|client| client.mappings().has(object.start(), object.end()));
         let mut gone = self.shared.all_objects();

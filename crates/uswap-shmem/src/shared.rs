@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_engine::group::Group;
 use uswap_sys::linux::Linux;
 use uswap_sys::shared_file::Inode;
@@ -164,6 +165,9 @@ impl<K: Kernel> Shared<K> {
             }
             !is_one
         });
+        if is_on(Sabotage::SharedWakeLost) {
+            return;
+        }
         for waiting in woken {
             let _ = waiting.client.uffd.wake(waiting.at, PAGE_SIZE);
         }
