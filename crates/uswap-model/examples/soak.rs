@@ -1,4 +1,4 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|sharing|crowded] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
 //! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
 //! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
 //! violation, `soak defects` lists the defects.
@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use uswap_core::defects::Sabotage;
 use uswap_model::chance::Chance;
-use uswap_model::soak::{self, Scenario};
+use uswap_model::soak::sharing::{self, Sharing};
+use uswap_model::soak::{self, Scenario, Soaked};
 use uswap_model::{Coverage, world};
 
 /// The seed that runs.
 static SEED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What can be made of a seed.
-const KINDS: [&str; 4] = ["all", "touches", "no-forks", "restless"];
+const KINDS: [&str; 6] = ["all", "touches", "no-forks", "restless", "sharing", "crowded"];
 /// A seed that takes longer than this hangs where nobody else gets on.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
@@ -45,19 +46,7 @@ fn main() {
     let (begun, mut coverage) = (Instant::now(), Coverage::default());
     for seed in first..first + count {
         SEED.store(seed, Relaxed);
-        let mut chance = Chance::new(seed);
-        let scenario = Scenario::draw(&mut chance);
-        let mut scenario = match kind {
-            "touches" => scenario.touching_only(),
-            "no-forks" => scenario.without_forks(),
-            "restless" => scenario.restless(seed),
-            _ => scenario,
-        };
-        (scenario.world.trace, scenario.world.keeps_last_steps) = (page, count == 1 && !is_quiet);
-        if count == 1 && !is_quiet {
-            println!("{scenario:#?}");
-        }
-        let soaked = soak::run(scenario, chance);
+        let soaked = run(seed, kind, page, count == 1 && !is_quiet);
         coverage.merge(&soaked.coverage);
         if count == 1 && !is_quiet {
             world::last_steps().iter().for_each(|step| println!("{step}"));
@@ -73,6 +62,32 @@ fn main() {
         println!("{count:>12} {name}");
     }
     println!("{:.1} seeds per second", count as f64 / begun.elapsed().as_secs_f64());
+}
+
+/// Runs one seed; `alone`: tells its world, and keeps its last steps.
+fn run(seed: u64, kind: &str, page: Option<usize>, alone: bool) -> Soaked {
+    let mut chance = Chance::new(seed);
+    if kind == "sharing" || kind == "crowded" {
+        let sharing = Sharing::draw(&mut chance);
+        let mut sharing = if kind == "crowded" { sharing.crowded(seed) } else { sharing };
+        (sharing.scenario.world.trace, sharing.scenario.world.keeps_last_steps) = (page, alone);
+        if alone {
+            println!("{sharing:#?}");
+        }
+        return sharing::run(sharing, chance);
+    }
+    let scenario = Scenario::draw(&mut chance);
+    let mut scenario = match kind {
+        "touches" => scenario.touching_only(),
+        "no-forks" => scenario.without_forks(),
+        "restless" => scenario.restless(seed),
+        _ => scenario,
+    };
+    (scenario.world.trace, scenario.world.keeps_last_steps) = (page, alone);
+    if alone {
+        println!("{scenario:#?}");
+    }
+    soak::run(scenario, chance)
 }
 
 /// Ends the process when a seed comes to no end.

@@ -62,6 +62,9 @@ happenings! {
     SwapoffTakenBack = "areas told to stay after all",
     BudgetSet = "budgets changed",
     SupervisorLost = "supervisors lost",
+    SharedProtected = "times that shared memory was protected",
+    SharedPunched = "pages of shared memory punched out",
+    SharedFound = "pages of shared memory found where another process had them",
     EndedWithLine = "trees ended with a line",
 }
 

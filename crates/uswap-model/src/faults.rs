@@ -26,6 +26,12 @@ pub struct ModelCall {
     is_made: AtomicBool,
 }
 
+impl ModelCall {
+    pub(crate) fn is_made(&self) -> bool {
+        self.is_made.load(SeqCst)
+    }
+}
+
 impl Call for ModelCall {
     fn new() -> io::Result<Self> {
         Ok(Self::default())

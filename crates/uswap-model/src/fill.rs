@@ -38,6 +38,9 @@ impl World {
             self.note(Happening::Copied, 1);
             self.trace(&(page..page + 1), format_args!("copy of {content:?}"));
             mm.allocate(page, Pte::Present(Page::new(content)));
+            if is_host(page) {
+                host_memory::write(page, content);
+            }
             Ok(())
         })
     }

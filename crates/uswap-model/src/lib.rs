@@ -10,6 +10,7 @@
 //! - userfaultfd: [`userfaultfd_ctx`] (messages), [`registration`], [`fill`], [`move_pages`];
 //! - system calls of the program: [`user_mode`] (the list), [`touch`], [`mmap`], [`munmap`], [`mremap`], [`madvise`], [`protect`],
 //!   [`dup_mmap`] (fork); [`oracle`]: what each page must read as;
+//! - memory that processes share: [`shmem`], with the shared-memory server of `uswap-shmem` on it;
 //! - what the kernel does by itself: [`background`];
 //! - the engine in its processes: [`model_host`], [`hooks`] (what is done in the place of the agent), [`tree`] (the supervisor's side);
 //! - [`soak`]: random programs under the engine;
@@ -50,6 +51,7 @@ pub mod pte;
 pub mod registration;
 pub mod replay;
 pub mod scheduler;
+pub mod shmem;
 pub mod soak;
 pub mod supervisor;
 pub mod switching;

@@ -17,6 +17,7 @@ use crate::coverage::Happening;
 use crate::hooks::environment;
 use crate::scheduler::{Kind, ThreadId};
 use crate::system::Model;
+use crate::tree::Crew;
 use crate::world::current;
 
 /// I/O that one thread has in flight at most, and its buffer, in pages.
@@ -27,21 +28,33 @@ const GO: u32 = 1;
 const END: u32 = 2;
 
 /// What the first handler waits for.
-struct Start {
+struct Start<H: Host> {
     state: Word<Model>,
-    engine: Cell<Option<&'static Engine<Model>>>,
+    engine: Cell<Option<&'static Engine<H>>>,
     begun: Cell<usize>,
 }
 
 /// The engine's threads beside the monitor.
-pub struct ModelThreads {
-    start: Rc<Start>,
+pub struct ModelThreads<H: Host> {
+    start: Rc<Start<H>>,
     first: ThreadId,
     has_begun: bool,
 }
 
+/// An engine in a process of the model.
+pub trait OnModel: Host {
+    /// Its threads, in the calling thread's process.
+    fn crew() -> Crew;
+}
+
+impl OnModel for Model {
+    fn crew() -> Crew {
+        environment().tree.crew
+    }
+}
+
 impl Staffed for Model {
-    type Threads = ModelThreads;
+    type Threads = ModelThreads<Model>;
 }
 
 impl Host for Model {
@@ -56,13 +69,13 @@ fn spawn(name: &'static str, body: impl FnOnce() + 'static) -> ThreadId {
     world.spawn(world.this_process(), name, Kind::Engine, body)
 }
 
-impl Threads<Model> for ModelThreads {
+impl<H: OnModel> Threads<H> for ModelThreads<H> {
     fn prepare(compressor: Compressor) -> io::Result<Self> {
         if current().refuses(Happening::ThreadRefused) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let start = Rc::new(Start { state: Word::new(WAITING), engine: Cell::new(None), begun: Cell::new(0) });
-        let mut worker = Worker::new::<Model>(compressor, BATCH, BATCH)?;
+        let mut worker = Worker::new::<H>(compressor, BATCH, BATCH)?;
         let seen = start.clone();
         let first = spawn("handler", move || {
             if seen.state.wait_while(WAITING) == GO {
@@ -77,16 +90,16 @@ impl Threads<Model> for ModelThreads {
         Ok(ModelThreads { start, first, has_begun: false })
     }
 
-    fn begin(mut self, engine: &'static Engine<Model>) -> Vec<u32> {
+    fn begin(mut self, engine: &'static Engine<H>) -> Vec<u32> {
         self.has_begun = true;
         self.start.engine.set(Some(engine));
         self.start.state.store_and_wake(GO);
         let mut threads = vec![self.first];
         let compressor = engine.member.group.config().compressor;
-        let crew = environment().tree.crew;
+        let crew = H::crew();
         let worker = || match current().refuses(Happening::ThreadRefused) {
             true => Err(io::Error::from(io::ErrorKind::WouldBlock)),
-            false => Worker::new::<Model>(compressor, BATCH, BATCH),
+            false => Worker::new::<H>(compressor, BATCH, BATCH),
         };
         for number in 1..crew.handlers {
             let (Ok(mut worker), seen) = (worker(), self.start.clone()) else { break };
@@ -99,7 +112,7 @@ impl Threads<Model> for ModelThreads {
             }));
         }
         for _ in 0..crew.readers {
-            let (Ok(mut worker), seen) = (ahead::worker::<Model>(compressor), self.start.clone()) else { break };
+            let (Ok(mut worker), seen) = (ahead::worker::<H>(compressor), self.start.clone()) else { break };
             threads.push(spawn("reads ahead", move || {
                 let mut reader = engine.reader_begins();
                 seen.has_begun();
@@ -127,13 +140,13 @@ impl Threads<Model> for ModelThreads {
     }
 }
 
-impl Start {
+impl<H: Host> Start<H> {
     fn has_begun(&self) {
         self.begun.set(self.begun.get() + 1);
     }
 }
 
-impl Drop for ModelThreads {
+impl<H: Host> Drop for ModelThreads<H> {
     fn drop(&mut self) {
         if !self.has_begun {
             self.start.state.store_and_wake(END);

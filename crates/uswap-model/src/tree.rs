@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_engine::group::{AreaConfig, Group, GroupConfig};
 use uswap_engine::member::Member;
+use uswap_system::System;
 
 use crate::process::ProcessId;
 use crate::supervisor::ModelSupervisor;
-use crate::system::Model;
 use crate::world::World;
 
 /// The engine's threads beside the monitor.
@@ -74,7 +74,11 @@ impl Tree {
     ///
     /// # Errors
     /// No descriptor is to be had, or the group is full.
-    pub fn join(&self, process: ProcessId, parent: Option<u32>) -> io::Result<Member<Model>> {
+    pub fn join<S: System<Supervisor = ModelSupervisor>>(
+        &self,
+        process: ProcessId,
+        parent: Option<u32>,
+    ) -> io::Result<Member<S>> {
         let index = self.group.allot(process.pid()).ok_or(io::ErrorKind::QuotaExceeded)?;
         if let Some(parent) = parent {
             self.group.fork_arrived(parent, index);

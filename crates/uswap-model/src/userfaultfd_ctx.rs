@@ -159,7 +159,7 @@ impl World {
         self.note(Happening::Fault, 1);
         self.trace(&(page..page + 1), format_args!("faults"));
         self.kernel_mut().userfaults[id.0].faults.push_back(Fault { thread, page, write, protected });
-        self.wake_key(Key::Poll(id));
+        self.wake_pollers(id);
         self.block(Key::Fault(id, page), None);
         // Whoever woke us has taken the message away, or has read it; a signal has not.
         self.kernel_mut().userfaults[id.0].faults.retain(|fault| fault.thread != thread);
@@ -182,7 +182,7 @@ impl World {
             self.point();
             self.stand_still(self.config.late_reports);
             self.kernel_mut().userfaults[userfault.0].events.push_back(Event { thread, message });
-            self.wake_key(Key::Poll(userfault));
+            self.wake_pollers(userfault);
             self.block(Key::Event, None);
             self.stand_still(self.config.late_tasks);
             self.trace(&(0..usize::MAX), format_args!("reported {message:x?}"));

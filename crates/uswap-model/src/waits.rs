@@ -28,6 +28,8 @@ pub(crate) enum Key {
     Event,
     /// Messages, or a call.
     Poll(UserfaultId),
+    /// Messages of any client of the shared-memory server, or a call.
+    Clients,
     /// Whoever holds the lock of the mappings for reading.
     Mappings(ProcessId),
     /// Time.
@@ -111,8 +113,13 @@ impl World {
         self.wake_those(usize::MAX, |_, on| on == key);
     }
 
+    /// Whoever reads messages of this userfaultfd.
+    pub(crate) fn wake_pollers(&self, userfault: UserfaultId) {
+        self.wake_those(usize::MAX, |_, on| on == Key::Poll(userfault) || on == Key::Clients);
+    }
+
     pub(crate) fn wake_all_pollers(&self) {
-        self.wake_those(usize::MAX, |_, on| matches!(on, Key::Poll(_)));
+        self.wake_those(usize::MAX, |_, on| matches!(on, Key::Poll(_) | Key::Clients));
     }
 
     /// As futex(2).

@@ -11,11 +11,13 @@ use crate::coverage::{Coverage, Happening, Tally};
 use crate::frames::Frames;
 use crate::process::{Process, ProcessId};
 use crate::scheduler::Scheduler;
+use crate::shmem::Shmem;
 use crate::userfaultfd_ctx::Userfault;
 use crate::violation::{Checker, Violation};
 use crate::world_config::WorldConfig;
 
 /// The kernel's side: what system calls work on. Never borrowed while threads change.
+#[derive(Default)]
 pub struct Kernel {
     /// All there ever were.
     pub processes: Vec<Process>,
@@ -23,6 +25,8 @@ pub struct Kernel {
     pub userfaults: Vec<Userfault>,
     /// Where all their pages are.
     pub frames: Frames,
+    /// What processes have in common.
+    pub shmem: Shmem,
 }
 
 impl Kernel {
@@ -134,7 +138,7 @@ impl World {
             config,
             chance: RefCell::new(chance),
             clock: Clock::new(),
-            kernel: RefCell::new(Kernel { processes: Vec::new(), userfaults: Vec::new(), frames: Frames::default() }),
+            kernel: RefCell::new(Kernel::default()),
             end: RefCell::new(None),
             checks: RefCell::new(Vec::new()),
             lines: RefCell::new(Vec::new()),

@@ -11,6 +11,7 @@ mod follower;
 mod left_behind;
 mod random_program;
 mod scenario;
+pub mod sharing;
 
 use std::rc::Rc;
 

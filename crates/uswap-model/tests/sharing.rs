@@ -1,0 +1,20 @@
+//! The shared-memory server on the model: programs that share memory read what was written last.
+
+use uswap_engine::group::Counter;
+use uswap_model::soak::sharing;
+use uswap_model::{Coverage, Happening};
+
+#[test]
+fn what_is_shared_reads_as_it_was_written() {
+    let (mut coverage, mut processes) = (Coverage::default(), 0);
+    for seed in 0..40 {
+        let soaked = sharing::run_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        coverage.merge(&soaked.coverage);
+        processes += soaked.processes;
+    }
+    let (came_in, went_out) = (coverage.counter(Counter::Pswpin), coverage.counter(Counter::Pswpout));
+    assert!(came_in > 1000 && went_out > 1000, "{came_in} pages came in, {went_out} went out");
+    assert!(processes > 120, "{processes} processes");
+    assert!(coverage.count(Happening::Remap) > 100 && coverage.count(Happening::SharedFound) > 1000);
+}
