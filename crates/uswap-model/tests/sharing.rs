@@ -18,3 +18,13 @@ fn what_is_shared_reads_as_it_was_written() {
     assert!(processes > 120, "{processes} processes");
     assert!(coverage.count(Happening::Remap) > 100 && coverage.count(Happening::SharedFound) > 1000);
 }
+
+/// A child that was forked, and what its parent unmapped then, were read while it was looked which objects nobody has: of one that the child
+/// has, all that was swapped out was forgotten.
+#[test]
+fn what_only_a_new_child_has_is_not_forgotten() {
+    for seed in [684, 1075] {
+        let soaked = sharing::run_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+    }
+}

@@ -288,14 +288,14 @@ impl Server {
                 self.shared.remove_client(&client);
             }
         }
-        let clients = self.shared.all_clients();
-        for client in clients.iter().filter(|client| client.mappings().unsure().is_some()) {
-            while_nothing_is_read(|| messages::settle(client));
+        let mut gone = self.shared.unmapped_objects();
+        if !gone.is_empty() || self.shared.is_unsure() {
+            // Looked at once more while nothing is read: a fork may just have brought a client that has what its parent has unmapped.
+            gone = while_nothing_is_read(|| {
+                self.shared.all_clients().iter().for_each(|client| messages::settle(client));
+                self.shared.unmapped_objects()
+            });
         }
-        let is_mapped =
-            |object: &Object| clients.iter().any(|client| client.mappings().has(object.start(), object.end()));
-        let mut gone = self.shared.all_objects();
-        gone.retain(|object| object.is_managed() && !is_mapped(object));
         if !self.hears_of_forks {
             self.leave_out_what_children_have(&mut gone);
         }

@@ -114,6 +114,21 @@ impl<K: Kernel> Shared<K> {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Managed objects that no client has mapped.
+    pub fn unmapped_objects(&self) -> Vec<Arc<K::Object>> {
+        let clients = self.all_clients();
+        let is_mapped =
+            |object: &K::Object| clients.iter().any(|client| client.mappings().has(object.start(), object.end()));
+        let mut objects = self.all_objects();
+        objects.retain(|object| object.is_managed() && !is_mapped(object));
+        objects
+    }
+
+    /// Whether it is not known of some client what it has mapped.
+    pub fn is_unsure(&self) -> bool {
+        self.all_clients().iter().any(|client| client.mappings().unsure().is_some())
+    }
+
     /// The client of this number.
     pub fn client(&self, number: u64) -> Option<Arc<Client<K>>> {
         let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);

@@ -286,14 +286,13 @@ fn forget_what_is_gone() {
             shared.remove_client(&client);
         }
     }
-    let clients = shared.all_clients();
-    for client in clients.iter().filter(|client| client.mappings().unsure().is_some()) {
-        while_nothing_is_read(|| messages::settle(client));
+    let mut gone = shared.unmapped_objects();
+    if !gone.is_empty() || shared.is_unsure() {
+        gone = while_nothing_is_read(|| {
+            shared.all_clients().iter().for_each(|client| messages::settle(client));
+            shared.unmapped_objects()
+        });
     }
-    let is_mapped =
-        |object: &ModelObject| clients.iter().any(|client| client.mappings().has(object.start(), object.end()));
-    let mut gone = shared.all_objects();
-    gone.retain(|object| object.is_managed() && !is_mapped(object));
     for object in gone {
         object.manage(false);
         shared.remove_object(&object);

@@ -89,7 +89,7 @@ impl World {
         let Some(found) = cache.pages[page] else {
             self.violate(
                 Checker::RightUse,
-                format!("object {object} is forgotten, and page {page:#x} of it is mapped"),
+                format!("page {page:#x} of object {object} is mapped in {:?}, and not in memory", self.this_process()),
             );
             return Content::UNKNOWN;
         };

@@ -367,6 +367,9 @@ impl Thread {
         // What the child has is what there is at the moment of the copy.
         let (child, places) = world.fork_shared(|| common.places.borrow().clone());
         let places = places.into_iter().map(|place| Place { users: 0, ..place }).collect();
+        if !world.kernel().process(child).is_alive {
+            return;
+        }
         world.spawn(child, "program", Kind::Program, move || {
             Thread::new(&habits, Common::new(&server, places)).life();
         });
