@@ -19,6 +19,9 @@ const RESTLESS_BLOCK: u64 = 250;
 /// Kinds of schedules, as the soak names them.
 const PLAIN: &str = "all";
 const RESTLESS: &str = "restless";
+/// What can be found only where memory is shared.
+const SHARING: &str = "sharing";
+const OF_SHARED_MEMORY: &str = "shmem/";
 /// Defects that are planted at a time.
 const AT_ONCE: usize = 2;
 /// What every CI run plants.
@@ -134,8 +137,11 @@ fn defects(soak: &Path) -> Result<Vec<Defect>, String> {
 }
 
 fn search(soak: &Path, defect: &Defect, seeds: u64) -> Result<Option<Found>, String> {
-    let plain = (0..seeds).step_by(BLOCK as usize).map(|first| (PLAIN, first, BLOCK));
-    let restless = (0..seeds / PLAIN_FOR_RESTLESS).step_by(RESTLESS_BLOCK as usize);
+    let is_of_shared = defect.place.starts_with(OF_SHARED_MEMORY);
+    let kind = if is_of_shared { SHARING } else { PLAIN };
+    let plain = (0..seeds).step_by(BLOCK as usize).map(|first| (kind, first, BLOCK));
+    let restless = if is_of_shared { 0 } else { seeds / PLAIN_FOR_RESTLESS };
+    let restless = (0..restless).step_by(RESTLESS_BLOCK as usize);
     let restless = restless.map(|first| (RESTLESS, first, RESTLESS_BLOCK));
     for (kind, first, count) in plain.chain(restless) {
         if let Some(found) = block(soak, &defect.name, kind, first, count)? {
@@ -181,6 +187,9 @@ fn row(defect: &Defect, found: Option<&Found>, seeds: u64) -> String {
         Some(Found { seed, kind: PLAIN, checker, how }) => {
             format!("| {name} |{what} | `{place}` | {seed} | {} | {checker} | {how} |", seed + 1)
         }
+        Some(Found { seed, kind: SHARING, checker, how }) => {
+            format!("| {name} |{what} | `{place}` | {seed} {SHARING} | {} | {checker} | {how} |", seed + 1)
+        }
         Some(Found { seed, kind, checker, how }) => {
             format!("| {name} |{what} | `{place}` | {seed} {kind} | {seeds} and {} | {checker} | {how} |", seed + 1)
         }
@@ -197,8 +206,8 @@ fn write_table(defects: &[&Defect], results: &[Option<Found>], seeds: u64) -> Re
          on the model of Linux ([simulator.md](simulator.md)) found each, or in how many seeds it did not. A build with the feature `sabotage` has them \
          (`uswap_core::defects`); nothing that is shipped has it, which the same command checks. Seeds count from 0, and each is a \
          program and its schedule of some thousand steps. Where plain ones found nothing, schedules in which nothing rests were tried \
-         (`restless`, their number behind the *and*). A row can be seen again by\n\n```text\n\
-         cargo run --release -p uswap-model --features sabotage --example soak SEED 1 [restless] DEFECT\n```\n\n\
+         (`restless`, their number behind the *and*); those of shared memory are looked for where memory is shared (`sharing`). A row can be seen again by\n\n```text\n\
+         cargo run --release -p uswap-model --features sabotage --example soak SEED 1 [restless|sharing] DEFECT\n```\n\n\
          | defect | what it does | where | found at seed | seeds | by | what was seen |\n| --- | --- | --- | ---: | ---: | --- | --- |\n",
         today()?
     );

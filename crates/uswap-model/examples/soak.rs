@@ -1,4 +1,4 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|sharing|crowded] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|sharing|at-once|crowded] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
 //! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
 //! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
 //! violation, `soak defects` lists the defects.
@@ -15,7 +15,7 @@ use uswap_model::{Coverage, world};
 /// The seed that runs.
 static SEED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What can be made of a seed.
-const KINDS: [&str; 6] = ["all", "touches", "no-forks", "restless", "sharing", "crowded"];
+const KINDS: [&str; 7] = ["all", "touches", "no-forks", "restless", "sharing", "at-once", "crowded"];
 /// A seed that takes longer than this hangs where nobody else gets on.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
@@ -67,9 +67,10 @@ fn main() {
 /// Runs one seed; `alone`: tells its world, and keeps its last steps.
 fn run(seed: u64, kind: &str, page: Option<usize>, alone: bool) -> Soaked {
     let mut chance = Chance::new(seed);
-    if kind == "sharing" || kind == "crowded" {
+    if ["sharing", "at-once", "crowded"].contains(&kind) {
         let sharing = Sharing::draw(&mut chance);
         let mut sharing = if kind == "crowded" { sharing.crowded(seed) } else { sharing };
+        sharing.habits.takes_turns &= kind != "at-once";
         (sharing.scenario.world.trace, sharing.scenario.world.keeps_last_steps) = (page, alone);
         if alone {
             println!("{sharing:#?}");

@@ -146,7 +146,7 @@ impl Common {
 
     /// Where the kernel would put something now.
     fn wanted(&self, chance: &mut Chance) -> Vec<usize> {
-        if chance.happens(1, 4) { Vec::new() } else { self.freed.borrow().clone() }
+        if self.changing.get() > 1 || chance.happens(1, 4) { Vec::new() } else { self.freed.borrow().clone() }
     }
 
     fn frees(&self, at: usize) {
