@@ -110,7 +110,7 @@ impl Mappings {
     }
 
     /// What must be mapped at `start..end`, as far as it is of objects.
-    fn pieces(&self, start: usize, end: usize) -> Vec<Mapping> {
+    pub fn pieces(&self, start: usize, end: usize) -> Vec<Mapping> {
         let pieces = self.with_limits().filter_map(|(mapping, limit)| {
             let (from, to) = (mapping.start.max(start), limit.min(end));
             (from < to).then(|| Mapping { start: from, end: to, window: mapping.to_window(from), ..mapping })
@@ -140,6 +140,16 @@ impl Mappings {
     /// An address where something of an object may be mapped, and nothing else is known of that mapping.
     pub fn unsure(&self) -> Option<usize> {
         self.0.iter().find(|mapping| mapping.start == mapping.end).map(|mapping| mapping.start)
+    }
+
+    /// Something may be mapped from the beginning of `mapping` on, if nothing else is known to be.
+    pub fn add_unsure(&mut self, mapping: Mapping) {
+        let is_known =
+            |other: &Mapping| other.start == mapping.start || (other.start..other.end).contains(&mapping.start);
+        if !self.0.iter().any(is_known) {
+            let at = self.0.partition_point(|other| other.start < mapping.start);
+            self.0.insert(at, Mapping { end: mapping.start, ..mapping });
+        }
     }
 
     /// Whether something is mapped at an [`unsure`](Self::unsure) address.
@@ -179,12 +189,19 @@ pub struct Client<K: Kernel = Linux> {
     /// Of its memory.
     pub uffd: K::Uffd,
     mappings: Mutex<Mappings>,
+    /// What it has unmapped or moved away since it was last seen that all it does was reported: a fork before that may be reported after it.
+    gone: Mutex<Vec<Mapping>>,
 }
 
 impl<K: Kernel> Client<K> {
     /// With what it has mapped.
     pub fn new(number: u64, process: Option<u32>, uffd: K::Uffd, mappings: Mappings) -> Client<K> {
-        Client { number, process, uffd, mappings: Mutex::new(mappings) }
+        Client { number, process, uffd, mappings: Mutex::new(mappings), gone: Mutex::default() }
+    }
+
+    /// What a child that it has forked may have beside what it has itself. Held for moments; no lock is taken meanwhile.
+    pub fn gone(&self) -> MutexGuard<'_, Vec<Mapping>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it has mapped. Held for moments; no lock is taken meanwhile.

@@ -89,6 +89,9 @@ pub trait ClientUffd: Sized + Send + Sync + fmt::Debug {
     /// Nothing can be mapped there, and nobody waits.
     fn wake(&self, at: usize, len: usize) -> io::Result<()>;
 
+    /// Whether an event is unread, or its task has not gone on yet.
+    fn is_changing(&self) -> bool;
+
     /// Reads up to `room` messages, faults first.
     ///
     /// # Errors

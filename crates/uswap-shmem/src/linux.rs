@@ -121,6 +121,10 @@ impl ClientUffd for Uffd {
         Uffd::wake(self, at, len)
     }
 
+    fn is_changing(&self) -> bool {
+        Uffd::is_changing(self)
+    }
+
     fn read(&self, room: usize, mut each: impl FnMut(FromClient<Uffd>) -> io::Result<()>) -> io::Result<()> {
         let mut raw = [RawMessage::default(); MESSAGES];
         let read = Uffd::read(self, &mut raw[..room.min(MESSAGES)])?;

@@ -21,6 +21,9 @@ pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<us
         if room == 0 {
             break;
         }
+        if !client.gone().is_empty() && !client.uffd.is_changing() {
+            client.gone().clear();
+        }
         client.uffd.read(room, |read| {
             match read {
                 FromClient::Child(child) => follow_fork(shared, &client, child)?,
@@ -51,12 +54,21 @@ pub fn settle<K: Kernel>(client: &Client<K>) {
 }
 
 /// The child has mapped what its parent has, and goes on when its userfaultfd is known: that it is kept by another is told before the
-/// next message is read.
+/// next message is read. What another thread of its parent's had unmapped by then, as far as was reported, may be in it: that is found out
+/// before it goes on.
 fn follow_fork<K: Kernel>(shared: &Shared<K>, parent: &Client<K>, child: K::Uffd) -> io::Result<()> {
     K::keep(&child)?;
-    let mappings = if is_on(Sabotage::ForkLost) { Mappings::default() } else { parent.mappings().clone() };
-    shared.add_client(None, child, mappings)?;
+    let mut mappings = if is_on(Sabotage::ForkLost) { Mappings::default() } else { parent.mappings().clone() };
+    parent.gone().iter().for_each(|&mapping| mappings.add_unsure(mapping));
+    let child = shared.add_client(None, child, mappings)?;
+    settle(&child);
     Ok(())
+}
+
+/// What is at `start..end` goes.
+fn goes<K: Kernel>(client: &Client<K>, start: usize, end: usize) {
+    let pieces = client.mappings().pieces(start, end);
+    client.gone().extend(pieces);
 }
 
 /// Returns a fault, by its place in a window.
@@ -78,8 +90,14 @@ fn take_in<K: Kernel>(shared: &Shared<K>, client: &Arc<Client<K>>, message: Mess
             }
         }
         Message::Remap { .. } if is_on(Sabotage::SharedRemapLost) => {}
-        Message::Remap { from, to, len } => client.mappings().moved(from, to, len),
-        Message::Unmap { start, end } => client.mappings().remove(start, end),
+        Message::Remap { from, to, len } => {
+            goes(client, from, from + len);
+            client.mappings().moved(from, to, len);
+        }
+        Message::Unmap { start, end } => {
+            goes(client, start, end);
+            client.mappings().remove(start, end);
+        }
         Message::Remove { .. } | Message::Other(_) => {}
     }
     None

@@ -219,6 +219,12 @@ impl ClientUffd for SharedUffd {
         Ok(())
     }
 
+    fn is_changing(&self) -> bool {
+        let world = current();
+        world.point();
+        world.kernel().userfaults[self.0.0].changing > 0
+    }
+
     fn read(&self, room: usize, mut each: impl FnMut(FromClient<SharedUffd>) -> io::Result<()>) -> io::Result<()> {
         let world = current();
         world.point();
