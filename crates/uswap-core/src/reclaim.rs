@@ -47,6 +47,8 @@ pub struct IsolationOutcome {
     pub missing: u16,
     /// Not movable at this moment: shared after a fork, pinned for a device, in a read-only or locked mapping.
     pub refused: u16,
+    /// Those of the refused that were left alone because the kernel has swapped them out itself.
+    pub kernel_swapped: u16,
 }
 
 /// What is left to do after an isolation.
@@ -57,7 +59,7 @@ pub struct Isolated {
     pub wanted: u16,
     /// Pages that were not there although nobody had discarded them: they are poisoned, and somebody must be told.
     pub lost: u16,
-    /// Others have all of it, and it was put aside: another block's turn has come.
+    /// Others have all of it, or the kernel has swapped it out, and it was put aside: another block's turn has come.
     pub is_put_aside: bool,
 }
 
@@ -219,8 +221,9 @@ impl Core {
         let mut wanted = core::mem::take(&mut block.wanted);
         let mut lost = 0;
         block.has_own &= outcome.moved == 0;
-        let can_be = outcome.refused == isolation.mask && block.queued == 0 && !block.has_own;
-        let is_put_aside = self.eviction.order.puts_aside && can_be;
+        let can_be = outcome.refused == isolation.mask && block.queued == 0;
+        let is_in_common = self.eviction.order.puts_aside && !block.has_own;
+        let is_put_aside = can_be && (outcome.kernel_swapped == isolation.mask || is_in_common);
         if is_put_aside {
             self.eviction.order.put_aside(isolation.first, block);
         }
@@ -415,7 +418,7 @@ mod tests {
             let Some(isolation) = core.isolate() else { break };
             let refused = if is_pinned(isolation.first) { isolation.mask } else { 0 };
             let moved = isolation.mask & !refused;
-            let _ = core.isolated(isolation, IsolationOutcome { moved, missing: 0, refused });
+            let _ = core.isolated(isolation, IsolationOutcome { moved, refused, ..Default::default() });
             if refused == 0 {
                 left.push(isolation.first);
                 core.removed(isolation.first.alone());
@@ -426,6 +429,38 @@ mod tests {
         }
         left.sort_unstable();
         assert_eq!(left, (2..10).map(first).collect::<Vec<_>>(), "{reclaim:?}");
+    }
+
+    /// However much of it there is, what can be moved is found at the next look.
+    #[test]
+    fn what_the_kernel_has_swapped_out_is_put_aside_until_it_is_looked_at_again() {
+        for reclaim in ReclaimPolicy::ALL {
+            let policies = Policies { reclaim, ..Policies::default() };
+            let mut core = Core::new(CoreConfig { frame_blocks: 16, policies, ..CoreConfig::default() });
+            core.adopt(PageRange { start: PageNumber(0), pages: 512 });
+            core.found_present(PageRange { start: PageNumber(0), pages: 512 });
+            let is_in_memory = |page: PageNumber| page == PageNumber(35);
+            let refuse = |core: &mut Core, isolation: Isolation| {
+                let swapped = |index: &usize| !is_in_memory(isolation.first.plus(*index as u64));
+                let kernel_swapped = (0..BLOCK_PAGES).filter(swapped).fold(0, |mask, index| mask | 1 << index);
+                let refused = isolation.mask;
+                let outcome = IsolationOutcome { refused, kernel_swapped, ..Default::default() };
+                core.isolated(isolation, outcome).is_put_aside
+            };
+            for again in 0..2 {
+                let mut aside = 0;
+                while aside < 31 {
+                    let isolation = core.isolate().expect("no more than the others were put aside");
+                    let is_put_aside = refuse(&mut core, isolation);
+                    assert_eq!(is_put_aside, isolation.first != PageNumber(32), "{reclaim:?}");
+                    aside += usize::from(is_put_aside);
+                }
+                let isolation = core.isolate().unwrap();
+                assert_eq!(isolation.first, PageNumber(32), "{reclaim:?}: the one that has something, {again}");
+                assert!(!refuse(&mut core, isolation));
+                core.take_back_aside();
+            }
+        }
     }
 
     #[test]
@@ -524,7 +559,7 @@ mod tests {
                     let moved = isolation.mask;
                     let pages =
                         (0..16).filter(|index| moved >> index & 1 == 1).map(|index| isolation.first.plus(index));
-                    let _ = core.isolated(isolation, IsolationOutcome { moved, missing: 0, refused: 0 });
+                    let _ = core.isolated(isolation, IsolationOutcome { moved, ..Default::default() });
                     left.extend(pages.inspect(|page| core.removed(page.alone())));
                 }
             };
@@ -567,7 +602,7 @@ mod tests {
     fn a_page_that_is_missing_without_reason_is_lost() {
         let mut core = resident_block();
         let isolation = core.isolate().unwrap();
-        let outcome = IsolationOutcome { moved: 0xfffe, missing: 1, refused: 0 };
+        let outcome = IsolationOutcome { moved: 0xfffe, missing: 1, ..Default::default() };
         assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 1, is_put_aside: false });
         assert_eq!(core.pages().get(page(0)), Some(PageState::Poisoned));
     }
@@ -579,7 +614,7 @@ mod tests {
         // The kernel had not dropped it yet when a scan came by.
         assert_eq!(core.found_present(BLOCK), 1);
         let isolation = core.isolate().unwrap();
-        let outcome = IsolationOutcome { moved: !(1 << 3), missing: 1 << 3, refused: 0 };
+        let outcome = IsolationOutcome { moved: !(1 << 3), missing: 1 << 3, ..Default::default() };
         assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0, is_put_aside: false });
         assert_eq!(core.pages().get(page(3)), Some(PageState::Untouched));
     }
@@ -620,7 +655,7 @@ mod tests {
         let _ = core.found_present(PageRange { start: page(2), pages: 1 });
         let isolation = core.isolate().unwrap();
         assert_eq!((isolation.mask, isolation.gaps), (0b101, 0b010));
-        let outcome = IsolationOutcome { moved: 0b111, missing: 0, refused: 0 };
+        let outcome = IsolationOutcome { moved: 0b111, ..Default::default() };
         assert_eq!(core.isolated(isolation, outcome), Isolated { wanted: 0, lost: 0, is_put_aside: false });
         let frame = isolation.frames.frame(1);
         assert_eq!(core.pages().get(page(1)), Some(PageState::InFrame { frame }));

@@ -163,7 +163,9 @@ pub const COPY_REST: Duration = Duration::from_millis(2);
 pub const COPIED_AT_ONCE: u64 = 128;
 /// Pages that others have let go of, or more: what was put aside for their sake is looked at again. 4 MiB.
 pub const LET_GO_MIN: u64 = 1024;
-/// How often blocks that were put aside are looked at again, where nothing else is left.
+/// Pages that the kernel has swapped in, or more: what was put aside as swapped out is looked at again. 1 MiB.
+pub const KERNEL_BROUGHT_MIN: u64 = 256;
+/// How often blocks that were put aside are looked at again: those that others have where nothing else is left.
 pub const LOOK_AT_ASIDE_EVERY: Duration = Duration::from_secs(1);
 /// Milliseconds for which faults do not wait for memory after nothing could be stored.
 pub const HOPELESS_MS: u64 = 50;

@@ -113,6 +113,17 @@ fn seeds_where_nothing_rests() {
     }
 }
 
+/// Blocks that the kernel had swapped out were looked at again for each page that had to leave, by processes whose pools alone
+/// are more than the budget: twenty million steps. Each fault waits for room, and each gets on.
+#[test]
+fn who_has_more_than_its_budget_gets_on() {
+    for seed in [80_002_809, 95_014_118, 95_012_279, 110_511_990] {
+        let soaked = soak::run_restless_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        assert!(soaked.outcome.steps < 5_000_000, "seed {seed}: {soaked:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);

@@ -64,9 +64,10 @@ pub(crate) struct Order {
     soon: usize,
     /// Blocks that have left, and one.
     clock: u32,
-    /// Blocks of which nothing could be moved, as others have the same pages of a fork. Each may be in a queue as well.
+    /// Blocks of which nothing could be moved, as others have the same pages of a fork, or the kernel has swapped them out. Each may be in
+    /// a queue as well.
     aside: Vec<PageNumber>,
-    /// Whether such blocks are put aside.
+    /// Whether those that others have are put aside.
     pub puts_aside: bool,
     /// Pages that do not leave yet, wherever their blocks are.
     pub just_asked: JustAsked,

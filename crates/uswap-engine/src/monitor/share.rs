@@ -28,12 +28,20 @@ pub(super) struct Share<H: Host> {
     /// When a child was last promised memory.
     promised: Option<Instant>,
     pub in_common: Kept,
-    /// What it had in common with children when it last looked at what had been put aside.
-    had_in_common: u64,
-    /// Reclaim puts aside what it meets of it.
-    puts_aside: bool,
+    aside: Aside,
     /// How many forks had begun when adopted memory was protected.
     protected_at: Option<u32>,
+}
+
+/// What reclaim puts aside, and when it is looked at again.
+struct Aside {
+    /// What the process had in common with children at the last such look.
+    had_in_common: u64,
+    /// What is met of that is put aside.
+    puts_in_common: bool,
+    /// The most that the kernel has had swapped out since the last look at that.
+    kernel_swapped: u64,
+    looked: Instant,
 }
 
 /// Private pages that processes of the group have in common after a fork: nobody can give them back alone.
@@ -71,8 +79,7 @@ impl<H: Host> Share<H> {
             started: H::now(),
             promised: None,
             in_common: Kept::default(),
-            had_in_common: 0,
-            puts_aside: false,
+            aside: Aside { had_in_common: 0, puts_in_common: false, kernel_swapped: 0, looked: H::now() },
             protected_at: None,
         })
     }
@@ -136,7 +143,21 @@ impl<H: Staffed> Monitor<H> {
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
         self.member().slot().wants.claimed_pages.store(claimed, Relaxed);
         self.look_at_what_is_in_common(&usage);
+        self.look_at_what_the_kernel_swapped();
         usage
+    }
+
+    /// What reclaim has put aside because the kernel had swapped it out comes in without anybody's knowledge.
+    fn look_at_what_the_kernel_swapped(&mut self) {
+        let Some(engine) = self.engine() else { return };
+        let swapped = self.member().slot().resident.kernel_swapped_pages.load(Relaxed);
+        let Aside { kernel_swapped, looked, .. } = &mut self.share.aside;
+        *kernel_swapped = swapped.max(*kernel_swapped);
+        let is_old = *kernel_swapped > 0 && H::since(*looked) > tuning::LOOK_AT_ASIDE_EVERY;
+        if is_old || swapped + tuning::KERNEL_BROUGHT_MIN <= *kernel_swapped {
+            engine.core().take_back_aside();
+            (*kernel_swapped, *looked) = (swapped, H::now());
+        }
     }
 
     /// Pages that could be copied at any moment, because others have them as well, and those that would be too many.
@@ -157,16 +178,16 @@ impl<H: Staffed> Monitor<H> {
         }
         // Where its children have let go of some, what it put aside may be its own.
         let left = self.share.in_common.mine;
-        if left + tuning::LET_GO_MIN < self.share.had_in_common {
+        if left + tuning::LET_GO_MIN < self.share.aside.had_in_common {
             engine.core().take_back_aside();
         }
-        if left + tuning::LET_GO_MIN < self.share.had_in_common || left > self.share.had_in_common {
-            self.share.had_in_common = left;
+        if left + tuning::LET_GO_MIN < self.share.aside.had_in_common || left > self.share.aside.had_in_common {
+            self.share.aside.had_in_common = left;
         }
         let forks = slot.forks_begun();
         let has_some = self.share.in_common.mine > 0 || slot.resident.in_common.left_out.load(Relaxed) > 0;
         let puts_aside = has_some && self.in_common_may_stay();
-        if std::mem::replace(&mut self.share.puts_aside, puts_aside) != puts_aside {
+        if std::mem::replace(&mut self.share.aside.puts_in_common, puts_aside) != puts_aside {
             engine.core().put_aside(puts_aside);
         }
         let mine = slot.resident.in_common.left_out.load(Relaxed).max(self.share.in_common.mine);

@@ -116,6 +116,7 @@ impl<H: Host> Engine<H> {
         // What the kernel has swapped out takes no memory: moved out, it would be read, and stored a second time.
         let swapped = self.kernel_swapped(isolation.first);
         let (mut outcome, busy) = self.move_block(isolation, swapped);
+        outcome.kernel_swapped = swapped & outcome.refused;
         if isolation.is_lazy {
             let gone = self.hold_on_to(isolation.frames, outcome.moved);
             outcome.moved &= !gone;

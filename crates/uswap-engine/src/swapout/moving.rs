@@ -137,7 +137,7 @@ impl<H: Host> Engine<H> {
             |index: &usize| left >> index & 1 == 1 && !self.memory.is_populated(moving.first.plus(*index as u64));
         let missing = (0..BLOCK_PAGES).filter(gone).fold(0, |gone, index| gone | 1 << index);
         let there = if is_on(Sabotage::RefusedIsMoved) { mask } else { there };
-        IsolationOutcome { moved: there, missing, refused: mask & !there & !missing }
+        IsolationOutcome { moved: there, missing, refused: mask & !there & !missing, kernel_swapped: 0 }
     }
 
     /// Whether the frames of a block now are executable, or now are not. What is in them leaves by a copy, or to where

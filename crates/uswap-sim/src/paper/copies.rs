@@ -83,7 +83,7 @@ fn our_copies() -> f64 {
     core.adopt(block);
     core.found_present(block);
     let isolation = core.isolate().expect("a block is resident");
-    let _ = core.isolated(isolation, IsolationOutcome { moved: isolation.mask, missing: 0, refused: 0 });
+    let _ = core.isolated(isolation, IsolationOutcome { moved: isolation.mask, ..Default::default() });
     let mut handle = 0;
     while let Some(job) = core.next_store() {
         let _ = core.stored(job, StoreResult::Pool { handle, len: 2000, hash: u128::from(handle) });
