@@ -11,7 +11,7 @@ use crate::run::{cargo, root, step, target, today};
 
 /// Seeds after which a defect counts as not found, of plain schedules.
 const SEEDS: u64 = 50_000;
-/// And of those where nothing rests, which are tried then: one for so many plain ones.
+/// And of those where nothing rests, which are tried then, and of those that copy what is in common: one for so many plain ones.
 const PLAIN_FOR_RESTLESS: u64 = 5;
 /// Seeds of one process; what has run of an engine is never taken apart.
 const BLOCK: u64 = 1000;
@@ -22,6 +22,7 @@ const RESTLESS: &str = "restless";
 /// What can be found only where memory is shared.
 const SHARING: &str = "sharing";
 const OF_SHARED_MEMORY: &str = "shmem/";
+const COPYING: &str = "copying";
 /// Defects that are planted at a time.
 const AT_ONCE: usize = 2;
 /// What every CI run plants.
@@ -140,10 +141,12 @@ fn search(soak: &Path, defect: &Defect, seeds: u64) -> Result<Option<Found>, Str
     let is_of_shared = defect.place.starts_with(OF_SHARED_MEMORY);
     let kind = if is_of_shared { SHARING } else { PLAIN };
     let plain = (0..seeds).step_by(BLOCK as usize).map(|first| (kind, first, BLOCK));
-    let restless = if is_of_shared { 0 } else { seeds / PLAIN_FOR_RESTLESS };
-    let restless = (0..restless).step_by(RESTLESS_BLOCK as usize);
-    let restless = restless.map(|first| (RESTLESS, first, RESTLESS_BLOCK));
-    for (kind, first, count) in plain.chain(restless) {
+    let others = |kind| {
+        let seeds = if is_of_shared { 0 } else { seeds / PLAIN_FOR_RESTLESS };
+        let firsts = (0..seeds).step_by(RESTLESS_BLOCK as usize);
+        firsts.map(move |first| (kind, first, RESTLESS_BLOCK))
+    };
+    for (kind, first, count) in plain.chain(others(RESTLESS)).chain(others(COPYING)) {
         if let Some(found) = block(soak, &defect.name, kind, first, count)? {
             return Ok(Some(found));
         }
@@ -183,6 +186,7 @@ fn parse(line: &str) -> Option<Found> {
 
 fn row(defect: &Defect, found: Option<&Found>, seeds: u64) -> String {
     let Defect { name, place, what } = defect;
+    let restless = seeds / PLAIN_FOR_RESTLESS;
     match found {
         Some(Found { seed, kind: PLAIN, checker, how }) => {
             format!("| {name} |{what} | `{place}` | {seed} | {} | {checker} | {how} |", seed + 1)
@@ -191,12 +195,10 @@ fn row(defect: &Defect, found: Option<&Found>, seeds: u64) -> String {
             format!("| {name} |{what} | `{place}` | {seed} {SHARING} | {} | {checker} | {how} |", seed + 1)
         }
         Some(Found { seed, kind, checker, how }) => {
-            format!("| {name} |{what} | `{place}` | {seed} {kind} | {seeds} and {} | {checker} | {how} |", seed + 1)
+            let before = if *kind == COPYING { format!("{seeds}, {restless}") } else { seeds.to_string() };
+            format!("| {name} |{what} | `{place}` | {seed} {kind} | {before} and {} | {checker} | {how} |", seed + 1)
         }
-        None => {
-            let restless = seeds / PLAIN_FOR_RESTLESS;
-            format!("| {name} |{what} | `{place}` | - | {seeds} and {restless} | not found | |")
-        }
+        None => format!("| {name} |{what} | `{place}` | - | {seeds}, {restless} and {restless} | not found | |"),
     }
 }
 
@@ -206,8 +208,9 @@ fn write_table(defects: &[&Defect], results: &[Option<Found>], seeds: u64) -> Re
          on the model of Linux ([simulator.md](simulator.md)) found each, or in how many seeds it did not. A build with the feature `sabotage` has them \
          (`uswap_core::defects`); nothing that is shipped has it, which the same command checks. Seeds count from 0, and each is a \
          program and its schedule of some thousand steps. Where plain ones found nothing, schedules in which nothing rests were tried \
-         (`restless`, their number behind the *and*); those of shared memory are looked for where memory is shared (`sharing`). A row can be seen again by\n\n```text\n\
-         cargo run --release -p uswap-model --features sabotage --example soak SEED 1 [restless|sharing] DEFECT\n```\n\n\
+         (`restless`, then those that copy what is in common (`copying`): so many of each; those of shared memory are looked for where memory is \
+         shared (`sharing`). A row can be seen again by\n\n```text\n\
+         cargo run --release -p uswap-model --features sabotage --example soak SEED 1 [restless|copying|sharing] DEFECT\n```\n\n\
          | defect | what it does | where | found at seed | seeds | by | what was seen |\n| --- | --- | --- | ---: | ---: | --- | --- |\n",
         today()?
     );

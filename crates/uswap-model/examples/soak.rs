@@ -1,4 +1,4 @@
-//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|sharing|at-once|crowded] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
+//! Runs seeds of the soak: `soak FIRST COUNT [all|touches|no-forks|restless|copying|sharing|at-once|crowded] [DEFECT] [PAGE]`. Tells each violation, and what happened in all.
 //! With one seed it tells its world and its last steps, and what is done to a page if one is named. With a defect, in a build with
 //! the feature `sabotage`, that is planted, and the first violation ends it. `soak quietly ...` tells nothing but the first
 //! violation, `soak defects` lists the defects.
@@ -15,7 +15,7 @@ use uswap_model::{Coverage, world};
 /// The seed that runs.
 static SEED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What can be made of a seed.
-const KINDS: [&str; 7] = ["all", "touches", "no-forks", "restless", "sharing", "at-once", "crowded"];
+const KINDS: [&str; 8] = ["all", "touches", "no-forks", "restless", "copying", "sharing", "at-once", "crowded"];
 /// A seed that takes longer than this hangs where nobody else gets on.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
@@ -82,6 +82,7 @@ fn run(seed: u64, kind: &str, page: Option<usize>, alone: bool) -> Soaked {
         "touches" => scenario.touching_only(),
         "no-forks" => scenario.without_forks(),
         "restless" => scenario.restless(seed),
+        "copying" => scenario.copying(seed),
         _ => scenario,
     };
     (scenario.world.trace, scenario.world.keeps_last_steps) = (page, alone);

@@ -125,6 +125,15 @@ fn who_has_more_than_its_budget_gets_on() {
 }
 
 #[test]
+fn what_is_in_common_is_copied_within_the_budget() {
+    for seed in 0..60 {
+        let soaked = soak::run_copying_seed(seed);
+        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        assert!(soaked.coverage.count(Happening::CopiedOnWrite) > 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let again = |seed| soak::run_seed(seed);
     for seed in 0..8 {

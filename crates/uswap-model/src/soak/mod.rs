@@ -4,6 +4,7 @@
 //! their steps. In the end the programs read every page.
 
 mod at_rest;
+mod copiers;
 mod counted;
 mod disturbances;
 mod endings;
@@ -15,6 +16,7 @@ pub mod sharing;
 
 use std::rc::Rc;
 
+pub use copiers::Copiers;
 pub use disturbances::Disturbances;
 pub use random_program::Habits;
 pub use scenario::Scenario;
@@ -66,6 +68,13 @@ pub fn run_restless_seed(seed: u64) -> Soaked {
     run(scenario, chance)
 }
 
+/// Runs the schedule of `seed` in which processes write to what forks leave in common ([`Scenario::copying`]).
+pub fn run_copying_seed(seed: u64) -> Soaked {
+    let mut chance = Chance::new(seed);
+    let scenario = Scenario::draw(&mut chance).copying(seed);
+    run(scenario, chance)
+}
+
 /// The same as [`run_seed`], and its last steps are kept: [`last_steps`](crate::world::last_steps) tells them, also after a panic.
 pub fn run_seed_and_keep_steps(seed: u64) -> Soaked {
     let mut chance = Chance::new(seed);
@@ -92,8 +101,17 @@ pub fn run(scenario: Scenario, chance: Chance) -> Soaked {
     let tree = Tree::new(scenario.group.clone(), &scenario.area_slots, scenario.crew).expect("there is memory");
     let process = world.new_process();
     hooks::start(&world, process, &tree);
-    let habits = Rc::new(scenario.habits.clone());
-    world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
+    match scenario.copiers.clone().map(Rc::new) {
+        Some(copiers) => {
+            let course = copiers::Course::default();
+            world.add_check(copiers::look(&tree, &copiers, &course));
+            world.spawn(process, "program", Kind::Program, move || copiers::first_process(&copiers, &course));
+        }
+        None => {
+            let habits = Rc::new(scenario.habits.clone());
+            world.spawn(process, "program", Kind::Program, move || random_program::first_process(&habits));
+        }
+    }
     world.add_check(disturbances::look_after(&tree, &scenario));
     let mut counted = counted::Counted::new(&tree, &scenario);
     world.add_check(Box::new(move |world| counted.look(world)));

@@ -5,6 +5,7 @@ use uswap_engine::store::faulty::FaultKind;
 
 use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
 
+use super::copiers::Copiers;
 use super::disturbances::Disturbances;
 use super::random_program::Habits;
 use crate::chance::Chance;
@@ -24,6 +25,8 @@ pub struct Scenario {
     pub crew: Crew,
     /// What programs do.
     pub habits: Habits,
+    /// What they do instead, if it is nothing but writing to what forks leave in common.
+    pub copiers: Option<Copiers>,
     /// What happens from outside.
     pub disturbances: Disturbances,
 }
@@ -57,7 +60,7 @@ impl Scenario {
         };
         let crew = Crew { handlers: 1 + chance.index(3), readers: chance.index(2), has_writer: chance.happens(3, 4) };
         let disturbances = Disturbances::draw(chance);
-        let scenario = Scenario { world, group, area_slots, crew, habits, disturbances };
+        let scenario = Scenario { world, group, area_slots, crew, habits, copiers: None, disturbances };
         let mut scenario = match chance.below(200) {
             0..5 => scenario.with_a_large_pool(chance),
             5 => scenario.with_large_forks(),
