@@ -151,6 +151,7 @@ impl Running {
             program: &self.args.program,
             arguments: &self.args.arguments,
             variable: Some((FIGURES_VARIABLE, &self.figures.0)),
+            shared: false,
         };
         self.race.rig.run(backend, &job)
     }

@@ -1,6 +1,7 @@
 //! A program under uswap and under the kernel's own swap, side by side.
 //!
-//! The program is a plain one of ours with several access patterns ([`measure_patterns`]), or any command of the
+//! The program is a plain one of ours with several access patterns, on private memory or on such that its processes share
+//! ([`measure_patterns`]), or any command of the
 //! user's ([`measure_command`]). The back ends take turns, A B C A B C, so that whatever else the machine does hits all
 //! of them alike. A back end that cannot be set up says why and is left out. Nothing that was set up is left behind:
 //! not after an error, not after Ctrl-C (see `rig` and `kernel`).
@@ -28,10 +29,13 @@
 mod command;
 mod command_report;
 mod kernel;
+mod memory;
+mod order;
 mod patterns;
 mod race;
 mod report;
 mod rig;
+mod workers;
 mod workload;
 
 use std::ffi::OsString;
@@ -41,8 +45,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 pub use kernel::Unavailable;
+pub use memory::WrongData;
 pub use report::{Backend, Style};
-pub use workload::{EXIT_WRONG_DATA, Load, LoadReport, Workload, WrongData, run_load};
+pub use workload::{EXIT_WRONG_DATA, Load, LoadReport, Workload, run_load};
 
 /// The exit status by which `uswap run` says that it failed itself, before the program or instead of it.
 pub const EXIT_UNDER_USWAP_FAILED: u8 = 125;
@@ -90,8 +95,10 @@ pub struct PatternBench {
     pub workloads: Vec<Workload>,
     /// Memory that the program fills.
     pub size_bytes: u64,
-    /// Threads of the program, each in its own part of the memory.
+    /// Threads of the program, or processes, each in its own part of the memory.
     pub threads: u32,
+    /// Whether the memory is shared, and processes take the place of threads.
+    pub shared: bool,
 }
 
 impl PatternBench {
@@ -104,6 +111,7 @@ impl PatternBench {
             workloads: Workload::value_variants().to_vec(),
             size_bytes,
             threads: 1,
+            shared: false,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The plain program under test, pattern by pattern.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 
 use crate::kernel::Unavailable;
 use crate::race::Race;
@@ -44,6 +43,7 @@ impl Running {
             memory_bytes,
             rounds: args.rounds,
             threads: args.threads,
+            shared: args.shared,
             pools: Pools::unmeasured(rig.uswap_pool_memory_bytes),
             cgroup_version: None,
             zswap_compressor: None,
@@ -183,16 +183,17 @@ impl Running {
         backend: Backend,
         round: u32,
     ) -> Result<(Outcome, Option<PoolWatch>), Unavailable> {
-        let arguments = [
+        let mut arguments = vec![
             "bench-load".to_owned(),
             workload.name().to_owned(),
             format!("--size={}", self.args.size_bytes),
             format!("--threads={}", self.args.threads),
             format!("--seed={}", round + 1),
-        ]
-        .map(OsString::from);
+        ];
+        arguments.extend(self.args.shared.then(|| "--shared".to_owned()));
+        let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
         let program = self.race.rig.uswap().to_owned();
-        let job = Job { program: &program, arguments: &arguments, variable: None };
+        let job = Job { program: &program, arguments: &arguments, variable: None, shared: self.args.shared };
         let observed = self.race.rig.run(backend, &job)?;
         if kernel_swap(backend).is_none() && observed.ended.stopped.is_none() && observed.ended.is_failure_of_ours() {
             return Err(Unavailable(observed.ended.last_words()));
@@ -225,13 +226,15 @@ fn outcome(observed: Observed) -> Outcome {
     if let Some(signal) = ended.interrupted() {
         return Outcome::Interrupted(signal);
     }
-    if ended.status.signal() == Some(9) && observed.oom_kills > 0 {
+    // One of its processes may have been killed, and it did not get on without that.
+    let is_wrong = ended.status.code() == Some(i32::from(EXIT_WRONG_DATA));
+    if observed.oom_kills > 0 && ended.stopped.is_none() && !ended.status.success() && !is_wrong {
         return Outcome::OomKilled;
     }
     if let Some(why) = ended.why_cut_short() {
         return Outcome::Failed(why);
     }
-    if ended.status.code() == Some(i32::from(EXIT_WRONG_DATA)) {
+    if is_wrong {
         return Outcome::Failed(format!("WRONG DATA: {}", ended.last_words()));
     }
     if !ended.status.success() {
@@ -255,6 +258,15 @@ fn outcome(observed: Observed) -> Outcome {
 mod tests {
     use super::*;
     use crate::rig::tests::ended;
+
+    #[test]
+    fn a_program_of_which_the_kernel_has_killed_a_process_is_run_again() {
+        // It has ended by a panic then, or was killed itself; wrong data is wrong data.
+        for (status, is_again) in [(101 << 8, true), (9, true), (i32::from(EXIT_WRONG_DATA) << 8, false)] {
+            let observed = Observed { oom_kills: 1, ..Observed::new(ended(status, "", ""), 1.0, 1.0) };
+            assert_eq!(matches!(outcome(observed), Outcome::OomKilled), is_again, "{status}");
+        }
+    }
 
     fn reason(status: i32, stdout: &str, stderr: &str) -> String {
         match outcome(Observed::new(ended(status, stdout, stderr), 1.0, 1.0)) {

@@ -252,8 +252,11 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Rounds.
     pub rounds: u32,
-    /// Threads of the program.
+    /// Threads of the program, or processes.
     pub threads: u32,
+    /// Whether they are processes that share the memory.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// Compressed pools.
     #[serde(flatten)]
     pub pools: Pools,
@@ -356,6 +359,7 @@ impl Report {
 
     /// One JSON object for machines.
     pub fn to_json(&self) -> String {
+        let cpu_us_per_access = |run: &Run| if self.settings.shared { f64::NAN } else { run.cpu_us_per_access() };
         let results = self
             .series
             .iter()
@@ -364,7 +368,7 @@ impl Report {
                 backend: series.backend,
                 us_per_access: series.spread(|run| run.load.us_per_access),
                 p99_us: series.spread(|run| run.load.p99_us),
-                cpu_us_per_access: series.spread(Run::cpu_us_per_access),
+                cpu_us_per_access: series.spread(cpu_us_per_access),
                 cpu_us_per_swapped_page: series.spread(|run| run.cpu_us_per_swapped_page.unwrap_or(f64::NAN)),
                 runs: series.rounds.iter().flatten().collect(),
             })
@@ -378,7 +382,7 @@ impl Report {
                     ours: ours.backend,
                     time: ratio(kernel, ours, |run| run.load.us_per_access),
                     p99: ratio(kernel, ours, |run| run.load.p99_us),
-                    cpu: ratio(kernel, ours, Run::cpu_us_per_access),
+                    cpu: ratio(kernel, ours, cpu_us_per_access),
                 });
             }
         }
@@ -409,7 +413,9 @@ impl Report {
                 run.cpu_us_per_swapped_page.unwrap_or(f64::NAN)
             }),
         ];
-        for (title, of) in tables {
+        // What shared memory costs is spent in its server, too, and only the whole run has that.
+        let is_known = |title: &str| !self.settings.shared || !title.starts_with("CPU per access");
+        for (title, of) in tables.into_iter().filter(|(title, _)| is_known(title)) {
             let _ = writeln!(text, "\n{title}\n");
             text.push_str(&self.table(of, style));
         }
@@ -463,9 +469,11 @@ impl Report {
             format!(
                 "One program, {} of 2:1 data, {}, {} in turn; every read is checked.",
                 mib(settings.size_bytes),
-                match settings.threads {
-                    1 => "one thread".to_owned(),
-                    threads => format!("{threads} threads"),
+                match (settings.shared, settings.threads) {
+                    (false, 1) => "one thread".to_owned(),
+                    (false, threads) => format!("{threads} threads"),
+                    (true, 1) => "shared with one process that works in it".to_owned(),
+                    (true, processes) => format!("shared with {processes} processes that work in it"),
                 },
                 match settings.rounds {
                     1 => "one round".to_owned(),
@@ -668,6 +676,7 @@ mod tests {
                 memory_bytes: 256 << 20,
                 rounds: 3,
                 threads: 1,
+                shared: false,
                 pools: Pools::measured(256 << 20, 134 << 20, false),
                 cgroup_version: Some(1),
                 zswap_compressor: None,
@@ -721,6 +730,19 @@ mod tests {
         assert!(text.contains("- zswap left out: this kernel has no zswap"), "{text}");
         assert!(text.contains("zram: the kernel killed the program 2 times"), "{text}");
         assert!(!text.contains("swap-file"), "{text}");
+    }
+
+    #[test]
+    fn of_shared_memory_the_cpu_time_of_the_whole_run_is_told_alone() {
+        let mut report = report();
+        report.settings.shared = true;
+        report.settings.threads = 2;
+        let text = report.to_text(Style::Plain);
+        assert!(text.contains("shared with 2 processes"), "{text}");
+        assert!(!text.contains("CPU per access") && text.contains("CPU per page swapped"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!((&json["settings"]["shared"], &json["ratios"][0]["cpu"]), (&true.into(), &serde_json::Value::Null));
+        assert_eq!(json["ratios"][0]["time"]["median"], 3.0);
     }
 
     #[test]

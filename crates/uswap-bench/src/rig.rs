@@ -3,10 +3,12 @@
 //! What a run leaves behind is ended with it: its cgroup is emptied, and since this process is a subreaper,
 //! a daemon of it that got away from its process group becomes a child of ours.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -40,6 +42,8 @@ pub struct Job<'a> {
     pub arguments: &'a [OsString],
     /// A variable more in its environment.
     pub variable: Option<(&'a str, &'a Path)>,
+    /// Whether nearly all of its memory is shared by its processes.
+    pub shared: bool,
 }
 
 /// What was seen of the kernel's pool during a run.
@@ -210,7 +214,11 @@ impl Rig {
         let mut resident: Vec<u64> = Vec::new();
         let mut observed = supervise(&mut command, self.limits.timeout, &self.kswapd, |pid| {
             // The supervisor of `uswap run` is not part of what it bounds.
-            let bytes = if free { resident_from(pid) } else { resident_below(pid) };
+            let bytes = match job.shared {
+                _ if free => resident_from(pid, Counted::PrivateAndShared),
+                false => resident_below(pid, Counted::PrivateAndShared),
+                true => resident_below(pid, Counted::Private) + shared_files(pid).values().sum::<u64>(),
+            };
             resident.extend((bytes > 0).then_some(bytes));
         })?;
         if !free {
@@ -252,23 +260,48 @@ fn watch_pool(watch: &mut PoolWatch, pool: Pool, before: u64, pid: u32, cgroup: 
         return;
     }
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    if let (Some(usage), Some(resident)) = (cgroup.usage_bytes(), kernel::parse_meminfo(&status, "RssAnon:")) {
+    if let (Some(usage), Some(private)) = (cgroup.usage_bytes(), kernel::parse_meminfo(&status, "RssAnon:")) {
+        let resident = private + cgroup.shared_bytes();
         watch.peak_bytes = bytes;
         watch.charged = bytes > 0 && usage > resident + bytes / 2;
     }
 }
 
-/// Anonymous and shared memory that `pid` and all below it have resident. What several processes have mapped
-/// counts in each.
-fn resident_from(pid: u32) -> u64 {
+/// Which memory of a process is counted.
+#[derive(Clone, Copy, Debug)]
+enum Counted {
+    /// Anonymous memory.
+    Private,
+    /// Shared memory, too. What several processes have mapped counts in each.
+    PrivateAndShared,
+}
+
+/// Memory that `pid` and all below it have resident.
+fn resident_from(pid: u32, counted: Counted) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let of = |key| kernel::parse_meminfo(&status, key).unwrap_or(0);
-    of("RssAnon:") + of("RssShmem:") + resident_below(pid)
+    let shared = match counted {
+        Counted::Private => 0,
+        Counted::PrivateAndShared => of("RssShmem:"),
+    };
+    of("RssAnon:") + shared + resident_below(pid, counted)
+}
+
+/// What is resident of the files in memory that `pid` and all below it have open, by inode: of shared memory under uswap those are
+/// all, and each counts once, whoever has it mapped.
+fn shared_files(pid: u32) -> BTreeMap<u64, u64> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let in_memory =
+        open.filter(|fd| fs::read_link(fd).is_ok_and(|file| file.as_os_str().as_bytes().starts_with(b"/memfd:")));
+    let mut files: BTreeMap<u64, u64> =
+        in_memory.filter_map(|fd| fs::metadata(fd).ok()).map(|file| (file.ino(), file.blocks() * 512)).collect();
+    children_of(pid).into_iter().for_each(|child| files.extend(shared_files(child)));
+    files
 }
 
 /// The same, without `pid` itself: what `uswap run` promises to bound, seen from outside.
-fn resident_below(pid: u32) -> u64 {
-    children_of(pid).into_iter().map(resident_from).sum()
+fn resident_below(pid: u32, counted: Counted) -> u64 {
+    children_of(pid).into_iter().map(|child| resident_from(child, counted)).sum()
 }
 
 /// The children of a process, whichever of its threads started them.
@@ -550,11 +583,21 @@ pub mod tests {
     }
 
     #[test]
+    fn a_file_in_memory_counts_once() {
+        let file = rustix::fs::memfd_create("uswap-bench-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let again = file.try_clone().unwrap();
+        rustix::io::write(&file, &[1; 40960]).unwrap();
+        let inode = rustix::fs::fstat(&again).unwrap().st_ino;
+        let found = shared_files(std::process::id());
+        assert_eq!(found.get(&inode), Some(&40960), "{found:?}");
+    }
+
+    #[test]
     fn a_tree_is_counted_with_its_root() {
         let held = vec![1u8; 8 << 20];
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let pid = std::process::id();
-        let (children, all) = (children_of(pid), resident_from(pid));
+        let (children, all) = (children_of(pid), resident_from(pid, Counted::PrivateAndShared));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(children.contains(&child.id()), "{children:?}");

@@ -27,21 +27,14 @@ pub struct BenchArgs {
     /// Rounds; the tables show medians.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     rounds: u32,
-    /// Memory that the program under test fills.
-    #[arg(long, default_value = "512M", value_parser = size::parse, value_name = "SIZE", conflicts_with = "command")]
-    size: u64,
+    #[command(flatten)]
+    patterns: PatternArgs,
     /// Memory that the program may use [default: half of its size; a command needs it].
     #[arg(long, short, value_parser = size::parse, value_name = "SIZE")]
     memory: Option<u64>,
-    /// Threads of the program under test.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N", conflicts_with = "command")]
-    threads: u32,
     /// Back ends to measure [default: all but ram].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     backends: Vec<Backend>,
-    /// Access patterns to measure [default: all].
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", conflicts_with = "command")]
-    workloads: Vec<Workload>,
     /// Swap space [default: for a command four times the memory, at least 4G; for the patterns a little more than the size].
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     swap_size: Option<u64>,
@@ -62,6 +55,34 @@ pub struct BenchArgs {
     command: Vec<OsString>,
 }
 
+/// What the plain program does.
+#[derive(Args, Clone, Debug)]
+struct PatternArgs {
+    /// Memory that the program under test fills.
+    #[arg(long, default_value = "512M", value_parser = size::parse, value_name = "SIZE", conflicts_with = "command")]
+    size: u64,
+    /// Threads of the program under test; of shared memory, its processes [default: 1; of shared memory 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N", conflicts_with = "command")]
+    threads: Option<u32>,
+    /// Measure memory that several processes share, each in its own part of it: anonymous shared memory.
+    #[arg(long, conflicts_with = "command")]
+    shared: bool,
+    /// Access patterns to measure [default: all].
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST", conflicts_with = "command")]
+    workloads: Vec<Workload>,
+}
+
+impl PatternArgs {
+    /// Those that were asked for, in the order of the tables.
+    fn workloads(&self) -> Vec<Workload> {
+        if self.workloads.is_empty() {
+            Workload::value_variants().to_vec()
+        } else {
+            uswap_bench::in_order(&self.workloads)
+        }
+    }
+}
+
 /// The plain program that `uswap bench` measures: fills memory, runs one pattern, prints one line of JSON.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
@@ -71,9 +92,12 @@ pub struct LoadArgs {
     /// Memory to fill.
     #[arg(long, default_value = "512M", value_parser = size::parse, value_name = "SIZE")]
     size: u64,
-    /// Threads, each in its own part of the memory.
+    /// Threads, or processes, each in its own part of the memory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     threads: u32,
+    /// Memory that processes share.
+    #[arg(long)]
+    shared: bool,
     /// Which random numbers to take.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
@@ -85,14 +109,6 @@ impl BenchArgs {
         if self.backends.is_empty() { Backend::limited() } else { uswap_bench::in_order(&self.backends) }
     }
 
-    fn workloads(&self) -> Vec<Workload> {
-        if self.workloads.is_empty() {
-            Workload::value_variants().to_vec()
-        } else {
-            uswap_bench::in_order(&self.workloads)
-        }
-    }
-
     fn limits(&self, memory_bytes: u64, area_bytes: u64) -> Result<Limits, Unavailable> {
         let uswap =
             std::env::current_exe().map_err(|error| Unavailable(format!("cannot find this program: {error}")))?;
@@ -102,25 +118,27 @@ impl BenchArgs {
 
     /// What is to be measured without a command.
     fn into_patterns(self) -> Result<PatternBench, Unavailable> {
-        let memory_bytes = self.memory.unwrap_or(self.size / 2);
-        if memory_bytes >= self.size {
+        let PatternArgs { size, threads, shared, .. } = self.patterns;
+        let memory_bytes = self.memory.unwrap_or(size / 2);
+        if memory_bytes >= size {
             return Err(Unavailable("--memory must be less than --size, or nothing is swapped".to_owned()));
         }
         // Room for all of the data, and for the slots that the kernel holds back.
-        let area_bytes = self.swap_size.unwrap_or(self.size + (64 << 20));
-        if area_bytes < self.size - memory_bytes {
+        let area_bytes = self.swap_size.unwrap_or(size + (64 << 20));
+        if area_bytes < size - memory_bytes {
             return Err(Unavailable(format!(
                 "--swap-size must have room for what does not fit into --memory: {}",
-                size::chosen(self.size - memory_bytes)
+                crate::size::chosen(size - memory_bytes)
             )));
         }
         Ok(PatternBench {
             limits: self.limits(memory_bytes, area_bytes)?,
             rounds: self.rounds,
             backends: self.backends(),
-            workloads: self.workloads(),
-            size_bytes: self.size,
-            threads: self.threads,
+            workloads: self.patterns.workloads(),
+            size_bytes: size,
+            threads: threads.unwrap_or(if shared { 2 } else { 1 }),
+            shared,
         })
     }
 
@@ -193,7 +211,13 @@ fn end(measured: Measured) -> ExitCode {
 
 /// `uswap bench-load`: runs the pattern and prints its report.
 pub fn load_main(args: LoadArgs) -> ExitCode {
-    let load = Load { workload: args.workload, size_bytes: args.size, threads: args.threads, seed: args.seed };
+    let load = Load {
+        workload: args.workload,
+        size_bytes: args.size,
+        threads: args.threads,
+        shared: args.shared,
+        seed: args.seed,
+    };
     match uswap_bench::run_load(&load) {
         Ok(report) => {
             println!("{}", serde_json::to_string(&report).expect("plain numbers become JSON"));

@@ -280,6 +280,7 @@ fn bench_of_a_command() {
     bench(&["-m", "64M", "true"], &["unexpected argument 'true'"]);
     bench(&["-m", "1M", "--", "true"], &["1 MiB", "minimum of 16 MiB"]);
     bench(&["-m", "64M", "--threads", "2", "--", "true"], &["--threads", "COMMAND"]);
+    bench(&["-m", "64M", "--shared", "--", "true"], &["--shared", "COMMAND"]);
     bench(&["-m", "64M", "--size", "1G", "--", "true"], &["--size", "COMMAND"]);
     bench(&["-m", "64M", "--workloads", "fill", "--", "true"], &["--workloads", "COMMAND"]);
     bench(&["-m", "64M", "--swap-size", "100M"], &["--swap-size", "448 MiB"]);

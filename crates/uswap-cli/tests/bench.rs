@@ -75,6 +75,27 @@ fn a_command_that_ends_alike_has_a_row_with_its_own_figures() {
 }
 
 #[test]
+fn memory_that_processes_share_has_a_row() {
+    if !can_run() {
+        return;
+    }
+    let directory = Directory::new("shared");
+    let mut command = uswap();
+    command.args(["bench", "--shared", "--rounds", "1", "--size", "64M", "-m", "32M", "--backends", "uswap-file"]);
+    command.args(["--workloads", "random-write,swapoff", "--json", "--directory"]).arg(&directory.0);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = json(&output);
+    assert_eq!(report["settings"]["shared"], true);
+    for (row, workload) in ["random-write", "swapoff"].into_iter().enumerate() {
+        let run = &report["results"][row]["runs"][0];
+        assert_eq!((&run["workload"], &run["threads"]), (&workload.into(), &2.into()), "{report:#}");
+        assert!(run["pages_out"].as_u64().unwrap() > 0, "{report:#}");
+    }
+    directory.assert_empty();
+}
+
+#[test]
 fn a_command_that_ends_otherwise_under_a_back_end_has_failed() {
     if !can_run() {
         return;

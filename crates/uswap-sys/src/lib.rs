@@ -18,6 +18,7 @@
 //! - [`swapped_moves`]: whether this kernel moves rightly what it has swapped out by itself;
 //! - [`linux`]: all of it as the engine asks for it ([`uswap_system`]); [`call`]: what handlers hear beside messages; [`select`]: how,
 //!   where there may be fewer descriptors than they listen to;
+//! - `mapped_words`: memory of a program under test;
 //! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open; [`test_hook`]: failures on purpose;
 //! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
 
@@ -41,6 +42,8 @@ pub mod last_thread;
 #[cfg(feature = "launch")]
 pub mod launch;
 pub mod linux;
+#[cfg(feature = "launch")]
+pub mod mapped_words;
 pub mod maps;
 pub mod own_memory;
 pub mod pagemap;

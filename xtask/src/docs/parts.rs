@@ -18,7 +18,6 @@ const ENGINE: &str = "engine";
 
 /// Structs with more, with their fields: options of the command, lines of a report, and records of the kernel's.
 const WIDE_STRUCTS: &[(&str, usize)] = &[
-    ("cli/bench.rs: BenchArgs", 12),
     ("cli/run/options.rs: RunOptions", 13),
     ("cli/sim/run.rs: Report", 14),
     ("cli/sim/time.rs: TimeArgs", 20),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 /// What must be the same of two reports for one to take the other's place.
-const SETTINGS: [&str; 3] = ["size_bytes", "memory_bytes", "threads"];
+const SETTINGS: [&str; 4] = ["size_bytes", "memory_bytes", "threads", "shared"];
 
 /// How many times as fast as the kernel, in the middle, at least and at most.
 #[derive(Clone, Copy, Debug, PartialEq)]

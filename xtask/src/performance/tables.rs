@@ -24,6 +24,19 @@ const AIMS: [(&str, &str, &str); 10] = [
     ("random-read", "swap-file", "1.0"),
 ];
 
+/// The same of shared memory.
+const AIMS_SHARED: [(&str, &str, &str); 9] = [
+    ("seq-read", "zram", "2"),
+    ("seq-write", "zram", "2"),
+    ("seq-read", "swap-file", "2"),
+    ("seq-write", "swap-file", "2"),
+    ("random-read", "zram", "0.8"),
+    ("random-write", "zram", "0.8"),
+    ("random-read", "swap-file", "0.8"),
+    ("random-write", "swap-file", "0.8"),
+    ("swapoff", "swap-file", "8"),
+];
+
 /// The page, with its tables made anew.
 pub fn into_page(page: &str, records: &Records) -> Result<String, String> {
     let mut text = String::new();
@@ -92,7 +105,8 @@ fn aims(records: &Records) -> String {
     for report in records.reports() {
         for one in report["ratios"].as_array().map_or(&[] as &[Value], Vec::as_slice) {
             let (work, kernel) = (one["workload"].as_str().unwrap_or("?"), one["kernel"].as_str().unwrap_or("?"));
-            let aim = AIMS.iter().find(|aim| aim.0 == work && aim.1 == kernel).map_or("-", |aim| aim.2);
+            let aims: &[(&str, &str, &str)] = if is_shared(report) { &AIMS_SHARED } else { &AIMS };
+            let aim = aims.iter().find(|aim| aim.0 == work && aim.1 == kernel).map_or("-", |aim| aim.2);
             let [time, p99, cpu] = ["time", "p99", "cpu"].map(|key| spread(&one[key]));
             let _ = writeln!(
                 text,
@@ -132,10 +146,7 @@ fn others(records: &Records) -> String {
 fn how(report: &Value) -> String {
     let settings = &report["settings"];
     let mib = |key: &str| settings[key].as_u64().unwrap_or(0) >> 20;
-    let threads = match settings["threads"].as_u64() {
-        Some(1) | None => String::new(),
-        Some(many) => format!(", {many} threads"),
-    };
+    let threads = threads(report);
     let rounds = &settings["rounds"];
     let kills: Vec<String> = report["oom_kills"]
         .as_array()
@@ -164,12 +175,24 @@ fn how(report: &Value) -> String {
 /// What of the settings a row must tell.
 fn size(report: &Value) -> String {
     let settings = &report["settings"];
-    let threads =
-        settings["threads"].as_u64().filter(|many| *many > 1).map_or(String::new(), |many| format!(", {many} threads"));
+    let threads = threads(report);
     match settings["size_bytes"].as_u64().map(|bytes| bytes >> 20) {
         Some(512) | None => threads,
         Some(mib) => format!(", {mib} MiB{threads}"),
     }
+}
+
+/// Who works in the memory, if that is more than one thread.
+fn threads(report: &Value) -> String {
+    match (is_shared(report), report["settings"]["threads"].as_u64()) {
+        (true, many) => format!(", shared by {} processes", many.unwrap_or(1)),
+        (false, Some(1) | None) => String::new(),
+        (false, Some(many)) => format!(", {many} threads"),
+    }
+}
+
+fn is_shared(report: &Value) -> bool {
+    report["settings"]["shared"] == true
 }
 
 fn date(record: &Value) -> &str {

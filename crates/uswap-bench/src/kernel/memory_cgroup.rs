@@ -112,6 +112,11 @@ impl Cgroup {
         fs::read_to_string(self.path.join(name)).ok()?.trim().parse().ok()
     }
 
+    /// Bytes of shared memory among them.
+    pub fn shared_bytes(&self) -> u64 {
+        parse_key(&fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default(), "shmem").unwrap_or(0)
+    }
+
     /// How many processes the kernel killed in here because memory ran out.
     pub fn oom_kills(&self) -> u64 {
         let name = match self.hierarchy {
