@@ -42,6 +42,7 @@ fn says_what_stands_there(message: Message, bytes: &[u8]) {
             | Message::CannotJoin
             | Message::SharedObject { .. }
             | Message::SharedClient { .. }
+            | Message::SharedNamed { .. }
     );
     let words: &[usize] = match message {
         Message::Hello { kind: Kind::Exec, .. } => &[2, 3],
@@ -49,7 +50,7 @@ fn says_what_stands_there(message: Message, bytes: &[u8]) {
         // The fourth says whether there is a device: any number but 0 does.
         Message::Welcome { .. } => &[2, 3, 5],
         Message::Refused(_) => &[2],
-        Message::SharedObject { .. } => &[2, 3, 4, 5],
+        Message::SharedObject { .. } | Message::SharedNamed { .. } => &[2, 3, 4, 5],
         Message::SharedClient { .. } => &[2, 3],
         Message::AgentAt { file, .. } => {
             let path = file.to_string();

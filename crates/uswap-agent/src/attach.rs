@@ -1,4 +1,5 @@
-//! A wrapper of shmat: a shared segment that takes the place of other memory (SHM_REMAP).
+//! Wrappers of shmat and shmdt: a shared segment that takes the place of other memory (SHM_REMAP), and one that can be swapped
+//! ([`named_memory`]).
 //!
 //! The kernel reports nothing of what it unmaps then: the books would still have what was swapped out there, and hand it to what
 //! is mapped in its place later. So the segment is attached elsewhere, and moved to its place by mremap, which is reported.
@@ -11,7 +12,9 @@ use std::mem::MaybeUninit;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_sys::{PAGE_SIZE, placement};
 
+use crate::advice::is_of_the_engine;
 use crate::kernel;
+use crate::named_memory;
 use crate::real::Real;
 use crate::remap::mremap;
 
@@ -28,7 +31,56 @@ pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) 
         // SAFETY: the caller's promise.
         Some(place) if crate::forks::is_member() => unsafe { attach_over(id, place, flags) },
         // SAFETY: as above.
-        _ => unsafe { attach(id, address as usize, flags) },
+        _ => unsafe { attach_known(id, address as usize, flags) },
+    }
+}
+
+/// Attaches a segment; where segments are swapped, its server knows of it.
+///
+/// # Safety
+/// As for shmat(2), and it takes the place of nothing.
+unsafe fn attach_known(id: c_int, address: usize, flags: c_int) -> *mut c_void {
+    if !named_memory::are_asked_for() || is_of_the_engine() {
+        // SAFETY: the caller's promise.
+        return unsafe { attach(id, address, flags) };
+    }
+    // SAFETY: as above.
+    let attached = unsafe { attach(id, address, flags) };
+    if attached == libc::MAP_FAILED || named_memory::may_be_used(attached) {
+        return attached;
+    }
+    detach(attached as usize);
+    libc::MAP_FAILED
+}
+
+/// As libc's.
+///
+/// # Safety
+/// As for shmdt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
+    let is_ours = || named_memory::are_asked_for() && !is_of_the_engine() && named_memory::detach(address as usize);
+    if is_ours() {
+        return 0;
+    }
+    type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
+    // SAFETY: null, or a function of this signature.
+    match unsafe { std::mem::transmute::<*mut c_void, Option<Shmdt>>(REAL_SHMDT.known()) } {
+        // SAFETY: the caller's promise.
+        Some(real) => unsafe { real(address) },
+        // Before the agent has started.
+        // SAFETY: as above.
+        None => unsafe { kernel::ask(libc::SYS_shmdt, [address as usize, 0, 0, 0, 0]) as c_int },
+    }
+}
+
+/// Detaches what nobody knows of. errno stays.
+fn detach(at: usize) {
+    // SAFETY: errno is this thread's own; what is there was attached for nobody.
+    unsafe {
+        let errno = *libc::__errno_location();
+        shmdt(at as *const c_void);
+        *libc::__errno_location() = errno;
     }
 }
 
@@ -40,10 +92,11 @@ fn place(address: usize, flags: c_int) -> Option<usize> {
 }
 
 static REAL: Real = Real::new(c"shmat");
+static REAL_SHMDT: Real = Real::new(c"shmdt");
 
-/// Looks up the next function of this name, a library's or libc's.
+/// Looks up the next functions of these names, a library's or libc's.
 pub(crate) fn prepare() {
-    let _ = REAL.get();
+    let _ = (REAL.get(), REAL_SHMDT.get());
 }
 
 /// # Safety
@@ -73,7 +126,7 @@ unsafe fn attach_over(id: c_int, place: usize, flags: c_int) -> *mut c_void {
     let begin = room.next_multiple_of(HUGE_PAGE);
     let end = begin + len.next_multiple_of(HUGE_PAGE);
     // SAFETY: addresses of `room_for`, which nobody else knows.
-    let attached = unsafe { attach(id, begin, flags & !libc::SHM_RND) };
+    let attached = unsafe { attach_known(id, begin, flags & !libc::SHM_RND) };
     if attached == libc::MAP_FAILED {
         unmap(room, room + room_len);
         return attached;
@@ -83,12 +136,7 @@ unsafe fn attach_over(id: c_int, place: usize, flags: c_int) -> *mut c_void {
     // SAFETY: what has just been attached, to where the caller wants it.
     let moved = unsafe { mremap(attached, len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place as *mut c_void) };
     if moved == libc::MAP_FAILED {
-        // SAFETY: errno is this thread's own, here and below.
-        let errno = unsafe { *libc::__errno_location() };
-        // SAFETY: attached above, and nobody knows of it.
-        unsafe { kernel::ask(libc::SYS_shmdt, [begin, 0, 0, 0, 0]) };
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+        detach(begin);
     }
     moved
 }

@@ -1,5 +1,5 @@
 //! A wrapper of mmap: anonymous shared memory is a mapping of a memory file, so that it can be swapped
-//! ([`shared_mapping`](uswap_engine::shared_mapping)).
+//! ([`shared_mapping`](uswap_engine::shared_mapping)); for files in memory, see [`named_memory`].
 //!
 //! All other calls go on to libc's function as they came. It is visible to programs and yet protected: what the agent itself calls is this
 //! one, whatever a program calls so.
@@ -15,6 +15,7 @@ use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
 use crate::libc_functions::MMAP;
+use crate::named_memory;
 use crate::start::POST;
 
 /// Less is not worth a descriptor of the supervisor's: 1 MiB.
@@ -46,12 +47,14 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     naked_asm!(
         ".protected mmap",
-        // Shared and anonymous.
-        "mov eax, ecx",
-        "and eax, 0x21",
-        "cmp eax, 0x21",
-        "je {shared}",
+        // Not anonymous.
+        "test ecx, 0x20",
+        "jz {file}",
+        // Shared.
+        "test ecx, 1",
+        "jnz {shared}",
         "jmp {hand_on}",
+        file = sym map_file,
         shared = sym map_shared,
         hand_on = sym hand_on,
     )
@@ -120,6 +123,25 @@ unsafe extern "C" fn map_shared(
     }
     // SAFETY: the caller's promise.
     unsafe { hand_on(start, len, protection, flags, fd, offset) }
+}
+
+unsafe extern "C" fn map_file(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let ask = |start: *mut c_void, flags| {
+        // SAFETY: the caller's promise.
+        unsafe { hand_on(start, len, protection, flags, fd, offset) }
+    };
+    if !named_memory::are_asked_for() || is_of_the_engine() || !named_memory::is_one(fd) {
+        return ask(start, flags);
+    }
+    // SAFETY: `ask` maps where the kernel has room, or where the caller wants it.
+    unsafe { named_memory::map(start, len, protection, flags, ask) }
 }
 
 /// The program's MADV_DONTFORK (`keeps`) or MADV_DOFORK where forks are followed for the sake of shared memory. Whether that was what it was

@@ -4,7 +4,7 @@
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::event_order::{Event, Mappings, Settlement};
 use uswap_core::fork_window::Note;
-use uswap_core::{PAGE_SIZE, PageNumber, PageRange};
+use uswap_core::{PAGE_SIZE, PageNumber, PageRange, PageState};
 use uswap_system::faults::{Faults, Message};
 use uswap_system::looks::Residency;
 
@@ -115,6 +115,20 @@ impl<H: Host> Engine<H> {
     pub fn while_nothing_moves<R>(&self, act: impl FnOnce() -> R) -> R {
         let _gate = self.memory.gate.shut();
         act()
+    }
+
+    /// Pages between `start` and `end` whose content is not in memory, or not where it belongs: their addresses, at most so many. Whoever wants
+    /// them back has them asked for. What is lost, and what is all zeros, is none of them.
+    pub fn swapped_within(&self, start: usize, end: usize, most: usize) -> Vec<usize> {
+        let core = self.core();
+        let known = core.pages().known(PageRange::of_bytes(start, end));
+        let is_away = |state| {
+            matches!(
+                state,
+                PageState::InFrame { .. } | PageState::Swapped { .. } | PageState::ReadingIn { entry: Some(_), .. }
+            )
+        };
+        known.filter(|&(_, state)| is_away(state)).map(|(page, _)| page.address()).take(most).collect()
     }
 
     /// Memory from `start` to `end` is managed no more, and nothing that was swapped out of it is needed: whoever has it has said so by

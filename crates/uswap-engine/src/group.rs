@@ -29,7 +29,7 @@ use config::RawConfig;
 use memory_file::{Header, Layout, MAGIC, VERSION};
 
 pub use crate::store::faulty::FaultPlan;
-pub use config::{AreaConfig, Compressor, GroupConfig};
+pub use config::{AreaConfig, Compressor, GroupConfig, SwappedShared};
 pub use control::SwapoffProgress;
 pub use counters::{Counter, Tally};
 pub use fault_latency::{Histogram, LatencyKind};

@@ -253,6 +253,16 @@ pub enum Message {
         /// As in `SharedObject`.
         index: u32,
     },
+    /// Process to supervisor, with its userfaultfd for shared memory once more: it has mapped shared memory that has a name, and waits. And
+    /// on, to the shared-memory server.
+    SharedNamed {
+        /// As in `SharedObject`.
+        process: u32,
+        /// As in `SharedObject`.
+        index: u32,
+        /// Where.
+        start: u64,
+    },
     /// Process to supervisor, after `Welcome`: it could not take what came with it, for it may have too few descriptors. It
     /// has no standard error to say so.
     CannotJoin,
@@ -303,6 +313,9 @@ impl Message {
                 words[1..6].copy_from_slice(&[8, process, index, start as u32, (start >> 32) as u32]);
             }
             Message::SharedClient { process, index } => words[1..4].copy_from_slice(&[9, process, index]),
+            Message::SharedNamed { process, index, start } => {
+                words[1..6].copy_from_slice(&[10, process, index, start as u32, (start >> 32) as u32]);
+            }
         }
         let mut bytes = [0; MESSAGE_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -318,6 +331,7 @@ impl Message {
             return Err(Malformed::Content);
         }
         let word = |n: usize| u32::from_le_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]]);
+        let long = |n: usize| u64::from(word(n + 1)) << 32 | u64::from(word(n));
         if word(0) != VERSION {
             return Err(Malformed::Version);
         }
@@ -347,11 +361,9 @@ impl Message {
             5 => Ok(Message::AskAgent { token: token() }),
             6 => Ok(Message::AgentAt { file: AgentFile { pid: word(2), fd: word(3) }, proof: token() }),
             7 => Ok(Message::CannotJoin),
-            8 => {
-                let start = u64::from(word(5)) << 32 | u64::from(word(4));
-                Ok(Message::SharedObject { process: word(2), index: word(3), start })
-            }
+            8 => Ok(Message::SharedObject { process: word(2), index: word(3), start: long(4) }),
             9 => Ok(Message::SharedClient { process: word(2), index: word(3) }),
+            10 => Ok(Message::SharedNamed { process: word(2), index: word(3), start: long(4) }),
             _ => Err(Malformed::Content),
         }
     }
@@ -603,6 +615,7 @@ pub fn share(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, what: Sharing) -> io::R
     let message = match what {
         Sharing::Object { start } => Message::SharedObject { process: 0, index: 0, start: start as u64 },
         Sharing::Client => Message::SharedClient { process: 0, index: 0 },
+        Sharing::Named { start } => Message::SharedNamed { process: 0, index: 0, start: start as u64 },
     };
     hand_over(socket, &message, fd)
 }
@@ -639,7 +652,7 @@ mod tests {
     const TOKEN: Token = Token(*b"0123456789abcdef");
     const SECRET: Secret = Secret { question: TOKEN, answer: Token(*b"fedcba9876543210") };
 
-    fn all_messages() -> [Message; 10] {
+    fn all_messages() -> [Message; 11] {
         [
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
@@ -651,6 +664,7 @@ mod tests {
             Message::CannotJoin,
             Message::SharedObject { process: 77, index: 5, start: 0x7fff_1234_5000 },
             Message::SharedClient { process: 78, index: 1023 },
+            Message::SharedNamed { process: 79, index: 6, start: 0x7fff_1234_6000 },
         ]
     }
 

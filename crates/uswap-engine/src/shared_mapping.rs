@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_system::atomic::{AtomicUsize, Ordering::*};
+use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use uswap_system::sync::Word;
 use uswap_system::{MapShared, System};
 
@@ -27,6 +27,10 @@ const DONE: u32 = 4;
 /// Nobody wants it any more.
 const GIVEN_UP: u32 = 5;
 
+const UNKNOWN: usize = 0;
+const NO: usize = 1;
+const YES: usize = 2;
+
 /// What one thread at a time asks for.
 pub struct SharedMappings<S> {
     state: Word<S>,
@@ -38,6 +42,10 @@ pub struct SharedMappings<S> {
     answer: AtomicUsize,
     /// The process does direct I/O, and the shared-memory server knows.
     pub direct_io: Noted,
+    /// Whether what has a name is to be swapped, too: `UNKNOWN`, `NO` or `YES`.
+    names: AtomicUsize,
+    /// The server has not answered in time once. What it answers later would pass for the answer to something else: nothing is asked again.
+    silent: AtomicBool,
 }
 
 impl<S: System> SharedMappings<S> {
@@ -50,7 +58,30 @@ impl<S: System> SharedMappings<S> {
             flags: AtomicUsize::new(0),
             answer: AtomicUsize::new(0),
             direct_io: Noted::new(),
+            names: AtomicUsize::new(UNKNOWN),
+            silent: AtomicBool::new(false),
         }
+    }
+
+    /// Monitor: whether threads are to ask before they use shared memory that has a name.
+    pub(crate) fn names_are_swapped(&self, names: bool) {
+        self.names.store(if names { YES } else { NO }, Relaxed);
+    }
+
+    /// Program thread: whether that is so, `None` where nobody has said so yet.
+    pub fn are_names_swapped(&self) -> Option<bool> {
+        let names = self.names.load(Relaxed);
+        (names != UNKNOWN).then_some(names == YES)
+    }
+
+    /// Monitor: the server has not answered in time.
+    pub(crate) fn is_not_answered(&self) {
+        self.silent.store(true, Relaxed);
+    }
+
+    /// Whether that has ever been so.
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Relaxed)
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
@@ -122,5 +153,7 @@ impl<S: System> SharedMappings<S> {
     /// The only thread of a forked child: who asked in the parent does not live here.
     pub fn child_begins(&self) {
         self.state.store(IDLE);
+        // It has a word of its own.
+        self.silent.store(false, Relaxed);
     }
 }

@@ -149,7 +149,7 @@ pub struct ModelMappings(());
 fn shown(vma: crate::vma::Vma) -> Vma<'static> {
     let crate::vma::Attributes { read, write, exec, file, .. } = vma.attributes;
     let (start, end) = (vma.start * PAGE_SIZE, vma.end * PAGE_SIZE);
-    Vma { start, end, read, write, exec, shared: false, offset: 0, inode: u64::from(file), name: b"" }
+    Vma { start, end, read, write, exec, shared: false, offset: 0, device: 0, inode: u64::from(file), name: b"" }
 }
 
 /// All mappings of the process of the running thread, in order.

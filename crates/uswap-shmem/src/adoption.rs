@@ -7,14 +7,15 @@
 //! from those that are registered, by forks and mremap, and are reported; of forks the kernel tells, or the child itself does before anything
 //! of the program runs in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_sys::maps::{self, MapsOf};
-use uswap_sys::shared_file::{Inode, NAME_IN_MAPS};
+use uswap_sys::shared_file::{Inode, Origin};
+use uswap_system::looks::Vma;
 
 use crate::client::{Client, Mapping};
 use crate::object::Object;
@@ -88,23 +89,43 @@ pub fn register(shared: &Shared, client: &Client) -> io::Result<bool> {
     let Some(process) = client.process else { return Ok(true) };
     let (mut text, mut is_whole) = (Vec::new(), true);
     maps::read_maps(MapsOf::Pid(process), &mut text)?;
-    for vma in maps::vmas(&text).filter(|vma| vma.shared && vma.name == NAME_IN_MAPS) {
-        let Some(object) = shared.object_of(Inode(vma.inode)) else { continue };
-        let window = object.start() + vma.offset as usize;
-        if window >= object.end() || client.mappings().to_window(vma.start) == Some(window) {
-            continue;
-        }
-        let mapping = Mapping { start: vma.start, end: vma.end, window, window_end: object.end() };
-        // First: what is unmapped from the registration on is reported.
-        let before = client.mappings().clone();
-        client.mappings().insert(mapping);
-        if client.uffd.register(vma.start, vma.end - vma.start).is_err() {
-            // Gone, or registered with that of a parent.
-            *client.mappings() = before;
-            is_whole = false;
-        }
+    for vma in maps::vmas(&text).filter(|vma| vma.shared) {
+        let Some(object) = Inode::of(&vma).and_then(|inode| shared.object_of(inode)) else { continue };
+        is_whole &= register_mapping(client, &object, &vma);
     }
     Ok(is_whole)
+}
+
+/// Registers one mapping of an object, if nobody has. Whether it is.
+pub fn register_mapping(client: &Client, object: &Object, vma: &Vma<'_>) -> bool {
+    let window = object.start() + vma.offset as usize;
+    if client.mappings().to_window(vma.start) == Some(window) {
+        return true;
+    }
+    if object.origin != Origin::Anonymous && window + vma.len() > object.end() {
+        // The file may have become larger.
+        return false;
+    }
+    if window >= object.end() {
+        // Of what the agent has made the program can use nothing there.
+        return true;
+    }
+    let mapping = Mapping { start: vma.start, end: vma.end, window, window_end: object.end() };
+    // First: what is unmapped from the registration on is reported.
+    let before = client.mappings().clone();
+    client.mappings().insert(mapping);
+    let is_registered = client.uffd.register(vma.start, vma.end - vma.start).is_ok();
+    if !is_registered {
+        // Gone, or registered with that of a parent.
+        *client.mappings() = before;
+    }
+    is_registered
+}
+
+/// Whether what a process has mapped at `start` is registered, be it with a userfaultfd that a fork has brought.
+pub fn is_registered(process: u32, start: usize) -> bool {
+    let smaps = fs::read(format!("/proc/{process}/smaps")).unwrap_or_default();
+    registered(&smaps).any(|vma| vma.start == start)
 }
 
 /// Ends what was registered of an object that is left alone.
@@ -129,7 +150,7 @@ pub fn unregister(shared: &Shared, object: &Object) {
 /// look. But one of the run that keeps its memory to itself (prctl PR_SET_DUMPABLE) may.
 #[derive(Debug, Default)]
 pub struct Look {
-    found: BTreeMap<u64, Found>,
+    found: BTreeMap<Inode, Found>,
     /// A process of the run that cannot be looked at.
     unknown: Option<u32>,
 }
@@ -139,26 +160,27 @@ impl Look {
     ///
     /// # Errors
     /// /proc cannot be read.
-    pub fn at_all() -> io::Result<Look> {
+    pub fn at_all(shared: &Shared) -> io::Result<Look> {
         let mut look = Look::default();
+        let objects: BTreeSet<Inode> = shared.all_objects().iter().map(|object| object.inode).collect();
         for_processes(|pid, text| match text {
-            Some(text) => look.at(pid, text),
+            Some(text) => look.at(pid, text, &objects),
             None if is_of_the_run(pid) => look.unknown = Some(pid),
             None => {}
         })?;
         Ok(look)
     }
 
-    fn at(&mut self, pid: u32, maps: &[u8]) {
-        let mut here: BTreeMap<u64, usize> = BTreeMap::new();
-        for vma in maps::vmas(maps).filter(|vma| vma.name == NAME_IN_MAPS) {
-            *here.entry(vma.inode).or_default() += 1;
+    fn at(&mut self, pid: u32, maps: &[u8], objects: &BTreeSet<Inode>) {
+        let mut here: BTreeMap<Inode, usize> = BTreeMap::new();
+        for inode in maps::vmas(maps).filter_map(|vma| Inode::of(&vma)).filter(|inode| objects.contains(inode)) {
+            *here.entry(inode).or_default() += 1;
         }
         if here.is_empty() {
             return;
         }
-        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
-        let registered = registered(&smaps);
+        let smaps = fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
+        let registered = count_registered(&smaps);
         for (inode, count) in here {
             let found = self.found.entry(inode).or_default();
             found.mappings += count;
@@ -169,8 +191,13 @@ impl Look {
     }
 
     fn of(&self, inode: Inode) -> Found {
-        let found = self.found.get(&inode.0).copied().unwrap_or_default();
+        let found = self.found.get(&inode).copied().unwrap_or_default();
         Found { unregistered: found.unregistered.or(self.unknown), ..found }
+    }
+
+    /// A process that has an object mapped, and is not registered there.
+    pub fn stranger(&self, object: &Object) -> Option<u32> {
+        self.found.get(&object.inode).and_then(|found| found.unregistered)
     }
 
     /// Whether anybody has an object mapped, or may have.
@@ -217,21 +244,24 @@ fn is_of_the_run(pid: u32) -> bool {
     }
 }
 
-/// How many mappings of each file are registered, by what smaps says.
-fn registered(smaps: &str) -> BTreeMap<u64, usize> {
-    let name = str::from_utf8(NAME_IN_MAPS).expect("it is text");
-    let (mut inode, mut counts) = (None, BTreeMap::new());
-    for line in smaps.lines() {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let has = |flag| flags.split_ascii_whitespace().any(|other| other == flag);
-            if let Some(inode) = inode.filter(|_| has("um") && has("uw")) {
-                *counts.entry(inode).or_default() += 1;
-            }
-        } else if line.as_bytes().first().is_some_and(|first| first.is_ascii_hexdigit() && !first.is_ascii_uppercase())
-        {
-            let is_one = line.ends_with(name);
-            inode = line.split_ascii_whitespace().nth(4).filter(|_| is_one).and_then(|number| number.parse().ok());
-        }
+/// The mappings that are registered, by what smaps says.
+fn registered(smaps: &[u8]) -> impl Iterator<Item = Vma<'_>> {
+    let mut last = None;
+    smaps.split(|&byte| byte == b'\n').filter_map(move |line| {
+        let Some(flags) = line.strip_prefix(b"VmFlags:") else {
+            last = maps::vmas(line).next().or(last.take());
+            return None;
+        };
+        let has = |flag: &[u8]| flags.split(|&byte| byte == b' ').any(|other| other == flag);
+        last.take().filter(|vma| vma.shared && has(b"um") && has(b"uw"))
+    })
+}
+
+/// How many mappings of each file are registered.
+fn count_registered(smaps: &[u8]) -> BTreeMap<Inode, usize> {
+    let mut counts = BTreeMap::new();
+    for inode in registered(smaps).filter_map(|vma| Inode::of(&vma)) {
+        *counts.entry(inode).or_default() += 1;
     }
     counts
 }
@@ -254,7 +284,13 @@ Rss:                   0 kB
 VmFlags: rd wr sh mr mw me ms um uw sd 
 7f30-7f40 rw-s 00000000 00:01 77                 /memfd:others (deleted)
 VmFlags: rd wr sh mr mw me ms um uw sd 
+7f40-7f50 rw-p 00000000 00:01 77                 /memfd:uswap-shared (deleted)
+VmFlags: rd wr mr mw me um uw sd 
+7f50-7f60 rw-s 00000000 00:01 77                 /SYSV00000000 (deleted)
+VmFlags: rd wr sh mr mw me ms um uw sd 
 ";
-        assert_eq!(registered(smaps), BTreeMap::from([(77, 1), (78, 1)]));
+        let inode = |number, is_segment| Inode { device: 1, number, is_segment };
+        let expected = [(inode(77, false), 2), (inode(78, false), 1), (inode(77, true), 1)];
+        assert_eq!(count_registered(smaps.as_bytes()), BTreeMap::from(expected));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uswap_sys::linux::Linux;
 use uswap_system::PAGE_SIZE;
 
-use crate::kernel::Kernel;
+use crate::kernel::{ClientUffd, Kernel};
 
 /// A mapping of an object in a client. One of which nothing is known to be mapped may have ended ([`Mappings::unsure`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +202,11 @@ impl<K: Kernel> Client<K> {
     /// What a child that it has forked may have beside what it has itself. Held for moments; no lock is taken meanwhile.
     pub fn gone(&self) -> MutexGuard<'_, Vec<Mapping>> {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that it has done to its mappings is known.
+    pub fn is_at_rest(&self) -> bool {
+        !self.uffd.is_changing() && self.gone().is_empty() && self.mappings().unsure().is_none()
     }
 
     /// What it has mapped. Held for moments; no lock is taken meanwhile.

@@ -89,6 +89,9 @@ pub trait ClientUffd: Sized + Send + Sync + fmt::Debug {
     /// Nothing can be mapped there, and nobody waits.
     fn wake(&self, at: usize, len: usize) -> io::Result<()>;
 
+    /// What is mapped in a range is not this one's: no message of it comes any more, and who waits there goes on.
+    fn let_go(&self, _at: usize, _len: usize) {}
+
     /// Whether an event is unread, or its task has not gone on yet.
     fn is_changing(&self) -> bool;
 
@@ -109,6 +112,11 @@ pub trait SharedObject<U>: Send + Sync + fmt::Debug {
 
     /// Whether it is swapped: all who have it mapped are known.
     fn is_managed(&self) -> bool;
+
+    /// Whether pages of it may leave.
+    fn may_leave(&self) -> bool {
+        self.is_managed()
+    }
 
     /// What a message to the user calls the page at an address of its window.
     fn name_page(&self, f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result;

@@ -15,6 +15,7 @@
 //! - [`system`]: the system on which the engine runs here; [`kernel`]: what this crate asks of the one below, which is Linux ([`linux`]),
 //!   or `uswap-model`'s;
 //! - [`adoption`]: which objects are managed: those of which every mapping in the tree is known;
+//! - [`named`]: what of that is different for segments and files, which have names;
 //! - [`server`]: the life of the process.
 
 #![deny(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod kernel;
 pub mod linux;
 pub mod messages;
 pub mod moving;
+mod named;
 pub mod object;
 pub mod server;
 pub mod shared;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
 use uswap_engine::engine_threads::EngineThreads;
 use uswap_engine::group::Group;
 use uswap_engine::notices::Notices;
@@ -27,7 +27,11 @@ use crate::system::SharedMemory;
 /// Messages of one client that are read at a time.
 const MESSAGES: usize = 16;
 
+/// The number of what is no client's: pages are wanted.
+const NOBODY: u64 = 0;
+
 static SHARED: OnceLock<Shared> = OnceLock::new();
+static WANTED: OnceLock<OwnedFd> = OnceLock::new();
 static NOTICES: Notices<SharedMemory> = Notices::new();
 
 impl Shared {
@@ -38,7 +42,18 @@ impl Shared {
     pub fn begin(device: Option<BorrowedFd<'_>>, group: &'static Group) -> io::Result<&'static Shared> {
         let filler = Uffd::to_fill_shared_memory(device).map_err(io::Error::other)?;
         let poll = Epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let wanted = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&poll.0, &wanted, epoll::EventData::new_u64(NOBODY), events)?;
+        let _ = WANTED.set(wanted);
         Ok(SHARED.get_or_init(|| Shared::new(filler, poll, group)))
+    }
+
+    /// Has pages of windows brought back, for which nobody waits.
+    pub fn bring_back(&self, pages: Vec<usize>) {
+        self.want(pages);
+        let wanted = WANTED.get().expect("the server has begun");
+        let _ = rustix::io::write(wanted, &1u64.to_ne_bytes());
     }
 
     /// That of this process, which has begun.
@@ -121,6 +136,10 @@ impl ClientUffd for Uffd {
         Uffd::wake(self, at, len)
     }
 
+    fn let_go(&self, at: usize, len: usize) {
+        let _ = self.unregister(at, len);
+    }
+
     fn is_changing(&self) -> bool {
         Uffd::is_changing(self)
     }
@@ -154,13 +173,18 @@ impl SharedObject<Uffd> for Object {
         Object::is_managed(self)
     }
 
+    #[inline]
+    fn may_leave(&self) -> bool {
+        Object::may_leave(self)
+    }
+
     /// By its inode, which /proc/PID/maps shows.
     fn name_page(&self, f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
-        write!(f, "page {} of shared memory {}", self.offset(address) / PAGE_SIZE as u64, self.inode.0)
+        write!(f, "page {} of shared memory {}", self.offset(address) / PAGE_SIZE as u64, self.inode.number)
     }
 
     fn resident_pages(&self) -> u64 {
-        self.file.look().map_or(0, |look| look.2)
+        self.file.look().map_or(0, |look| look.pages)
     }
 
     fn populated(&self, start: usize, end: usize) -> io::Result<Option<PopulatedRange>> {

@@ -15,7 +15,7 @@ use crate::shared::{Shared, Waiting};
 
 /// Reads as many messages as fit. No page is on its way meanwhile.
 pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<usize> {
-    let mut count = 0;
+    let mut count = shared.take_wanted(out);
     for client in shared.ready_clients() {
         let room = out.len() - count;
         if room == 0 {
@@ -85,6 +85,10 @@ fn take_in<K: Kernel>(shared: &Shared<K>, client: &Arc<Client<K>>, message: Mess
                 }
                 // Moved there, and the report comes next.
                 None => {
+                    if shared.may_grow() && client.is_at_rest() {
+                        // Or a mapping has grown beyond its object.
+                        client.uffd.let_go(at, PAGE_SIZE);
+                    }
                     let _ = client.uffd.wake(at, PAGE_SIZE);
                 }
             }

@@ -53,7 +53,7 @@ fn done(bytes: usize) -> Progress {
 /// Moves the pages of `source..source + len`, of a window, to frames, which are memory of this process and of `own`. Holes are passed over.
 pub fn move_out<K: Kernel>(shared: &Shared<K>, own: &K::Faults, frames: usize, source: usize, len: usize) -> Progress {
     let Some(object) = shared.object_at(source) else { return stopped(Stop::Missing) };
-    if !object.is_managed() || !shared.may_swap() {
+    if !object.may_leave() || !shared.may_swap() {
         return stopped(Stop::Busy);
     }
     if source + len > object.end() {

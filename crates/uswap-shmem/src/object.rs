@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use rustix::mm::{MapFlags, ProtFlags};
-use uswap_sys::shared_file::{Inode, SharedFile};
+use uswap_sys::shared_file::{Inode, Origin, SharedFile};
 use uswap_sys::uffd::Uffd;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Progress, Wake};
@@ -20,9 +20,13 @@ pub struct Object {
     pub file: SharedFile,
     /// Which file that is.
     pub inode: Inode,
+    /// Where it comes from.
+    pub origin: Origin,
     window: usize,
     len: usize,
     managed: AtomicBool,
+    /// Nothing leaves any more: it is brought back.
+    stays: AtomicBool,
 }
 
 impl Object {
@@ -31,16 +35,25 @@ impl Object {
     /// # Errors
     /// It is no memory file, or cannot be mapped.
     pub fn new(fd: OwnedFd, filler: &Uffd) -> io::Result<Object> {
-        let file = SharedFile::received(fd);
-        let (inode, bytes, _) = file.look()?;
-        let len = (bytes as usize).next_multiple_of(PAGE_SIZE);
-        if len == 0 {
+        Object::of(SharedFile::received(fd), Origin::Anonymous, filler)
+    }
+
+    /// Maps what is of this `origin`.
+    ///
+    /// # Errors
+    /// It is empty, or cannot be mapped.
+    pub fn of(file: SharedFile, origin: Origin, filler: &Uffd) -> io::Result<Object> {
+        let look = file.look()?;
+        let inode = Inode { device: look.device, number: look.number, is_segment: origin == Origin::Segment };
+        if look.bytes == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        let len = (look.bytes as usize).next_multiple_of(PAGE_SIZE);
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping where the kernel has room, which nobody reads or writes: its addresses are names.
         let window = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, file.as_fd(), 0)? };
-        let object = Object { file, inode, window: window as usize, len, managed: AtomicBool::new(false) };
+        let (managed, stays) = (AtomicBool::new(false), AtomicBool::new(false));
+        let object = Object { file, inode, origin, window: window as usize, len, managed, stays };
         filler.register_to_fill(object.window, len)?;
         Ok(object)
     }
@@ -63,6 +76,23 @@ impl Object {
     /// From here on it is, or not any more.
     pub fn manage(&self, managed: bool) {
         self.managed.store(managed, Release);
+    }
+
+    /// Whether its pages may leave.
+    pub fn may_leave(&self) -> bool {
+        self.is_managed() && !self.stays.load(Acquire)
+    }
+
+    /// The file has become longer or shorter: where that ends in its window.
+    pub fn new_end(&self) -> Option<usize> {
+        let bytes = self.file.look().ok()?.bytes as usize;
+        let end = self.window.saturating_add(bytes).min(self.end() + PAGE_SIZE).next_multiple_of(PAGE_SIZE);
+        (end != self.end()).then_some(end)
+    }
+
+    /// Nothing of it leaves from here on.
+    pub fn stay(&self) {
+        self.stays.store(true, Release);
     }
 
     /// Where in the file an address of the window is.

@@ -13,25 +13,31 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use uswap_engine::engine::Engine;
-use uswap_engine::group::{Group, SHARED_REFUSED};
+use uswap_engine::group::{Group, SHARED_REFUSED, SwappedShared};
 use uswap_engine::member::Member;
 use uswap_engine::monitor::Monitor;
 use uswap_engine::post::Post;
 use uswap_engine::protocol::{self, Message, Received, keep_uffd};
 use uswap_sys::linux::Supervisor;
+use uswap_sys::maps::{self, MapsOf};
+use uswap_sys::shared_file::{Inode, Origin};
 use uswap_sys::thread;
 use uswap_sys::uffd::Uffd;
+use uswap_system::looks::Vma;
 use uswap_system::{Scope, System};
 
 use crate::adoption::{self, Candidate, Look, Verdict};
 use crate::client::{Client, Mapping, Mappings};
 use crate::messages;
+use crate::named::{self, Returns};
 use crate::object::Object;
 use crate::shared::Shared;
 use crate::system::SharedMemory;
 
 /// How often it is looked whether candidates are complete.
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
+/// How often it is looked whether others have come by memory that has a name.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How often it is looked who has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -103,7 +109,10 @@ pub fn serve(start: Start) -> io::Result<()> {
         candidates: Vec::new(),
         unmapped: BTreeMap::new(),
         looked: Instant::now(),
+        judged: Instant::now(),
         judging_took: Duration::ZERO,
+        returns: Returns::default(),
+        watched: Instant::now(),
     };
     if let Err(error) = server.run(control) {
         uswap_sys::report::end(format_args!("the supervisor cannot be heard: {error}"));
@@ -117,6 +126,7 @@ pub(crate) fn end_after_its_clients() -> ! {
     while shared.all_clients().iter().any(|client| client.uffd.has_memory()) {
         std::thread::sleep(JUDGE_EVERY);
     }
+    named::bring_all_back(shared);
     std::process::exit(0)
 }
 
@@ -135,14 +145,22 @@ struct Server {
     /// Windows of objects that no client has mapped any more, and when that was seen first.
     unmapped: BTreeMap<usize, Instant>,
     looked: Instant,
+    judged: Instant,
     judging_took: Duration,
+    returns: Returns,
+    watched: Instant,
 }
 
 impl Server {
     fn run(&mut self, control: &OwnedFd) -> io::Result<()> {
         loop {
+            self.returns.go_on(self.shared, |object| forget(self.shared, object));
             // Looking at all processes takes at most a part of the time.
-            let patience = if self.candidates.is_empty() { LOOK_EVERY } else { JUDGE_EVERY.max(4 * self.judging_took) };
+            let patience = match (self.returns.is_empty(), self.candidates.is_empty()) {
+                (false, _) => Duration::ZERO,
+                (true, true) => LOOK_EVERY,
+                (true, false) => JUDGE_EVERY.max(4 * self.judging_took),
+            };
             let mut fds = [PollFd::new(control, PollFlags::IN)];
             let timeout = Timespec::try_from(patience).ok();
             if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))? > 0 {
@@ -154,9 +172,15 @@ impl Server {
                 continue;
             }
             self.look_for_direct_io();
-            let begun = Instant::now();
-            self.judge_candidates();
-            self.judging_took = begun.elapsed();
+            if self.judged.elapsed() >= JUDGE_EVERY.max(4 * self.judging_took) {
+                let begun = Instant::now();
+                self.judge_candidates();
+                (self.judged, self.judging_took) = (Instant::now(), begun.elapsed());
+            }
+            if self.watched.elapsed() >= WATCH_EVERY {
+                self.watched = Instant::now();
+                self.watch_what_others_can_have();
+            }
             if self.looked.elapsed() >= LOOK_EVERY {
                 self.looked = Instant::now();
                 self.forget_what_is_gone();
@@ -184,12 +208,87 @@ impl Server {
                     self.answer(index, |word| word ^ SHARED_REFUSED);
                 }
             },
+            Message::SharedNamed { process, index, start } => self.has_mapped(process, index, start as usize),
             _ => {}
         }
     }
 
+    /// A process has mapped memory that has a name, and waits.
+    fn has_mapped(&mut self, process: u32, index: u32, start: usize) {
+        let clients = self.shared.all_clients();
+        let Some(client) = clients.iter().rev().find(|client| client.process == Some(process)) else {
+            return self.answer(index, |word| word ^ SHARED_REFUSED);
+        };
+        let mut text = Vec::new();
+        let mapped = maps::read_maps(MapsOf::Pid(process), &mut text);
+        let vma = mapped.ok().and_then(|()| maps::vmas(&text).find(|vma| (vma.start..vma.end).contains(&start)));
+        match vma.is_none_or(|vma| self.consider(client, process, &vma)) {
+            true => self.knows(index),
+            false => self.answer(index, |word| word ^ SHARED_REFUSED),
+        }
+    }
+
+    /// A client has mapped something: it is, or becomes, an object, or is brought back if it cannot be one any more. Whether it may be used.
+    fn consider(&mut self, client: &Client, process: u32, vma: &Vma<'_>) -> bool {
+        let Some(inode) = Inode::of(vma) else { return true };
+        if self.returns.is_returning(inode) {
+            return false;
+        }
+        let Some(object) = self.object_of(inode, process, vma) else { return true };
+        if vma.shared
+            && (while_nothing_is_read(|| adoption::register_mapping(client, &object, vma))
+                || adoption::is_registered(process, vma.start))
+        {
+            return true;
+        }
+        let why = format_args!("that process {process} has mapped is not swapped: it cannot be registered there");
+        if object.is_managed() {
+            self.give_back(&object, why);
+            return false;
+        }
+        self.candidates.retain(|candidate| candidate.object().inode != inode);
+        self.leave_alone(&object, why);
+        true
+    }
+
+    /// What had been swapped is not any more.
+    fn give_back(&mut self, object: &Arc<Object>, why: std::fmt::Arguments<'_>) {
+        self.returns.leave_alone(object.inode);
+        if self.returns.begin(object) {
+            self.say(format_args!("uswap: shared memory {why}"));
+        }
+    }
+
+    /// Memory that has a name, which a process of which nobody knows has mapped.
+    fn watch_what_others_can_have(&mut self) {
+        let has_name = |object: &Arc<Object>| object.is_managed() && object.origin != Origin::Anonymous;
+        let mut objects: Vec<_> = self.shared.all_objects().into_iter().filter(has_name).collect();
+        objects.retain(|object| !self.returns.is_returning(object.inode));
+        for object in &objects {
+            if object.new_end().is_some() {
+                self.give_back(object, format_args!("is not swapped any more: its file has got another size"));
+            }
+        }
+        // Not what is just being told of: two looks.
+        let Some(first) = self.look_at(&objects) else { return };
+        std::thread::sleep(adoption::APART);
+        let Some(second) = self.look_at(&objects) else { return };
+        for object in objects {
+            if let (Some(_), Some(process)) = (first.stranger(&object), second.stranger(&object)) {
+                self.give_back(
+                    &object,
+                    format_args!("that process {process} has mapped, too, is not swapped any more"),
+                );
+            }
+        }
+    }
+
+    fn look_at(&self, objects: &[Arc<Object>]) -> Option<Look> {
+        if objects.is_empty() { None } else { Look::at_all(self.shared).ok() }
+    }
+
     /// A process has sent its userfaultfd.
-    fn add_client(&self, process: u32, uffd: Uffd) -> io::Result<()> {
+    fn add_client(&mut self, process: u32, uffd: Uffd) -> io::Result<()> {
         // Another program by now, of which nothing is known.
         let is_before = |client: &Client| client.process == Some(process) && !client.uffd.has_memory();
         let clients = self.shared.all_clients();
@@ -197,6 +296,9 @@ impl Server {
         uffd.serves_shared_memory(self.hears_of_forks).map_err(io::Error::other)?;
         let client = self.shared.add_client(Some(process), uffd, Mappings::default())?;
         if self.hears_of_forks {
+            if self.group.config().shared == SwappedShared::Files {
+                self.find_named(&client, process);
+            }
             return Ok(());
         }
         // It may have been forked, and what it has may be swapped out: it goes on when all of that is registered.
@@ -207,6 +309,33 @@ impl Server {
                 Err(not.err().unwrap_or_else(|| io::Error::other("it cannot be registered there")))
             }
         }
+    }
+
+    /// What a client has mapped before anybody asked. What cannot be registered is being mapped just now, or will be found by looking.
+    fn find_named(&mut self, client: &Client, process: u32) {
+        let mut text = Vec::new();
+        if maps::read_maps(MapsOf::Pid(process), &mut text).is_err() {
+            return;
+        }
+        for vma in maps::vmas(&text).filter(|vma| vma.shared && vma.name.starts_with(b"/")) {
+            let object = Inode::of(&vma).and_then(|inode| self.object_of(inode, process, &vma));
+            if let Some(object) = object.filter(|object| !self.returns.is_returning(object.inode)) {
+                while_nothing_is_read(|| adoption::register_mapping(client, &object, &vma));
+            }
+        }
+    }
+
+    /// What a process has mapped, if it is an object, or can become one.
+    fn object_of(&mut self, inode: Inode, process: u32, vma: &Vma<'_>) -> Option<Arc<Object>> {
+        if let Some(object) = self.shared.object_of(inode) {
+            return Some(object);
+        }
+        if self.returns.is_left_alone(inode) || !vma.shared {
+            return None;
+        }
+        let object = self.shared.add_object(named::open(self.shared, process, vma).ok()??);
+        self.candidates.push(Candidate::new(object.clone()));
+        Some(object)
     }
 
     /// An object that is registered where `process` has it mapped, and nowhere else yet: nobody can use it before this is known.
@@ -254,7 +383,7 @@ impl Server {
         for client in self.shared.all_clients() {
             let _ = while_nothing_is_read(|| adoption::register(self.shared, &client));
         }
-        let look = Look::at_all();
+        let look = Look::at_all(self.shared);
         for mut candidate in std::mem::take(&mut self.candidates) {
             let object = candidate.object().clone();
             match look.as_ref().map(|look| candidate.judge(look)) {
@@ -275,7 +404,8 @@ impl Server {
         }
     }
 
-    fn leave_alone(&self, object: &Object, why: std::fmt::Arguments<'_>) {
+    fn leave_alone(&mut self, object: &Object, why: std::fmt::Arguments<'_>) {
+        self.returns.leave_alone(object.inode);
         self.say(format_args!("uswap: shared memory {why}"));
         adoption::unregister(self.shared, object);
         self.shared.remove_object(object);
@@ -299,8 +429,13 @@ impl Server {
         if !self.hears_of_forks {
             self.leave_out_what_children_have(&mut gone);
         }
+        gone.retain(|object| !self.returns.is_returning(object.inode));
         for object in gone {
-            self.forget(&object);
+            // Others may map it later.
+            match named::outlives_its_mappings(&object) {
+                true => drop(self.returns.begin(&object)),
+                false => forget(self.shared, &object),
+            }
         }
     }
 
@@ -310,20 +445,21 @@ impl Server {
             return self.unmapped.clear();
         }
         let now = Instant::now();
-        let Ok(look) = Look::at_all() else { return gone.clear() };
+        let Ok(look) = Look::at_all(self.shared) else { return gone.clear() };
         gone.retain(|object| !look.is_mapped(object));
         let since = |object: &Arc<Object>| self.unmapped.get(&object.start()).copied().unwrap_or(now);
         self.unmapped = gone.iter().map(|object| (object.start(), since(object))).collect();
         gone.retain(|object| now - self.unmapped[&object.start()] >= adoption::APART);
     }
+}
 
-    fn forget(&self, object: &Object) {
-        // In this order: what the engine takes it for from here on it is not, and what it has of it is forgotten while its window is still
-        // there.
-        object.manage(false);
-        self.shared.remove_object(object);
-        if let Some(engine) = Engine::<SharedMemory>::of_process() {
-            engine.manages_no_more(object.start(), object.end());
-        }
+/// Nobody has it any more, or it is not swapped.
+fn forget(shared: &Shared, object: &Object) {
+    // In this order: what the engine takes it for from here on it is not, and what it has of it is forgotten while its window is still
+    // there.
+    object.manage(false);
+    shared.remove_object(object);
+    if let Some(engine) = Engine::<SharedMemory>::of_process() {
+        engine.manages_no_more(object.start(), object.end());
     }
 }

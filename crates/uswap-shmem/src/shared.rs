@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_engine::group::Group;
+use uswap_engine::group::{Group, SwappedShared};
 use uswap_sys::linux::Linux;
 use uswap_sys::shared_file::Inode;
 use uswap_system::PAGE_SIZE;
+use uswap_system::faults::Message;
 
 use crate::client::{Client, Mappings};
 use crate::kernel::{ClientUffd, Kernel, Poll, SharedObject};
@@ -39,6 +40,8 @@ pub struct Shared<K: Kernel = Linux> {
     objects: RwLock<BTreeMap<usize, Arc<K::Object>>>,
     clients: RwLock<Vec<Arc<Client<K>>>>,
     waiting: Mutex<Vec<Waiting<K>>>,
+    /// Pages of windows that nobody waits for, and that are to come back all the same.
+    wanted: Mutex<Vec<usize>>,
     /// What is on its way out, by its windows.
     leaving: Mutex<Vec<(usize, usize)>>,
     /// Where messages of clients are waited for.
@@ -63,11 +66,32 @@ impl<K: Kernel> Shared<K> {
             objects: RwLock::default(),
             clients: RwLock::default(),
             waiting: Mutex::default(),
+            wanted: Mutex::default(),
             leaving: Mutex::default(),
             poll,
             group,
             last_number: AtomicU64::new(0),
         }
+    }
+
+    /// These pages are to come back. Whoever says so has to call a handler.
+    pub fn want(&self, pages: Vec<usize>) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = pages;
+    }
+
+    /// Those that are to, as faults, as many as fit. How many.
+    pub(crate) fn take_wanted(&self, out: &mut [Message]) -> usize {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = wanted.len().min(out.len());
+        for (message, addr) in out.iter_mut().zip(wanted.drain(..count)) {
+            *message = Message::Fault { addr, write: false, protected: false, thread: None };
+        }
+        count
+    }
+
+    /// Whether objects may be of files that become larger.
+    pub fn may_grow(&self) -> bool {
+        self.group.config().shared == SwappedShared::Files
     }
 
     /// Whether pages may leave: no process does direct I/O.

@@ -45,6 +45,7 @@ pub mod linux;
 #[cfg(feature = "launch")]
 pub mod mapped_words;
 pub mod maps;
+pub mod named_memory;
 pub mod own_memory;
 pub mod pagemap;
 pub mod placement;

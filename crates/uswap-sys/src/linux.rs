@@ -25,7 +25,9 @@ use crate::rss::{self, StatM};
 use crate::shared_forks;
 use crate::shared_mapping::{self, Known, Way};
 use crate::uffd::{Features, RawMessage, Uffd, UffdUnavailable};
-use crate::{futex, heap, huge_pages, last_thread, private_memory, proc, report, reserve, rusage, select, uffd};
+use crate::{
+    futex, heap, huge_pages, last_thread, named_memory, private_memory, proc, report, reserve, rusage, select, uffd,
+};
 
 /// Looks before sleep: some 20 us.
 const LOOKS: u32 = 600;
@@ -203,9 +205,13 @@ impl System for Linux {
         swap: SharedSwap,
         known: impl Fn(&dyn Fn()) -> bool,
     ) -> isize {
-        match wanted.as_fork_advice() {
-            Some(keeps) => shared_forks::advise(wanted.start, wanted.len, keeps).into(),
-            None => supervisor.by_way(&known, |way| shared_mapping::map(wanted, swap, way)),
+        if let Some(start) = wanted.as_detached() {
+            return if named_memory::detach(start) { 0 } else { MapShared::NOT_SUPPORTED };
+        }
+        match (wanted.as_fork_advice(), wanted.as_named()) {
+            (Some(keeps), _) => shared_forks::advise(wanted.start, wanted.len, keeps).into(),
+            (_, Some(start)) => supervisor.by_way(&known, |way| shared_mapping::share_named(start, swap, way)),
+            _ => supervisor.by_way(&known, |way| shared_mapping::map(wanted, swap, way)),
         }
     }
 

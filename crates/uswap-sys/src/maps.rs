@@ -155,6 +155,7 @@ impl MapQuery {
             exec: has(EXECUTABLE),
             shared: has(SHARED),
             offset: request.offset,
+            device: rustix::fs::makedev(request.dev_major, request.dev_minor),
             inode: request.inode,
             name,
         })
@@ -173,8 +174,8 @@ fn parse_line(line: &[u8]) -> Option<Vma<'_>> {
     let rest = rest.strip_prefix(b" ")?;
     let (permissions, rest) = rest.split_at_checked(4)?;
     let (offset, rest) = hex(rest.strip_prefix(b" ")?)?;
-    let (_, rest) = hex(rest.strip_prefix(b" ")?)?;
-    let (_, rest) = hex(rest.strip_prefix(b":")?)?;
+    let (major, rest) = hex(rest.strip_prefix(b" ")?)?;
+    let (minor, rest) = hex(rest.strip_prefix(b":")?)?;
     let rest = rest.strip_prefix(b" ")?;
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
     let inode = str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
@@ -188,6 +189,7 @@ fn parse_line(line: &[u8]) -> Option<Vma<'_>> {
         exec: permissions[2] == b'x',
         shared: permissions[3] == b's',
         offset,
+        device: rustix::fs::makedev(major as u32, minor as u32),
         inode,
         name: &name[spaces..],
     })

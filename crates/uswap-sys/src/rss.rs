@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::PAGE_SIZE;
-use crate::shared_file::NAME_IN_MAPS;
 
 pub use uswap_system::looks::Rss;
 
@@ -43,7 +42,7 @@ pub fn own_registered_shmem() -> io::Result<(u64, u64)> {
 struct Registered {
     /// Of those that have ended: resident pages, and the share of them.
     pages: (u64, u64),
-    is_file: bool,
+    is_shared: bool,
     of_this: (u64, u64),
 }
 
@@ -54,11 +53,11 @@ impl Registered {
         } else if let Some(share) = line.strip_prefix(b"Pss:").and_then(pages) {
             self.of_this.1 = share;
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            if self.is_file && flags.split(|&byte| byte == b' ').any(|flag| flag == b"um") {
+            if self.is_shared && flags.split(|&byte| byte == b' ').any(|flag| flag == b"um") {
                 self.pages = (self.pages.0 + self.of_this.0, self.pages.1 + self.of_this.1);
             }
         } else if line.first().is_some_and(|first| first.is_ascii_digit() || first.is_ascii_lowercase()) {
-            self.is_file = line.ends_with(NAME_IN_MAPS);
+            self.is_shared = line.split(|&byte| byte == b' ').nth(1).is_some_and(|access| access.ends_with(b"s"));
             self.of_this = (0, 0);
         }
     }

@@ -1,13 +1,14 @@
-//! A memory file that takes the place of anonymous shared memory: what is mapped of it is what the program has, and whoever holds
-//! its descriptor can take pages of it away.
+//! The file behind shared memory: one that takes the place of anonymous shared memory, or what the program itself has named. What is mapped
+//! of it is what the program has, and whoever holds its descriptor can take pages of it away.
 
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
+use uswap_system::looks::Vma;
 
 use crate::PAGE_SIZE;
 
@@ -17,6 +18,13 @@ const PAGE_BY_PAGE: u64 = 64 * PAGE_SIZE as u64;
 /// How such a file is called in /proc/PID/maps.
 pub const NAME_IN_MAPS: &[u8] = b"/memfd:uswap-shared (deleted)";
 
+/// How the kernel's own files for anonymous shared memory are called there.
+const ZERO_IN_MAPS: &[u8] = b"/dev/zero (deleted)";
+/// How names of files that uswap makes begin there.
+const OWN_IN_MAPS: &[u8] = b"/memfd:uswap";
+/// How the name of a System V segment begins there.
+pub(crate) const SEGMENT_IN_MAPS: &[u8] = b"/SYSV";
+
 /// One object of shared memory.
 #[derive(Debug)]
 pub struct SharedFile {
@@ -25,7 +33,54 @@ pub struct SharedFile {
 
 /// Which file something is, wherever it is open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Inode(pub u64);
+pub struct Inode {
+    /// The file system.
+    pub device: u64,
+    /// Of a segment its identifier.
+    pub number: u64,
+    /// A System V segment. They are on the same file system as memory files, and are numbered by themselves.
+    pub is_segment: bool,
+}
+
+impl Inode {
+    /// What is mapped there, if it is a file. Not what only keeps a segment attached (`named_memory`).
+    pub fn of(vma: &Vma<'_>) -> Option<Inode> {
+        let is_segment = vma.name.starts_with(SEGMENT_IN_MAPS);
+        let is_mapped = vma.inode != 0 && !(is_segment && keeps_attached(vma));
+        is_mapped.then_some(Inode { device: vma.device, number: vma.inode, is_segment })
+    }
+}
+
+/// Nobody can do anything with it.
+pub(crate) fn keeps_attached(vma: &Vma<'_>) -> bool {
+    !(vma.read || vma.write || vma.exec)
+}
+
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Made by the agent, in place of anonymous shared memory: nobody else has it.
+    Anonymous,
+    /// A System V segment.
+    Segment,
+    /// A file in memory: of memfd_create, or on tmpfs.
+    File,
+}
+
+/// What there is of an object at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// See [`Inode`].
+    pub device: u64,
+    /// See [`Inode`].
+    pub number: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// How many pages of it are in memory.
+    pub pages: u64,
+    /// Names that it has.
+    pub links: u64,
+}
 
 impl SharedFile {
     /// Makes one of `len` bytes, all of them zero, and none in memory.
@@ -48,13 +103,38 @@ impl SharedFile {
         self.fd.as_fd()
     }
 
-    /// Which it is, how long in bytes, and how many pages of it are in memory.
+    /// Which it is, and what there is of it.
     ///
     /// # Errors
     /// It is no file.
-    pub fn look(&self) -> io::Result<(Inode, u64, u64)> {
+    pub fn look(&self) -> io::Result<Look> {
         let stat = rustix::fs::fstat(&self.fd)?;
-        Ok((Inode(stat.st_ino), stat.st_size as u64, stat.st_blocks as u64 * 512 / PAGE_SIZE as u64))
+        Ok(Look {
+            device: stat.st_dev,
+            number: stat.st_ino,
+            bytes: stat.st_size as u64,
+            pages: stat.st_blocks as u64 * 512 / PAGE_SIZE as u64,
+            links: stat.st_nlink,
+        })
+    }
+
+    /// Where it comes from.
+    ///
+    /// # Errors
+    /// It is no file in memory, or that cannot be told.
+    pub fn origin(&self) -> io::Result<Origin> {
+        const TMPFS_MAGIC: u32 = 0x0102_1994;
+        if rustix::fs::fstatfs(&self.fd)?.f_type as u32 != TMPFS_MAGIC {
+            return Err(io::Error::other("it is no file in memory"));
+        }
+        let name = rustix::fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new())?;
+        Ok(match name.to_bytes() {
+            NAME_IN_MAPS => Origin::Anonymous,
+            // Anonymous shared memory of which nobody has the file, and what is uswap's own.
+            name if name == ZERO_IN_MAPS || name.starts_with(OWN_IN_MAPS) => Origin::Anonymous,
+            name if name.starts_with(SEGMENT_IN_MAPS) => Origin::Segment,
+            _ => Origin::File,
+        })
     }
 
     /// Whether anybody has it mapped. Where nobody has, nobody can write to it again: it is to be given up then.
@@ -143,13 +223,15 @@ mod tests {
         assert_eq!(file.populated(3 * PAGE, 8 * PAGE).unwrap(), Some((3 * PAGE, 4 * PAGE)));
         assert_eq!(file.populated(0, 3 * PAGE).unwrap(), Some((2 * PAGE, 3 * PAGE)));
         assert_eq!(file.populated(0, 2 * PAGE).unwrap(), None);
-        assert_eq!(file.look().unwrap().2, 2);
+        assert_eq!(file.look().unwrap().pages, 2);
+        assert_eq!(file.origin().unwrap(), Origin::Anonymous);
         file.punch(2 * PAGE, PAGE).unwrap();
         assert_eq!(file.populated(0, 8 * PAGE).unwrap(), Some((3 * PAGE, 4 * PAGE)));
         let mut both = [1; 2 * PAGE_SIZE];
         file.read(2 * PAGE, &mut both).unwrap();
         assert!(both[..PAGE_SIZE] == [0; PAGE_SIZE] && both[PAGE_SIZE..] == [7; PAGE_SIZE]);
-        assert_eq!((file.look().unwrap().1, file.look().unwrap().2), (8 * PAGE, 1));
+        let look = file.look().unwrap();
+        assert_eq!((look.bytes, look.pages), (8 * PAGE, 1));
     }
 
     #[test]

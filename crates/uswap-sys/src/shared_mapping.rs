@@ -4,13 +4,14 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_system::{MapShared, SharedSwap, Sharing};
 
+use crate::named_memory;
 use crate::shared_file::SharedFile;
 use crate::shared_forks::{self, has_any, process_id};
 use crate::uffd::Uffd;
@@ -22,6 +23,8 @@ const ANONYMOUS: u32 = 0x20;
 static SHARED_BY: AtomicU32 = AtomicU32::new(0);
 /// The process that has mapped some last.
 static MAPPED_BY: AtomicU32 = AtomicU32::new(0);
+/// This process, or one that it was forked from, has mapped some that has a name.
+static HAS_NAMED: AtomicBool = AtomicBool::new(false);
 /// The process for which no userfaultfd could be handed over.
 static FAILED_IN: AtomicU32 = AtomicU32::new(0);
 /// The userfaultfd that `SHARED_BY` has handed over. In a forked child its descriptor is another file's, or none.
@@ -88,6 +91,25 @@ pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
     mapped as isize
 }
 
+/// What is mapped at `start` has a name, and the program does not know of it yet: where shared memory is swapped the server has to. What
+/// is answered: 0, the program may use it; below 0, not yet.
+pub fn share_named(start: usize, swap: SharedSwap, way: &Way<'_>) -> isize {
+    HAS_NAMED.store(true, Release);
+    // Where that is refused, it stays an attachment, which cannot be registered, and is left alone.
+    let _ = named_memory::replace_attachment(start);
+    // Without the kernel's word for forks, what is named is left alone.
+    if swap != SharedSwap::KernelTells {
+        return 0;
+    }
+    let is_new = SHARED_BY.load(Acquire) != process_id();
+    let own = || OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let hand_over = || {
+        let _ = own().as_ref().map(|uffd| (way.share)(uffd.as_fd(), Sharing::Named { start }));
+    };
+    let is_known = (!is_new || hand_over_uffd(swap, way, &mut |_, _| {})) && (way.known)(&hand_over);
+    if is_known { 0 } else { error(Errno::AGAIN) }
+}
+
 /// Unmaps what nobody has got.
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: mapped by `map`, whose answer nobody has.
@@ -127,11 +149,12 @@ fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize,
 /// `others`: see [`shared_forks::keep`].
 pub fn share(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) {
     let (shared_by, mapped_by) = (SHARED_BY.load(Acquire), MAPPED_BY.load(Acquire));
-    if shared_by != 0 || mapped_by == 0 {
+    let has_named = swap == SharedSwap::KernelTells && HAS_NAMED.load(Acquire);
+    if shared_by != 0 || (mapped_by == 0 && !has_named) {
         return;
     }
     // What a forked child has, it has of its parent.
-    if mapped_by == process_id() || has_any() {
+    if has_named || mapped_by == process_id() || has_any() {
         hand_over_uffd(swap, way, others);
     }
 }

@@ -80,6 +80,32 @@ impl MapShared {
     }
 
     const FORK_ADVICE: u32 = u32::MAX - 1;
+
+    /// Nothing is to be mapped: shared memory that has a name (a segment, a file in memory) has been mapped at `start`, of which the program
+    /// does not know yet. What is answered: 0, it may use it.
+    pub fn named(start: usize) -> MapShared {
+        MapShared { start, len: 0, protection: Self::NAMED, flags: 0 }
+    }
+
+    /// Whether it is [`named`](Self::named), and where.
+    pub fn as_named(&self) -> Option<usize> {
+        (self.protection == Self::NAMED).then_some(self.start)
+    }
+
+    const NAMED: u32 = u32::MAX - 2;
+
+    /// Nothing is to be mapped: the segment that is attached at `start` is to be detached. What is answered: 0, it has been;
+    /// [`NOT_SUPPORTED`](Self::NOT_SUPPORTED), the kernel is to be asked.
+    pub fn detached(start: usize) -> MapShared {
+        MapShared { start, len: 0, protection: Self::DETACHED, flags: 0 }
+    }
+
+    /// Whether it is [`detached`](Self::detached), and where.
+    pub fn as_detached(&self) -> Option<usize> {
+        (self.protection == Self::DETACHED).then_some(self.start)
+    }
+
+    const DETACHED: u32 = u32::MAX - 3;
 }
 
 /// Whether shared memory is swapped, and who tells the server of forks.
@@ -103,6 +129,11 @@ pub enum Sharing {
     },
     /// The userfaultfd for shared memory of a process, before its handshake.
     Client,
+    /// The same again: shared memory that has a name has been mapped.
+    Named {
+        /// Where.
+        start: usize,
+    },
 }
 
 /// Who waits on a word.

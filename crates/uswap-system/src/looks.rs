@@ -125,6 +125,8 @@ pub struct Vma<'a> {
     pub shared: bool,
     /// Offset in the file.
     pub offset: u64,
+    /// Device of the file, as stat(2) has it; 0 without one.
+    pub device: u64,
     /// Inode of the file, 0 without one.
     pub inode: u64,
     /// Path, or a name in brackets, or nothing.

@@ -37,7 +37,7 @@ use crate::swap_area::{self, NewFile, OpenArea, is_same_file, named};
 use crate::swap_spec::SwapSpec;
 use crate::userfaultfd;
 use agent::{Anchor, Survivors};
-use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY, SharedName};
+use options::{RunOptions, SWAP_BYTES_MIN, SWAP_TO_MEMORY};
 use program::Runnable;
 use supervise::{Ending, Shared, Supervisor};
 use user_anchors::UserAnchors;
@@ -156,7 +156,7 @@ impl Request<'_> {
             compressor: self.options.compressor.into(),
             policies: self.options.policies(),
             verbosity: self.options.verbosity(),
-            leaves_shared: self.options.shared == SharedName::None,
+            shared: self.options.shared.into(),
             fault_injection: self.fault_injection,
             ..GroupConfig::default()
         };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
-use uswap_engine::group::Compressor;
+use uswap_engine::group::{Compressor, SwappedShared};
 
 use super::watchdog::OnStall;
 use crate::failure::Failure;
@@ -50,6 +50,19 @@ pub enum SharedName {
     None,
     /// What is mapped with MAP_SHARED and MAP_ANONYMOUS
     Anonymous,
+    /// That, System V segments, and what is mapped of files in memory (memfd_create, shm_open, tmpfs): read(2) and sendfile(2) of such
+    /// a file, and processes outside of the run, see zeros for what is swapped out; takes root
+    Files,
+}
+
+impl From<SharedName> for SwappedShared {
+    fn from(name: SharedName) -> SwappedShared {
+        match name {
+            SharedName::None => SwappedShared::None,
+            SharedName::Anonymous => SwappedShared::Anonymous,
+            SharedName::Files => SwappedShared::Files,
+        }
+    }
 }
 
 /// Which pages leave

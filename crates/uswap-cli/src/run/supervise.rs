@@ -239,7 +239,7 @@ impl Supervisor {
 
     /// Nobody is left who has shared memory.
     pub fn end_shared_memory(&mut self) {
-        self.tree.shared_memory.end();
+        self.tree.shared_memory.end(self.shared.group.is_named_memory_mapped());
     }
 
     fn look_from_outside(&mut self) {

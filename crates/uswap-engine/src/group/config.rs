@@ -42,6 +42,24 @@ pub struct AreaConfig {
     pub file: [u64; 2],
 }
 
+/// Which shared memory is swapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwappedShared {
+    /// What is anonymous.
+    #[default]
+    Anonymous,
+    /// None.
+    None,
+    /// What has a name, too: System V segments, and files in memory that are mapped.
+    Files,
+}
+
+impl SwappedShared {
+    fn from_raw(raw: u32) -> Option<SwappedShared> {
+        [SwappedShared::Anonymous, SwappedShared::None, SwappedShared::Files].into_iter().find(|one| *one as u32 == raw)
+    }
+}
+
 /// What stays the same for the whole life of a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupConfig {
@@ -60,8 +78,8 @@ pub struct GroupConfig {
     pub gap_min_pages: u32,
     /// 0 quiet, 1 warnings, 2 and more: what happens.
     pub verbosity: u8,
-    /// Anonymous shared memory is not swapped.
-    pub leaves_shared: bool,
+    /// Which shared memory is swapped.
+    pub shared: SwappedShared,
     /// The swap areas.
     pub areas: [AreaConfig; AREAS_MAX],
     /// Store failures on purpose, for tests.
@@ -100,7 +118,7 @@ pub(super) struct RawConfig {
     reclaim: u32,
     readahead: u32,
     gap_min_pages: u32,
-    /// In its second byte whether shared memory is left in memory.
+    /// In its second byte which shared memory is swapped.
     verbosity: u32,
     areas: [RawArea; AREAS_MAX],
     fault_injection: FaultPlan,
@@ -116,7 +134,7 @@ impl RawConfig {
             reclaim: config.policies.reclaim as u32,
             readahead: config.policies.readahead as u32,
             gap_min_pages: config.gap_min_pages,
-            verbosity: u32::from(config.verbosity) | u32::from(config.leaves_shared) << 8,
+            verbosity: u32::from(config.verbosity) | (config.shared as u32) << 8,
             areas: config.areas.map(|a| RawArea {
                 slots: a.slots,
                 file: a.file,
@@ -152,7 +170,7 @@ impl RawConfig {
             },
             gap_min_pages: self.gap_min_pages,
             verbosity: self.verbosity as u8,
-            leaves_shared: self.verbosity >> 8 != 0,
+            shared: SwappedShared::from_raw(self.verbosity >> 8)?,
             areas,
             fault_injection: self.fault_injection,
         })

@@ -109,6 +109,16 @@ impl Group {
         }
     }
 
+    /// A process has mapped shared memory that has a name, and is to be swapped.
+    pub(crate) fn has_named_memory(&self) {
+        self.header().control.named.store(1, Release);
+    }
+
+    /// Whether one has.
+    pub fn is_named_memory_mapped(&self) -> bool {
+        self.header().control.named.load(Acquire) != 0
+    }
+
     /// A process is about to do direct I/O: no shared memory is swapped out from here on. Waits until that is so, for a while.
     pub fn begin_direct_io<S: System>(&self, patience: Duration) -> bool {
         let (word, begun) = (&self.header().control.direct_io, S::now());

@@ -50,6 +50,8 @@ pub(super) struct Control {
     pub announcements: AtomicU32,
     /// Not 0 when shared memory is swapped: who has some hands over a userfaultfd for it. 1: the kernel tells of forks; 2: children do.
     pub swaps_shared: AtomicU32,
+    /// 1 when a process has mapped shared memory that has a name and is to be swapped.
+    pub named: AtomicU32,
     /// 1 when a process does direct I/O, 2 when the shared-memory server knows of it.
     pub direct_io: AtomicU32,
 }

@@ -7,7 +7,7 @@ use uswap_core::{PAGE_SIZE, PageRange, tuning};
 use uswap_system::{Advice, MapShared, Scope, SharedSwap, Supervisor};
 
 use super::Monitor;
-use crate::group::SHARED_REFUSED;
+use crate::group::{SHARED_REFUSED, SwappedShared};
 use crate::host::Host;
 use crate::member::Member;
 use crate::staffed::Staffed;
@@ -29,21 +29,38 @@ fn until_known<H: Host>(member: &Member<H>, hand_over: &dyn Fn(), goes_on: impl 
     }
 }
 
-/// As [`until_known`], for a while.
-fn is_soon_known<H: Host>(member: &Member<H>, hand_over: &dyn Fn()) -> bool {
-    let begun = H::now();
-    until_known(member, hand_over, || H::since(begun) < tuning::SHARED_KNOWN_WITHIN)
-}
-
 impl<H: Staffed> Monitor<H> {
+    /// As [`until_known`], for a while. It is asked no more when that was too short.
+    fn is_soon_known(&self, hand_over: &dyn Fn()) -> bool {
+        let (begun, mappings) = (H::now(), &self.post.shared_mappings);
+        let is_known = !mappings.is_silent()
+            && until_known(self.member(), hand_over, || {
+                let goes_on = H::since(begun) < tuning::SHARED_KNOWN_WITHIN;
+                if !goes_on {
+                    mappings.is_not_answered();
+                }
+                goes_on
+            });
+        // An answer that came just then is one all the same.
+        is_known
+    }
+
     /// For a thread that maps shared memory; and for the server, once there is one.
     pub(super) fn share_memory(&self) {
         let member = self.member();
-        let known = |hand_over: &dyn Fn()| is_soon_known(member, hand_over);
+        let known = |hand_over: &dyn Fn()| self.is_soon_known(hand_over);
         let swap = member.group.shared_swap();
-        let map = |wanted| match wanted {
+        let which = member.group.config().shared;
+        self.post.shared_mappings.names_are_swapped(which == SwappedShared::Files);
+        let map = |wanted: MapShared| match wanted {
+            wanted if wanted.as_named().is_some() && which != SwappedShared::Files => 0,
+            wanted if wanted.as_detached().is_some() => H::map_shared(wanted, &member.supervisor, swap, known),
             // What the kernel has is left alone.
-            _ if member.group.config().leaves_shared => MapShared::NOT_SUPPORTED,
+            _ if which == SwappedShared::None => MapShared::NOT_SUPPORTED,
+            wanted if wanted.as_named().is_some() => {
+                member.group.has_named_memory();
+                H::map_shared(wanted, &member.supervisor, swap, known)
+            }
             MapShared::DIRECT_IO => isize::from(!member.group.begin_direct_io::<H>(tuning::SHARED_KNOWN_WITHIN)),
             wanted => H::map_shared(wanted, &member.supervisor, swap, known),
         };

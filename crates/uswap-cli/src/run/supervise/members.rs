@@ -258,7 +258,9 @@ impl Supervisor {
             match protocol::receive(connection) {
                 Ok(Received::Message(Message::KeepUffd, fds)) => member.uffds.extend(fds),
                 Ok(Received::Message(
-                    message @ (Message::SharedObject { .. } | Message::SharedClient { .. }),
+                    message @ (Message::SharedObject { .. }
+                    | Message::SharedClient { .. }
+                    | Message::SharedNamed { .. }),
                     mut fds,
                 )) => {
                     if let (Some(fd), Some(index)) = (fds.next(), member.index) {

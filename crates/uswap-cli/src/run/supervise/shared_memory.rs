@@ -30,6 +30,8 @@ const PAGES_MIN: u64 = 256;
 const NEVER_BEGAN: i32 = 3;
 /// How long the end of the server is waited for.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// How long, if it brings back what outlives the run: at the speed of a slow disk.
+const BRINGS_BACK_WITHIN: Duration = Duration::from_secs(600);
 /// How often it is looked which memory is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -76,6 +78,7 @@ impl SharedMemory {
     pub fn hand_over(&mut self, message: Message, fd: OwnedFd, process: u32, index: u32) {
         let message = match message {
             Message::SharedObject { start, .. } => Message::SharedObject { process, index, start },
+            Message::SharedNamed { start, .. } => Message::SharedNamed { process, index, start },
             _ => {
                 self.kept.extend(fd.try_clone().map(Uffd::received).ok());
                 Message::SharedClient { process, index }
@@ -94,7 +97,7 @@ impl SharedMemory {
     /// Pages of objects that are in memory. What nobody has mapped is given up.
     fn pages(&mut self) -> u64 {
         self.objects.retain(|(file, _)| file.is_mapped());
-        self.objects.iter().filter_map(|(file, _)| file.look().ok()).map(|look| look.2).sum()
+        self.objects.iter().filter_map(|(file, _)| file.look().ok()).map(|look| look.pages).sum()
     }
 
     /// What the server says. False when it has ended.
@@ -126,12 +129,14 @@ impl SharedMemory {
         }
     }
 
-    /// Ends the server, after the tree. It stays as long as somebody whom nobody knows has shared memory still.
-    pub fn end(&mut self) {
+    /// Ends the server, after the tree. It stays as long as somebody whom nobody knows has shared memory still. Until it has brought back what
+    /// `outlives` the run, others would see zeros.
+    pub fn end(&mut self, outlives: bool) {
         let Some(Server { pid, line, .. }) = self.server.take() else { return };
         drop(line);
         let (pid, begun) = (Pid::from_raw(pid as i32), Instant::now());
-        while matches!(rustix::process::waitpid(pid, WaitOptions::NOHANG), Ok(None)) && begun.elapsed() < ENDS_WITHIN {
+        let within = if outlives { BRINGS_BACK_WITHIN } else { ENDS_WITHIN };
+        while matches!(rustix::process::waitpid(pid, WaitOptions::NOHANG), Ok(None)) && begun.elapsed() < within {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -149,12 +154,14 @@ impl Supervisor {
             return self.shared_memory_server_has_ended(status);
         }
         of_tree.forget_what_is_gone();
-        if of_tree.server.is_some() || of_tree.is_impossible || of_tree.objects.is_empty() {
+        let group = &self.shared.group;
+        let has_named = group.is_named_memory_mapped();
+        if of_tree.server.is_some() || of_tree.is_impossible || (of_tree.objects.is_empty() && !has_named) {
             return;
         }
-        let group = &self.shared.group;
         let is_scarce = group.usage_pages() > group.limit_pages() / 8 * STARTS_AT_EIGHTHS;
-        if of_tree.pages() < PAGES_MIN || !is_scarce {
+        let is_enough = of_tree.pages() >= PAGES_MIN || (has_named && group.fixed_pages().1 >= PAGES_MIN);
+        if !is_enough || !is_scarce {
             return;
         }
         if group.does_direct_io() {
@@ -168,6 +175,11 @@ impl Supervisor {
                 of_tree.server = Some(server);
                 of_tree.hand_all_over();
                 self.shared.group.swap_shared(hears_of_forks);
+                if has_named && !hears_of_forks {
+                    self.tell(
+                        "segments and files in memory are not swapped (--shared files): that takes CAP_SYS_PTRACE",
+                    );
+                }
             }
             Err(error) => {
                 of_tree.is_impossible = true;

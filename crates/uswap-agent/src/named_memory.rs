@@ -1,0 +1,136 @@
+//! Shared memory that has a name, where it is swapped (`--shared files`): System V segments, and files in memory.
+//!
+//! What has been mapped is told to the shared-memory server before the program knows where it is: it might see holes as zeros else. Nor
+//! may the kernel populate it before: it would fill the holes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use uswap_sys::named_memory::BYTES_MIN;
+use uswap_system::MapShared;
+
+use crate::kernel;
+use crate::remap::mremap;
+use crate::start::POST;
+
+/// How long a thread waits for memory that is brought back, because it is not to be swapped any more. Then it gets ENOMEM.
+const COMES_BACK_WITHIN: Duration = Duration::from_secs(60);
+/// How often it asks meanwhile.
+const TRY_EVERY: Duration = Duration::from_millis(5);
+
+/// Whether such memory is swapped, in this run and by this process, or may be.
+pub(crate) fn are_asked_for() -> bool {
+    POST.shared_mappings.are_names_swapped() != Some(false) && crate::forks::is_member() && !POST.inert.load(Relaxed)
+}
+
+/// Whether a descriptor is of a file in memory that is large enough. It may become so later: who has mapped it by then is found, too.
+pub(crate) fn is_one(fd: c_int) -> bool {
+    const TMPFS_MAGIC: libc::__fsword_t = 0x0102_1994;
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    let (mut stat, mut file_system) = (MaybeUninit::<libc::stat>::zeroed(), MaybeUninit::<libc::statfs>::zeroed());
+    let stat_at = [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
+    let statfs_at = [fd as usize, file_system.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: the kernel fills the records in. Zeros are such.
+    let is_one = unsafe {
+        kernel::ask(libc::SYS_fstat, stat_at) == 0
+            && stat.assume_init().st_size >= BYTES_MIN as i64
+            && kernel::ask(libc::SYS_fstatfs, statfs_at) == 0
+            && file_system.assume_init().f_type == TMPFS_MAGIC
+    };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    is_one
+}
+
+/// Asks whether the program may use what has been mapped at `start`.
+pub(crate) fn may_be_used(start: *mut c_void) -> bool {
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    let (wanted, mappings, begun) = (MapShared::named(start as usize), &POST.shared_mappings, Instant::now());
+    let answer = loop {
+        let answer = mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
+        // What had been swapped is brought back for it, or it has not been answered.
+        let is_later = answer.is_some_and(|answer| answer < 0) && !mappings.is_silent();
+        if !is_later || begun.elapsed() >= COMES_BACK_WITHIN {
+            break answer;
+        }
+        std::thread::sleep(TRY_EVERY);
+    };
+    // Where nobody has said yet that such memory is swapped, it is not.
+    let may_be = answer == Some(0) || (answer.is_none() && mappings.are_names_swapped() != Some(true));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = if may_be { errno } else { libc::ENOMEM } };
+    may_be
+}
+
+/// Detaches a segment in whose place its file is. Whether that was there.
+pub(crate) fn detach(start: usize) -> bool {
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    let wanted = MapShared::detached(start);
+    let answer = POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    answer == Some(0)
+}
+
+/// Maps a file in memory: `ask` is mmap, by its place and flags.
+///
+/// # Safety
+/// As for mmap(2).
+pub(crate) unsafe fn map(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    ask: impl Fn(*mut c_void, c_int) -> *mut c_void,
+) -> *mut c_void {
+    // Where other memory is, the kernel puts it in its place when it is known.
+    let is_over = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
+    let at_first = if is_over { null_mut() } else { start };
+    let without = libc::MAP_POPULATE | libc::MAP_LOCKED | if is_over { libc::MAP_FIXED } else { 0 };
+    let mapped = ask(at_first, flags & !without);
+    if mapped == libc::MAP_FAILED {
+        return mapped;
+    }
+    // SAFETY: mapped above, and nobody knows of it.
+    let give_up = || unsafe {
+        let errno = *libc::__errno_location();
+        kernel::ask(libc::SYS_munmap, [mapped as usize, len, 0, 0, 0]);
+        *libc::__errno_location() = errno;
+        libc::MAP_FAILED
+    };
+    if !may_be_used(mapped) {
+        return give_up();
+    }
+    let mapped = if is_over {
+        // SAFETY: what has just been mapped, to where the caller wants it.
+        let moved = unsafe { mremap(mapped, len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, start) };
+        if moved == libc::MAP_FAILED {
+            return give_up();
+        }
+        moved
+    } else {
+        mapped
+    };
+    if flags & libc::MAP_LOCKED != 0 {
+        // SAFETY: what has just been mapped.
+        unsafe { kernel::ask(libc::SYS_mlock, [mapped as usize, len, 0, 0, 0]) };
+    } else if flags & libc::MAP_POPULATE != 0 {
+        let writes = protection & libc::PROT_WRITE != 0 && flags & libc::MAP_PRIVATE == 0;
+        let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        // SAFETY: errno is this thread's own; the advice changes no content.
+        unsafe {
+            let errno = *libc::__errno_location();
+            kernel::ask(libc::SYS_madvise, [mapped as usize, len, advice as usize, 0, 0]);
+            *libc::__errno_location() = errno;
+        }
+    }
+    mapped
+}

@@ -1,0 +1,298 @@
+/* Shared memory that has a name: System V segments, and files in memory. */
+#include "shared_memory.h"
+#include <fcntl.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+
+enum { PROCESSES = 6, ROUNDS = 3000 };
+static const char *argument, *self;
+
+static char *attached(int id, const void *at, int flags)
+{
+	char *m = shmat(id, at, flags);
+	MUST(m != (void *)-1);
+	return m;
+}
+
+static int segment(void)
+{
+	int id = shmget(IPC_PRIVATE, LEN, IPC_CREAT | 0600);
+	MUST(id >= 0);
+	return id;
+}
+
+static unsigned long attachments(int id)
+{
+	struct shmid_ds state;
+	MUST(shmctl(id, IPC_STAT, &state) == 0);
+	return state.shm_nattch;
+}
+
+static void removed(int id)
+{
+	MUST(shmctl(id, IPC_RMID, NULL) == 0);
+}
+
+static uint64_t *counter(char *m, size_t page)
+{
+	return (uint64_t *)(m + page * PAGE) + 8;
+}
+
+/* Adds at random, and sees through another mapping what is there. */
+static void add(char *m, char *reads, uint64_t key)
+{
+	for (size_t k = 0; k < ROUNDS; k++) {
+		size_t page = mix(key * ROUNDS + k) % (LEN / PAGE);
+		__atomic_fetch_add(counter(m, page), 1, __ATOMIC_RELAXED);
+		check_all(reads + page * PAGE, page * PAGE, page * PAGE + PAGE, 1);
+	}
+}
+
+static void check_sum(char *m, uint64_t expected)
+{
+	uint64_t sum = 0;
+	for (size_t page = 0; page < LEN / PAGE; page++)
+		sum += *counter(m, page);
+	if (sum != expected)
+		bad("%zu additions of %zu", (size_t)sum, (size_t)expected);
+	check_all(m, 0, LEN, 1);
+}
+
+static void end_all(const pid_t *children)
+{
+	for (size_t k = 0; k < PROCESSES; k++)
+		end_well(children[k]);
+}
+
+static void by_attachers(int id, char *m)
+{
+	pid_t children[PROCESSES];
+	write_all(m, 0, LEN, 1);
+	for (size_t k = 0; k < PROCESSES; k++) {
+		children[k] = forked();
+		if (children[k])
+			continue;
+		MUST(shmdt(m) == 0);
+		MUST(shmdt(m) == -1 && errno == EINVAL);
+		char *own = attached(id, NULL, 0);
+		add(own, attached(id, NULL, SHM_RDONLY), k);
+		MUST(k % 2 || shmdt(own) == 0);
+		_exit(0);
+	}
+	press();
+	end_all(children);
+	check_sum(m, PROCESSES * ROUNDS);
+	MUST(attachments(id) == 1);
+}
+
+static void segment_case(void)
+{
+	int id = segment();
+	char *m = attached(id, NULL, 0);
+	by_attachers(id, m);
+	MUST(shmdt(m) == 0 && attachments(id) == 0);
+	m = attached(id, NULL, 0);
+	check_all(m, 0, LEN, 1);
+	removed(id);
+}
+
+static void removed_case(void)
+{
+	int id = segment();
+	char *m = attached(id, NULL, 0);
+	removed(id);
+	by_attachers(id, m);
+	MUST(shmdt(m) == 0);
+	MUST(shmat(id, NULL, 0) == (void *)-1 && errno == EINVAL);
+}
+
+/* In the place of other memory, at a fixed place, and moved. */
+static void places(void)
+{
+	int id = segment();
+	char *place = map(LEN + 2 * MiB);
+	memset(place, 1, LEN + 2 * MiB);
+	char *over = attached(id, place + MiB, SHM_REMAP);
+	MUST(over == place + MiB);
+	write_all(over, 0, LEN, 5);
+	char *fixed = map(2 * LEN);
+	munmap(fixed, 2 * LEN);
+	MUST(attached(id, fixed + 77, SHM_RND) == fixed);
+	press();
+	check_all(fixed, 0, LEN, 5);
+	char *moved = mremap(fixed, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, fixed + LEN);
+	MUST(moved == fixed + LEN);
+	press();
+	check_all(moved, 0, LEN, 5);
+	MUST(attachments(id) == 2 && shmdt(moved) == 0 && attachments(id) == 1);
+	check_all(over, 0, LEN, 5);
+	MUST(place[0] == 1 && place[MiB + LEN] == 1);
+	removed(id);
+}
+
+static char *mapped(int fd, int flags, int protection)
+{
+	char *m = mmap(NULL, LEN, protection, flags, fd, 0);
+	MUST(m != MAP_FAILED);
+	return m;
+}
+
+static int named_file(char *name, size_t room)
+{
+	snprintf(name, room, "/uswap-e2e-%d", (int)getpid());
+	int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	return fd;
+}
+
+static void by_mappers(int fd, const char *name)
+{
+	const int both = PROT_READ | PROT_WRITE;
+	char *m = mapped(fd, MAP_SHARED, both);
+	pid_t children[PROCESSES];
+	write_all(m, 0, LEN, 1);
+	for (size_t k = 0; k < PROCESSES; k++) {
+		children[k] = forked();
+		if (children[k])
+			continue;
+		MUST(munmap(m, LEN) == 0);
+		int own = name ? shm_open(name, O_RDWR, 0600) : fd;
+		char *reads = k % 3 ? mapped(own, MAP_SHARED, PROT_READ) : map(LEN);
+		if (k % 3 == 0)
+			MUST(mmap(reads, LEN, PROT_READ, MAP_SHARED | MAP_FIXED, own, 0) == reads);
+		add(mapped(own, MAP_SHARED | (k == 1 ? MAP_POPULATE : 0), both), reads, k);
+		_exit(0);
+	}
+	press();
+	end_all(children);
+	check_sum(m, PROCESSES * ROUNDS);
+}
+
+static void file(void)
+{
+	char name[64];
+	int fd = named_file(name, sizeof name);
+	by_mappers(fd, name);
+	MUST(shm_unlink(name) == 0);
+}
+
+static void no_name(void)
+{
+	int fd = memfd_create("e2e", 0);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	by_mappers(fd, NULL);
+}
+
+/* A private mapping cannot show what has left: it waits until all is back. */
+static void private(void)
+{
+	int fd = memfd_create("e2e", 0);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
+	write_all(m, 0, LEN, 1);
+	press();
+	char *own = mapped(fd, MAP_PRIVATE, PROT_READ | PROT_WRITE);
+	check_all(own, 0, LEN, 1);
+	write_all(own, 0, LEN / 2, 2);
+	check_all(m, 0, LEN, 1);
+	check_all(own, 0, LEN / 2, 2);
+}
+
+/* Longer, and mapped longer. */
+static void grows(void)
+{
+	int fd = memfd_create("e2e", 0);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
+	write_all(m, 0, LEN, 1);
+	press();
+	MUST(ftruncate(fd, LEN + 8 * MiB) == 0);
+	m = mremap(m, LEN, LEN + 8 * MiB, MREMAP_MAYMOVE);
+	MUST(m != MAP_FAILED);
+	check_all(m, 0, LEN, 1);
+	write_all(m + LEN, LEN, LEN + 8 * MiB, 1);
+	press();
+	check_all(m, 0, LEN + 8 * MiB, 1);
+}
+
+/* What nobody has mapped any more can be read, a while later. */
+static void unmapped(void)
+{
+	int fd = memfd_create("e2e", 0);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
+	write_all(m, 0, LEN, 1);
+	press();
+	MUST(munmap(m, LEN) == 0);
+	sleep(10);
+	for (size_t at = 0; at < LEN; at += PAGE) {
+		uint64_t word;
+		MUST(pread(fd, &word, sizeof word, (off_t)at) == sizeof word);
+		if (word != at * 3 + 1)
+			bad("page %zu is %zu", at / PAGE, (size_t)word);
+	}
+}
+
+static void stays(void)
+{
+	int id = segment();
+	char *m = attached(id, NULL, 0), name[64];
+	write_all(m, 0, LEN, 7);
+	int fd = named_file(name, sizeof name);
+	char *of_file = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
+	write_all(of_file, 0, LEN, 8);
+	press();
+	printf("%d %s\n", id, name);
+}
+
+/* After the run: is all there? */
+static void is_there(void)
+{
+	int id;
+	char name[64];
+	MUST(sscanf(argument, "%d %63s", &id, name) == 2);
+	char *m = attached(id, NULL, 0);
+	removed(id);
+	int fd = shm_open(name, O_RDWR, 0600);
+	MUST(fd >= 0 && shm_unlink(name) == 0);
+	check_all(m, 0, LEN, 7);
+	check_all(mapped(fd, MAP_SHARED, PROT_READ), 0, LEN, 8);
+}
+
+/* The same program without an agent attaches what is swapped. */
+static void stranger(void)
+{
+	int id = segment();
+	char *m = attached(id, NULL, 0), number[16];
+	write_all(m, 0, LEN, 1);
+	press();
+	snprintf(number, sizeof number, "%d", id);
+	pid_t child = forked();
+	if (!child) {
+		execl(argument, self, "strange", number, (char *)NULL);
+		_exit(9);
+	}
+	end_well(child);
+	check_all(m, 0, LEN, 1);
+	removed(id);
+}
+
+static void strange(void)
+{
+	char *m = attached(atoi(argument), NULL, SHM_RDONLY);
+	sleep(10);
+	check_all(m, 0, LEN, 1);
+}
+
+static const struct test_case CASES[] = {
+	{ "segment", segment_case }, { "removed", removed_case }, { "places", places }, { "file", file },
+	{ "no-name", no_name }, { "private", private }, { "grows", grows }, { "unmapped", unmapped },
+	{ "stays", stays }, { "is-there", is_there }, { "stranger", stranger }, { "strange", strange },
+};
+
+int main(int argc, char **argv)
+{
+	self = argv[0];
+	argument = argc > 2 ? argv[2] : "";
+	return RUN_CASE(argc, argv, CASES);
+}
