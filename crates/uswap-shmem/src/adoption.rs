@@ -53,8 +53,17 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     mappings: usize,
-    /// A process with one that is not registered.
-    unregistered: Option<u32>,
+    /// One that is not registered.
+    unregistered: Option<Place>,
+}
+
+/// A mapping of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The process.
+    pub process: u32,
+    /// Where it begins; 0: not known.
+    pub start: usize,
 }
 
 impl Candidate {
@@ -71,10 +80,10 @@ impl Candidate {
     /// What follows from a look at all processes.
     pub fn judge(&mut self, look: &Look) -> Verdict {
         let found = look.of(self.object.inode);
-        if let Some(process) = found.unregistered {
+        if let Some(place) = found.unregistered {
             self.complete = None;
             let is_late = self.since.elapsed() > PATIENCE;
-            return if is_late { Verdict::LeftAlone(process) } else { Verdict::Later };
+            return if is_late { Verdict::LeftAlone(place.process) } else { Verdict::Later };
         }
         if found.mappings == 0 {
             return Verdict::Unmapped;
@@ -152,7 +161,7 @@ pub fn unregister(shared: &Shared, object: &Object) {
 pub struct Look {
     found: BTreeMap<Inode, Found>,
     /// A process of the run that cannot be looked at.
-    unknown: Option<u32>,
+    unknown: Option<Place>,
 }
 
 impl Look {
@@ -165,27 +174,28 @@ impl Look {
         let objects: BTreeSet<Inode> = shared.all_objects().iter().map(|object| object.inode).collect();
         for_processes(|pid, text| match text {
             Some(text) => look.at(pid, text, &objects),
-            None if is_of_the_run(pid) => look.unknown = Some(pid),
+            None if is_of_the_run(pid) => look.unknown = Some(Place { process: pid, start: 0 }),
             None => {}
         })?;
         Ok(look)
     }
 
     fn at(&mut self, pid: u32, maps: &[u8], objects: &BTreeSet<Inode>) {
-        let mut here: BTreeMap<Inode, usize> = BTreeMap::new();
-        for inode in maps::vmas(maps).filter_map(|vma| Inode::of(&vma)).filter(|inode| objects.contains(inode)) {
-            *here.entry(inode).or_default() += 1;
+        let mut here = Vec::new();
+        for vma in maps::vmas(maps) {
+            here.extend(Inode::of(&vma).filter(|inode| objects.contains(inode)).map(|inode| (inode, vma.start)));
         }
         if here.is_empty() {
             return;
         }
         let smaps = fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
-        let registered = count_registered(&smaps);
-        for (inode, count) in here {
+        let registered: BTreeSet<(Inode, usize)> =
+            registered(&smaps).filter_map(|vma| Some((Inode::of(&vma)?, vma.start))).collect();
+        for (inode, start) in here {
             let found = self.found.entry(inode).or_default();
-            found.mappings += count;
-            if registered.get(&inode).is_none_or(|&registered| registered < count) {
-                found.unregistered = Some(pid);
+            found.mappings += 1;
+            if !registered.contains(&(inode, start)) {
+                found.unregistered = Some(Place { process: pid, start });
             }
         }
     }
@@ -195,8 +205,8 @@ impl Look {
         Found { unregistered: found.unregistered.or(self.unknown), ..found }
     }
 
-    /// A process that has an object mapped, and is not registered there.
-    pub fn stranger(&self, object: &Object) -> Option<u32> {
+    /// Where somebody has an object mapped, and is not registered there.
+    pub fn stranger(&self, object: &Object) -> Option<Place> {
         self.found.get(&object.inode).and_then(|found| found.unregistered)
     }
 
@@ -257,15 +267,6 @@ fn registered(smaps: &[u8]) -> impl Iterator<Item = Vma<'_>> {
     })
 }
 
-/// How many mappings of each file are registered.
-fn count_registered(smaps: &[u8]) -> BTreeMap<Inode, usize> {
-    let mut counts = BTreeMap::new();
-    for inode in registered(smaps).filter_map(|vma| Inode::of(&vma)) {
-        *counts.entry(inode).or_default() += 1;
-    }
-    counts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,6 +292,10 @@ VmFlags: rd wr sh mr mw me ms um uw sd
 ";
         let inode = |number, is_segment| Inode { device: 1, number, is_segment };
         let expected = [(inode(77, false), 2), (inode(78, false), 1), (inode(77, true), 1)];
-        assert_eq!(count_registered(smaps.as_bytes()), BTreeMap::from(expected));
+        let mut counts = BTreeMap::new();
+        for inode in registered(smaps.as_bytes()).filter_map(|vma| Inode::of(&vma)) {
+            *counts.entry(inode).or_default() += 1;
+        }
+        assert_eq!(counts, BTreeMap::from(expected));
     }
 }

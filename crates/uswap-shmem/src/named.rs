@@ -3,23 +3,27 @@
 //! Others can come by it at any time, and it stays when nobody has it mapped. So it is an object only as long as all who have it mapped are
 //! of the run and known here; else, and where it outlives its last mapping, it is brought back, and left alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uswap_engine::engine::Engine;
 use uswap_sys::named_memory;
 use uswap_sys::shared_file::{Inode, Origin};
 use uswap_system::looks::Vma;
 
-use crate::adoption;
+use crate::adoption::{self, Look, Place};
 use crate::object::Object;
 use crate::shared::Shared;
 use crate::system::SharedMemory;
 
+/// How often it is looked whether others have come by objects.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// How soon again, when somebody seems to have.
+const WATCH_AGAIN: Duration = Duration::from_millis(100);
 /// Pages that are asked back at a time: as many as a handler reads.
 const AT_ONCE: usize = 16;
 /// How long they are waited for before it is looked which of them have come.
@@ -134,6 +138,37 @@ impl Returns {
             }
             !is_back
         });
+    }
+}
+
+/// Looks for strangers: processes of which nobody knows that have an object mapped.
+#[derive(Debug, Default)]
+pub struct Watch {
+    looked: Option<Instant>,
+    strangers: BTreeMap<Inode, Place>,
+}
+
+impl Watch {
+    /// Whether it is time to look.
+    pub fn is_due(&self) -> bool {
+        let every = if self.strangers.is_empty() { WATCH_EVERY } else { WATCH_AGAIN };
+        self.looked.is_none_or(|looked| looked.elapsed() >= every)
+    }
+
+    /// What a look at all processes has shown of these objects: which of them strangers have, and who. Not what is just being told of: it takes two
+    /// looks, between which what had been told is heard.
+    pub fn see(&mut self, objects: &[Arc<Object>], look: Option<&Look>) -> Vec<(Arc<Object>, u32)> {
+        self.looked = Some(Instant::now());
+        let before = std::mem::take(&mut self.strangers);
+        let mut found = Vec::new();
+        for object in objects {
+            let Some(place) = look.and_then(|look| look.stranger(object)) else { continue };
+            match before.get(&object.inode) == Some(&place) {
+                true => found.push((object.clone(), place.process)),
+                false => drop(self.strangers.insert(object.inode, place)),
+            }
+        }
+        found
     }
 }
 

@@ -29,15 +29,13 @@ use uswap_system::{Scope, System};
 use crate::adoption::{self, Candidate, Look, Verdict};
 use crate::client::{Client, Mapping, Mappings};
 use crate::messages;
-use crate::named::{self, Returns};
+use crate::named::{self, Returns, Watch};
 use crate::object::Object;
 use crate::shared::Shared;
 use crate::system::SharedMemory;
 
 /// How often it is looked whether candidates are complete.
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
-/// How often it is looked whether others have come by memory that has a name.
-const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How often it is looked who has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -112,7 +110,7 @@ pub fn serve(start: Start) -> io::Result<()> {
         judged: Instant::now(),
         judging_took: Duration::ZERO,
         returns: Returns::default(),
-        watched: Instant::now(),
+        watch: Watch::default(),
     };
     if let Err(error) = server.run(control) {
         uswap_sys::report::end(format_args!("the supervisor cannot be heard: {error}"));
@@ -148,7 +146,7 @@ struct Server {
     judged: Instant,
     judging_took: Duration,
     returns: Returns,
-    watched: Instant,
+    watch: Watch,
 }
 
 impl Server {
@@ -177,8 +175,7 @@ impl Server {
                 self.judge_candidates();
                 (self.judged, self.judging_took) = (Instant::now(), begun.elapsed());
             }
-            if self.watched.elapsed() >= WATCH_EVERY {
-                self.watched = Instant::now();
+            if self.watch.is_due() {
                 self.watch_what_others_can_have();
             }
             if self.looked.elapsed() >= LOOK_EVERY {
@@ -269,22 +266,10 @@ impl Server {
                 self.give_back(object, format_args!("is not swapped any more: its file has got another size"));
             }
         }
-        // Not what is just being told of: two looks.
-        let Some(first) = self.look_at(&objects) else { return };
-        std::thread::sleep(adoption::APART);
-        let Some(second) = self.look_at(&objects) else { return };
-        for object in objects {
-            if let (Some(_), Some(process)) = (first.stranger(&object), second.stranger(&object)) {
-                self.give_back(
-                    &object,
-                    format_args!("that process {process} has mapped, too, is not swapped any more"),
-                );
-            }
+        let look = if objects.is_empty() { None } else { Look::at_all(self.shared).ok() };
+        for (object, process) in self.watch.see(&objects, look.as_ref()) {
+            self.give_back(&object, format_args!("that process {process} has mapped, too, is not swapped any more"));
         }
-    }
-
-    fn look_at(&self, objects: &[Arc<Object>]) -> Option<Look> {
-        if objects.is_empty() { None } else { Look::at_all(self.shared).ok() }
     }
 
     /// A process has sent its userfaultfd.
