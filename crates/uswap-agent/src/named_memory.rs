@@ -56,7 +56,7 @@ pub(crate) fn may_be_used(start: *mut c_void) -> bool {
     let answer = loop {
         let answer = mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
         // What had been swapped is brought back for it, or it has not been answered.
-        let is_later = answer.is_some_and(|answer| answer < 0) && !mappings.is_silent();
+        let is_later = answer == Some(-libc::EAGAIN as isize) && !mappings.is_silent();
         if !is_later || begun.elapsed() >= COMES_BACK_WITHIN {
             break answer;
         }

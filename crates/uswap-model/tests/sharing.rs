@@ -33,7 +33,7 @@ fn what_only_a_new_child_has_is_not_forgotten() {
 /// which the server did not know.
 #[test]
 fn what_is_unmapped_just_after_a_fork_is_known_in_the_child() {
-    for seed in (0..20).chain([39, 67, 146, 327]) {
+    for seed in (0..20).chain([39, 67, 146, 327, 942]) {
         let mut chance = Chance::new(seed);
         let mut sharing = Sharing::draw(&mut chance);
         sharing.habits.takes_turns = false;

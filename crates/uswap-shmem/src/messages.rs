@@ -21,9 +21,7 @@ pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<us
         if room == 0 {
             break;
         }
-        if !client.gone().is_empty() && !client.uffd.is_changing() {
-            client.gone().clear();
-        }
+        rests(&client);
         client.uffd.read(room, |read| {
             match read {
                 FromClient::Child(child) => follow_fork(shared, &client, child)?,
@@ -39,6 +37,13 @@ pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<us
         settle(&client);
     }
     Ok(count)
+}
+
+/// What a client has unmapped is in no child of it of which is not known yet, if all that it does is known.
+pub fn rests<K: Kernel>(client: &Client<K>) {
+    if !client.gone().is_empty() && !client.uffd.is_changing() {
+        client.gone().clear();
+    }
 }
 
 /// Finds out what a client has where what it has said does not tell: the kernel protects only what is mapped. No page is on its way

@@ -24,6 +24,8 @@ use crate::system::SharedMemory;
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How soon again, when somebody seems to have.
 const WATCH_AGAIN: Duration = Duration::from_millis(100);
+/// For so long, at the end, a page is waited for that does not come back.
+const NOTHING_COMES: Duration = Duration::from_secs(60);
 /// Pages that are asked back at a time: as many as a handler reads.
 const AT_ONCE: usize = 16;
 /// How long they are waited for before it is looked which of them have come.
@@ -36,14 +38,20 @@ pub fn open(shared: &Shared, process: u32, vma: &Vma<'_>) -> io::Result<Option<O
     if origin == Origin::Anonymous || (file.look()?.bytes as usize) < named_memory::BYTES_MIN {
         return Ok(None);
     }
-    Object::of(file, origin, &shared.filler).map(Some)
+    let object = Object::of(file, origin, &shared.filler)?;
+    Ok(Some(object).filter(|object| !is_locked(object)))
+}
+
+/// Whether it is to stay in memory.
+pub fn is_locked(object: &Object) -> bool {
+    object.origin == Origin::Segment && named_memory::segment(object.inode.number).is_some_and(|state| state.is_locked)
 }
 
 /// Whether anybody can still come by an object that nobody has mapped.
 pub fn outlives_its_mappings(object: &Object) -> bool {
     match object.origin {
         Origin::Anonymous => false,
-        Origin::Segment => named_memory::attached(object.inode.number).is_some(),
+        Origin::Segment => named_memory::segment(object.inode.number).is_some(),
         Origin::File => object.file.look().is_ok_and(|look| look.links > 0) || is_open(object.inode),
     }
 }
@@ -177,6 +185,12 @@ pub fn bring_all_back(shared: &Shared) {
     for object in shared.all_objects().iter().filter(|object| object.is_managed() && outlives_its_mappings(object)) {
         object.stay();
         crate::server::while_nothing_is_read(|| ());
-        while !bring_some_back(shared, object) {}
+        let (mut last, mut since) = (Vec::new(), Instant::now());
+        while !bring_some_back(shared, object) && since.elapsed() < NOTHING_COMES {
+            let pages = away(object);
+            if pages != last {
+                (last, since) = (pages, Instant::now());
+            }
+        }
     }
 }

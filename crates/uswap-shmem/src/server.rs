@@ -264,6 +264,8 @@ impl Server {
         for object in &objects {
             if object.new_end().is_some() {
                 self.give_back(object, format_args!("is not swapped any more: its file has got another size"));
+            } else if named::is_locked(object) {
+                self.give_back(object, format_args!("is not swapped any more: it has been locked (SHM_LOCK)"));
             }
         }
         let look = if objects.is_empty() { None } else { Look::at_all(self.shared).ok() };
@@ -407,7 +409,10 @@ impl Server {
         if !gone.is_empty() || self.shared.is_unsure() {
             // Looked at once more while nothing is read: a fork may just have brought a client that has what its parent has unmapped.
             gone = while_nothing_is_read(|| {
-                self.shared.all_clients().iter().for_each(|client| messages::settle(client));
+                self.shared.all_clients().iter().for_each(|client| {
+                    messages::rests(client);
+                    messages::settle(client);
+                });
                 self.shared.unmapped_objects()
             });
         }

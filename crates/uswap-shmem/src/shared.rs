@@ -12,7 +12,7 @@ use uswap_sys::shared_file::Inode;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::Message;
 
-use crate::client::{Client, Mappings};
+use crate::client::{Client, Mapping, Mappings};
 use crate::kernel::{ClientUffd, Kernel, Poll, SharedObject};
 use crate::object::Object;
 
@@ -138,19 +138,23 @@ impl<K: Kernel> Shared<K> {
         self.clients.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Managed objects that no client has mapped.
+    /// Managed objects that no client has mapped, nor a child of one, as far as forks have not been reported.
     pub fn unmapped_objects(&self) -> Vec<Arc<K::Object>> {
         let clients = self.all_clients();
-        let is_mapped =
-            |object: &K::Object| clients.iter().any(|client| client.mappings().has(object.start(), object.end()));
+        let has = |client: &Client<K>, object: &K::Object| {
+            let (start, end) = (object.start(), object.end());
+            let may_be = |mapping: &Mapping| mapping.window < end && start < mapping.window_end;
+            client.gone().iter().any(may_be) || client.mappings().has(start, end)
+        };
         let mut objects = self.all_objects();
-        objects.retain(|object| object.is_managed() && !is_mapped(object));
+        objects.retain(|object| object.is_managed() && !clients.iter().any(|client| has(client, object)));
         objects
     }
 
-    /// Whether it is not known of some client what it has mapped.
+    /// Whether it is not known of some client what it, or a child of it, has mapped.
     pub fn is_unsure(&self) -> bool {
-        self.all_clients().iter().any(|client| client.mappings().unsure().is_some())
+        let is_unsure = |client: &Arc<Client<K>>| !client.gone().is_empty() || client.mappings().unsure().is_some();
+        self.all_clients().iter().any(is_unsure)
     }
 
     /// The client of this number.

@@ -12,7 +12,7 @@ use uswap_system::looks::Vma;
 
 use crate::maps::{self, MapsOf};
 use crate::placement;
-use crate::shared_file::{SEGMENT_IN_MAPS, SharedFile, keeps_attached};
+use crate::shared_file::{Origin, SEGMENT_IN_MAPS, SharedFile, keeps_attached};
 
 /// Less is not worth a descriptor of the server's: 1 MiB.
 pub const BYTES_MIN: usize = 1 << 20;
@@ -42,6 +42,10 @@ pub fn replace_attachment(start: usize) -> io::Result<()> {
     maps::read_maps(MapsOf::SelfProcess, &mut text)?;
     let vma = of_segments(&text).find(|vma| vma.start == start).ok_or(io::ErrorKind::NotFound)?;
     let file = mapped(std::process::id(), vma.start, vma.end)?;
+    // Not of huge pages.
+    if file.origin()? != Origin::Segment || vma.len() < BYTES_MIN {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     let mut access = ProtFlags::empty();
     access.set(ProtFlags::READ, vma.read);
     access.set(ProtFlags::WRITE, vma.write);
@@ -107,21 +111,36 @@ pub fn detach(start: usize) -> bool {
     unsafe { libc::shmdt(std::ptr::with_exposed_provenance(kept.start)) == 0 }
 }
 
-/// Whether a System V segment is there still, and by how many mappings it is attached; `None` when it has been removed.
-pub fn attached(id: u64) -> Option<u64> {
+/// A System V segment at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentState {
+    /// Mappings by which it is attached.
+    pub attached: u64,
+    /// It is to stay in memory (SHM_LOCK).
+    pub is_locked: bool,
+}
+
+/// How it is with a segment; `None` when it has been removed.
+pub fn segment(id: u64) -> Option<SegmentState> {
+    const SHM_LOCKED: u16 = 0o2000;
     let mut segment = MaybeUninit::<libc::shmid_ds>::zeroed();
     // SAFETY: the kernel fills the record in.
     if unsafe { libc::shmctl(id as libc::c_int, libc::IPC_STAT, segment.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: it has been filled in; and zeros are one.
-    Some(unsafe { segment.assume_init() }.shm_nattch)
+    let segment = unsafe { segment.assume_init() };
+    let is_locked = segment.shm_perm.mode as u16 & SHM_LOCKED != 0;
+    Some(SegmentState { attached: segment.shm_nattch, is_locked })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared_file::Origin;
+
+    fn attached(id: i32) -> Option<u64> {
+        segment(id as u64).map(|state| state.attached)
+    }
 
     #[test]
     fn what_is_mapped_is_opened_by_its_mapping() {
@@ -130,7 +149,7 @@ mod tests {
             let id = libc::shmget(libc::IPC_PRIVATE, BYTES_MIN, libc::IPC_CREAT | 0o600);
             (id, libc::shmat(id, std::ptr::null(), 0))
         };
-        assert_eq!(attached(id as u64), Some(1));
+        assert_eq!(attached(id), Some(1));
         let found = mapped(std::process::id(), at as usize, at as usize + BYTES_MIN);
         match &found {
             Ok(file) => {
@@ -141,19 +160,22 @@ mod tests {
         }
         if found.is_ok() {
             replace_attachment(at as usize).unwrap();
-            assert_eq!(attached(id as u64), Some(1));
+            assert_eq!(attached(id), Some(1));
             assert!(detach(at as usize) && !detach(at as usize));
-            assert_eq!(attached(id as u64), Some(0));
+            assert_eq!(attached(id), Some(0));
             // SAFETY: as above.
             assert_eq!(unsafe { libc::shmat(id, at, 0) }, at);
         }
         drop(found);
+        // SAFETY: as above.
+        let is_locked = unsafe { libc::shmctl(id, libc::SHM_LOCK, std::ptr::null_mut()) } == 0;
+        assert_eq!(segment(id as u64).unwrap().is_locked, is_locked);
         // SAFETY: see above.
         unsafe {
             libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
-            assert_eq!(attached(id as u64), Some(1));
+            assert_eq!(attached(id), Some(1));
             libc::shmdt(at);
         }
-        assert_eq!(attached(id as u64), None);
+        assert_eq!(attached(id), None);
     }
 }

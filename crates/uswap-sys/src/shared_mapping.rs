@@ -92,7 +92,7 @@ pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
 }
 
 /// What is mapped at `start` has a name, and the program does not know of it yet: where shared memory is swapped the server has to. What
-/// is answered: 0, the program may use it; below 0, not yet.
+/// is answered: 0, the program may use it; -EAGAIN, not yet; else below 0, never.
 pub fn share_named(start: usize, swap: SharedSwap, way: &Way<'_>) -> isize {
     HAS_NAMED.store(true, Release);
     // Where that is refused, it stays an attachment, which cannot be registered, and is left alone.
@@ -106,8 +106,10 @@ pub fn share_named(start: usize, swap: SharedSwap, way: &Way<'_>) -> isize {
     let hand_over = || {
         let _ = own().as_ref().map(|uffd| (way.share)(uffd.as_fd(), Sharing::Named { start }));
     };
-    let is_known = (!is_new || hand_over_uffd(swap, way, &mut |_, _| {})) && (way.known)(&hand_over);
-    if is_known { 0 } else { error(Errno::AGAIN) }
+    if is_new && !hand_over_uffd(swap, way, &mut |_, _| {}) {
+        return error(Errno::NOMEM);
+    }
+    if (way.known)(&hand_over) { 0 } else { error(Errno::AGAIN) }
 }
 
 /// Unmaps what nobody has got.

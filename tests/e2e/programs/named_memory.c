@@ -245,6 +245,23 @@ static void stays(void)
 	printf("%d %s\n", id, name);
 }
 
+/* Who locks a segment wants it in memory: nothing of it may be missing a while later. */
+static void locked(void)
+{
+	int id = segment();
+	char *m = attached(id, NULL, 0);
+	write_all(m, 0, LEN, 1);
+	press();
+	MUST(shmctl(id, SHM_LOCK, NULL) == 0);
+	for (double begun = now(); swaps() && pages_out(m, LEN) > 0; sleep_ms(10))
+		if (now() - begun > 30)
+			bad("%zu pages are away still", pages_out(m, LEN));
+	press();
+	MUST(!swaps() || pages_out(m, LEN) == 0);
+	check_all(m, 0, LEN, 1);
+	removed(id);
+}
+
 /* After the run: is all there? */
 static void is_there(void)
 {
@@ -287,6 +304,7 @@ static void strange(void)
 static const struct test_case CASES[] = {
 	{ "segment", segment_case }, { "removed", removed_case }, { "places", places }, { "file", file },
 	{ "no-name", no_name }, { "private", private }, { "grows", grows }, { "unmapped", unmapped },
+	{ "locked", locked },
 	{ "stays", stays }, { "is-there", is_there }, { "stranger", stranger }, { "strange", strange },
 };
 

@@ -289,7 +289,10 @@ fn forget_what_is_gone() {
     let mut gone = shared.unmapped_objects();
     if !gone.is_empty() || shared.is_unsure() {
         gone = while_nothing_is_read(|| {
-            shared.all_clients().iter().for_each(|client| messages::settle(client));
+            shared.all_clients().iter().for_each(|client| {
+                messages::rests(client);
+                messages::settle(client);
+            });
             shared.unmapped_objects()
         });
     }
