@@ -12,7 +12,7 @@ use std::io::Write;
 
 use rustix::fs::{Mode, OFlags};
 use uswap_engine::protocol::{AGENT_PATH_MAX, AgentFile, Client, HelloError};
-use uswap_sys::process_status::ProcessStatus;
+use uswap_sys::process_status;
 use uswap_sys::report::Reason;
 
 use crate::start::RENDEZVOUS;
@@ -73,7 +73,7 @@ impl AgentPath {
         let Ok(path) = CStr::from_bytes_until_nul(&path) else { return false };
         // Not by the engine's descriptor of /proc: this is a thread of the program's, and the path is for its /proc.
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        file.is_ok_and(|file| ProcessStatus::read(&file).is_none_or(|status| status.is_killed()))
+        file.is_ok_and(|file| process_status::is_killed(&file).unwrap_or(true))
     }
 }
 
