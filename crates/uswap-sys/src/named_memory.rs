@@ -130,7 +130,7 @@ pub fn segment(id: u64) -> Option<SegmentState> {
     }
     // SAFETY: it has been filled in; and zeros are one.
     let segment = unsafe { segment.assume_init() };
-    let is_locked = segment.shm_perm.mode as u16 & SHM_LOCKED != 0;
+    let is_locked = segment.shm_perm.mode & SHM_LOCKED != 0;
     Some(SegmentState { attached: segment.shm_nattch, is_locked })
 }
 
