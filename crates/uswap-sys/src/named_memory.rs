@@ -6,23 +6,28 @@ use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use uswap_system::looks::Vma;
 
 use crate::maps::{self, MapsOf};
 use crate::placement;
-use crate::shared_file::{Origin, SEGMENT_IN_MAPS, SharedFile, keeps_attached};
+use crate::shared_file::{Origin, SEGMENT_IN_MAPS, SharedFile, is_in_memory, keeps_attached};
 
 /// Less is not worth a descriptor of the server's: 1 MiB.
 pub const BYTES_MIN: usize = 1 << 20;
 
-/// What a process has mapped at `start..end`, by its mapping.
+/// The file in memory that a process has mapped at `start..end`, by its mapping. No other file is opened, nor a device.
 ///
 /// # Errors
-/// It has no such mapping, of a file, or it may not be opened: that takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
+/// It has no such mapping there, or it may not be opened: that takes CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
 pub fn mapped(process: u32, start: usize, end: usize) -> io::Result<SharedFile> {
     let path = format!("/proc/{process}/map_files/{start:x}-{end:x}");
+    let place = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) == FileType::RegularFile;
+    if !is_file || !is_in_memory(&place)? {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     Ok(SharedFile::received(file))
 }

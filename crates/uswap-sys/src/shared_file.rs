@@ -51,6 +51,12 @@ impl Inode {
     }
 }
 
+/// Whether a file is on a file system in memory.
+pub(crate) fn is_in_memory(fd: &OwnedFd) -> io::Result<bool> {
+    const TMPFS_MAGIC: u32 = 0x0102_1994;
+    Ok(rustix::fs::fstatfs(fd)?.f_type as u32 == TMPFS_MAGIC)
+}
+
 /// Nobody can do anything with it.
 pub(crate) fn keeps_attached(vma: &Vma<'_>) -> bool {
     !(vma.read || vma.write || vma.exec)
@@ -123,11 +129,11 @@ impl SharedFile {
     /// # Errors
     /// It is no file in memory, or that cannot be told.
     pub fn origin(&self) -> io::Result<Origin> {
-        const TMPFS_MAGIC: u32 = 0x0102_1994;
-        if rustix::fs::fstatfs(&self.fd)?.f_type as u32 != TMPFS_MAGIC {
+        if !is_in_memory(&self.fd)? {
             return Err(io::Error::other("it is no file in memory"));
         }
-        let name = rustix::fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new())?;
+        // The agent's threads have descriptors of their own.
+        let name = rustix::fs::readlink(format!("/proc/thread-self/fd/{}", self.fd.as_raw_fd()), Vec::new())?;
         Ok(match name.to_bytes() {
             NAME_IN_MAPS => Origin::Anonymous,
             // Anonymous shared memory of which nobody has the file, and what is uswap's own.

@@ -33,16 +33,14 @@ impl<H: Staffed> Monitor<H> {
     /// As [`until_known`], for a while. It is asked no more when that was too short.
     fn is_soon_known(&self, hand_over: &dyn Fn()) -> bool {
         let (begun, mappings) = (H::now(), &self.post.shared_mappings);
-        let is_known = !mappings.is_silent()
+        !mappings.is_silent()
             && until_known(self.member(), hand_over, || {
                 let goes_on = H::since(begun) < tuning::SHARED_KNOWN_WITHIN;
                 if !goes_on {
                     mappings.is_not_answered();
                 }
                 goes_on
-            });
-        // An answer that came just then is one all the same.
-        is_known
+            })
     }
 
     /// For a thread that maps shared memory; and for the server, once there is one.
