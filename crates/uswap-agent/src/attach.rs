@@ -40,13 +40,10 @@ pub unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) 
 /// # Safety
 /// As for shmat(2), and it takes the place of nothing.
 unsafe fn attach_known(id: c_int, address: usize, flags: c_int) -> *mut c_void {
-    if !named_memory::are_asked_for() || is_of_the_engine() {
-        // SAFETY: the caller's promise.
-        return unsafe { attach(id, address, flags) };
-    }
-    // SAFETY: as above.
+    // SAFETY: the caller's promise.
     let attached = unsafe { attach(id, address, flags) };
-    if attached == libc::MAP_FAILED || named_memory::may_be_used(attached) {
+    let is_asked_for = attached != libc::MAP_FAILED && named_memory::are_asked_for() && !is_of_the_engine();
+    if !is_asked_for || named_memory::may_be_used(attached) {
         return attached;
     }
     detach(attached as usize);

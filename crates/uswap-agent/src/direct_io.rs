@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
+use crate::shared_memory::ask_monitor;
 use crate::start::POST;
 
 macro_rules! noting_direct_io {
@@ -93,14 +94,9 @@ extern "C" fn direct_io_begins() {
     if !crate::forks::is_member() || POST.shared_mappings.direct_io.is_noted() || is_of_the_engine() {
         return;
     }
-    // SAFETY: errno is this thread's own, here and below.
-    let errno = unsafe { *libc::__errno_location() };
-    let answer = POST.shared_mappings.ask(MapShared::DIRECT_IO, || POST.ring(), || POST.inert.load(Relaxed));
-    if answer == Some(0) {
+    if ask_monitor(MapShared::DIRECT_IO) == Some(0) {
         POST.shared_mappings.direct_io.note();
     }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 const _: c_int = libc::O_DIRECT - 0x4000;

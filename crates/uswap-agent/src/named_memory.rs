@@ -12,10 +12,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_sys::named_memory::BYTES_MIN;
+use uswap_sys::shared_file::TMPFS_MAGIC;
 use uswap_system::MapShared;
 
 use crate::kernel;
 use crate::remap::mremap;
+use crate::shared_memory::ask_monitor;
 use crate::start::POST;
 
 /// How long a thread waits for memory that is brought back, because it is not to be swapped any more. Then it gets ENOMEM.
@@ -30,7 +32,6 @@ pub(crate) fn are_asked_for() -> bool {
 
 /// Whether a descriptor is of a file in memory that is large enough. It may become so later: who has mapped it by then is found, too.
 pub(crate) fn is_one(fd: c_int) -> bool {
-    const TMPFS_MAGIC: libc::__fsword_t = 0x0102_1994;
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
     let (mut stat, mut file_system) = (MaybeUninit::<libc::stat>::zeroed(), MaybeUninit::<libc::statfs>::zeroed());
@@ -41,7 +42,7 @@ pub(crate) fn is_one(fd: c_int) -> bool {
         kernel::ask(libc::SYS_fstat, stat_at) == 0
             && stat.assume_init().st_size >= BYTES_MIN as i64
             && kernel::ask(libc::SYS_fstatfs, statfs_at) == 0
-            && file_system.assume_init().f_type == TMPFS_MAGIC
+            && file_system.assume_init().f_type == libc::__fsword_t::from(TMPFS_MAGIC)
     };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
@@ -50,11 +51,9 @@ pub(crate) fn is_one(fd: c_int) -> bool {
 
 /// Asks whether the program may use what has been mapped at `start`.
 pub(crate) fn may_be_used(start: *mut c_void) -> bool {
-    // SAFETY: errno is this thread's own, here and below.
-    let errno = unsafe { *libc::__errno_location() };
     let (wanted, mappings, begun) = (MapShared::named(start as usize), &POST.shared_mappings, Instant::now());
     let answer = loop {
-        let answer = mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
+        let answer = ask_monitor(wanted);
         // What had been swapped is brought back for it, or it has not been answered.
         let is_later = answer == Some(-libc::EAGAIN as isize) && !mappings.is_silent();
         if !is_later || begun.elapsed() >= COMES_BACK_WITHIN {
@@ -64,20 +63,16 @@ pub(crate) fn may_be_used(start: *mut c_void) -> bool {
     };
     // Where nobody has said yet that such memory is swapped, it is not.
     let may_be = answer == Some(0) || (answer.is_none() && mappings.are_names_swapped() != Some(true));
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = if may_be { errno } else { libc::ENOMEM } };
+    if !may_be {
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+    }
     may_be
 }
 
 /// Detaches a segment in whose place its file is. Whether that was there.
 pub(crate) fn detach(start: usize) -> bool {
-    // SAFETY: errno is this thread's own, here and below.
-    let errno = unsafe { *libc::__errno_location() };
-    let wanted = MapShared::detached(start);
-    let answer = POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    answer == Some(0)
+    ask_monitor(MapShared::detached(start)) == Some(0)
 }
 
 /// Maps a file in memory: `ask` is mmap, by its place and flags.

@@ -151,21 +151,26 @@ pub(crate) fn advise_for_forks(start: usize, len: usize, keeps: bool) -> Option<
         return Some(false);
     }
     let wanted = MapShared::fork_advice(start, len, keeps);
-    POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed)).map(|answer| answer == 1)
+    ask_monitor(wanted).map(|answer| answer == 1)
+}
+
+/// Has the monitor do something about shared memory: what it answers, `None` where it does not. errno stays.
+pub(crate) fn ask_monitor(wanted: MapShared) -> Option<isize> {
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    let answer = POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    answer
 }
 
 /// Asks the monitor. `None` where it does not answer, or there is no memory file to be had.
 fn ask(start: usize, len: usize, protection: c_int, flags: c_int) -> Option<*mut c_void> {
-    // SAFETY: errno is this thread's own, here and below.
-    let errno = unsafe { *libc::__errno_location() };
     let wanted = MapShared { start, len, protection: protection.cast_unsigned(), flags: flags.cast_unsigned() };
-    let answer = POST.shared_mappings.ask(wanted, || POST.ring(), || POST.inert.load(Relaxed));
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    match answer? {
+    match ask_monitor(wanted)? {
         answer if (-4095..0).contains(&answer) => {
             let error = -answer as c_int;
-            // SAFETY: as above.
+            // SAFETY: errno is this thread's own.
             (error != libc::ENOSYS).then(|| unsafe { *libc::__errno_location() = error }).map(|()| libc::MAP_FAILED)
         }
         answer => Some(answer as *mut c_void),

@@ -4,7 +4,7 @@
 //! A process sends its userfaultfd when it is asked to (`monitor`), or when it maps an object while others are swapped. What it has mapped
 //! is then read from its maps and registered. An object is managed from when two looks at all processes of the machine, some time apart,
 //! find no mapping of it that is not registered: a child that was being forked meanwhile is seen by the second. Later mappings of it come
-//! from those that are registered, by forks and mremap, and are reported; of forks the kernel tells, or the child itself does before anything
+//! from those that are registered, by forks and mremap, and are reported; or, where it has a name, are told of by the agent (`named`); of forks the kernel tells, or the child itself does before anything
 //! of the program runs in it.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ use uswap_system::looks::Vma;
 
 use crate::maps::{self, MapsOf};
 use crate::placement;
-use crate::shared_file::{Origin, SEGMENT_IN_MAPS, SharedFile, is_in_memory, keeps_attached};
+use crate::shared_file::{SEGMENT_IN_MAPS, SharedFile, is_in_memory, keeps_attached};
 
 /// Less is not worth a descriptor of the server's: 1 MiB.
 pub const BYTES_MIN: usize = 1 << 20;
@@ -46,11 +46,11 @@ pub fn replace_attachment(start: usize) -> io::Result<()> {
     let mut text = Vec::new();
     maps::read_maps(MapsOf::SelfProcess, &mut text)?;
     let vma = of_segments(&text).find(|vma| vma.start == start).ok_or(io::ErrorKind::NotFound)?;
-    let file = mapped(std::process::id(), vma.start, vma.end)?;
-    // Not of huge pages.
-    if file.origin()? != Origin::Segment || vma.len() < BYTES_MIN {
+    if vma.len() < BYTES_MIN {
         return Err(io::ErrorKind::Unsupported.into());
     }
+    // Not of huge pages, which are on another file system.
+    let file = mapped(std::process::id(), vma.start, vma.end)?;
     let mut access = ProtFlags::empty();
     access.set(ProtFlags::READ, vma.read);
     access.set(ProtFlags::WRITE, vma.write);
@@ -142,6 +142,7 @@ pub fn segment(id: u64) -> Option<SegmentState> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared_file::Origin;
 
     fn attached(id: i32) -> Option<u64> {
         segment(id as u64).map(|state| state.attached)

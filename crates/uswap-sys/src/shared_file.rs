@@ -15,6 +15,8 @@ use crate::PAGE_SIZE;
 /// Up to so many bytes it is looked at each page whether it is in memory.
 const PAGE_BY_PAGE: u64 = 64 * PAGE_SIZE as u64;
 
+/// What statfs(2) calls a file system in memory.
+pub const TMPFS_MAGIC: u32 = 0x0102_1994;
 /// How such a file is called in /proc/PID/maps.
 pub const NAME_IN_MAPS: &[u8] = b"/memfd:uswap-shared (deleted)";
 
@@ -53,7 +55,6 @@ impl Inode {
 
 /// Whether a file is on a file system in memory.
 pub(crate) fn is_in_memory(fd: &OwnedFd) -> io::Result<bool> {
-    const TMPFS_MAGIC: u32 = 0x0102_1994;
     Ok(rustix::fs::fstatfs(fd)?.f_type as u32 == TMPFS_MAGIC)
 }
 

@@ -137,6 +137,22 @@ static char *mapped(int fd, int flags, int protection)
 	return m;
 }
 
+static int nameless_file(void)
+{
+	int fd = memfd_create("e2e", 0);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	return fd;
+}
+
+/* Mapped, filled, and driven out. */
+static char *swapped_file(int fd)
+{
+	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
+	write_all(m, 0, LEN, 1);
+	press();
+	return m;
+}
+
 static int named_file(char *name, size_t room)
 {
 	snprintf(name, room, "/uswap-e2e-%d", (int)getpid());
@@ -178,19 +194,15 @@ static void file(void)
 
 static void no_name(void)
 {
-	int fd = memfd_create("e2e", 0);
-	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	int fd = nameless_file();
 	by_mappers(fd, NULL);
 }
 
 /* A private mapping cannot show what has left: it waits until all is back. */
 static void private(void)
 {
-	int fd = memfd_create("e2e", 0);
-	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
-	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
-	write_all(m, 0, LEN, 1);
-	press();
+	int fd = nameless_file();
+	char *m = swapped_file(fd);
 	char *own = mapped(fd, MAP_PRIVATE, PROT_READ | PROT_WRITE);
 	check_all(own, 0, LEN, 1);
 	write_all(own, 0, LEN / 2, 2);
@@ -201,11 +213,8 @@ static void private(void)
 /* Longer, and mapped longer. */
 static void grows(void)
 {
-	int fd = memfd_create("e2e", 0);
-	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
-	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
-	write_all(m, 0, LEN, 1);
-	press();
+	int fd = nameless_file();
+	char *m = swapped_file(fd);
 	MUST(ftruncate(fd, LEN + 8 * MiB) == 0);
 	m = mremap(m, LEN, LEN + 8 * MiB, MREMAP_MAYMOVE);
 	MUST(m != MAP_FAILED);
@@ -218,11 +227,8 @@ static void grows(void)
 /* What nobody has mapped any more can be read, a while later. */
 static void unmapped(void)
 {
-	int fd = memfd_create("e2e", 0);
-	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
-	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
-	write_all(m, 0, LEN, 1);
-	press();
+	int fd = nameless_file();
+	char *m = swapped_file(fd);
 	MUST(munmap(m, LEN) == 0);
 	sleep(10);
 	for (size_t at = 0; at < LEN; at += PAGE) {
