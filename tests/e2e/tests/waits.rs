@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Launch, TempDir, c_program, name_of, need, script};
+use uswap_e2e::{Budget, Launch, Running, TempDir, c_program, name_of, need, script};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -150,13 +150,19 @@ fn a_stopped_process_holds_up_nobody_and_is_no_stall() {
     let script = format!(
         "import os\npid = os.fork()\n{BUILDS_AND_VERIFIES}\nif pid: assert os.waitpid(pid, 0)[1] == 0\nelse: os._exit(0)"
     );
-    let script = script.replace("print('built'", "print('built', 'parent' if pid else 'child', os.getpid()");
+    // One write for each line: two processes share the output.
+    let line = "os.write(1, b'built %s %d\\n' % (b'parent' if pid else b'child', os.getpid()))";
+    let script =
+        script.replace("print('built', flush=True)", line).replace("print('verified')", "os.write(1, b'verified\\n')");
     let Some(launch) = python(&test, &script) else { return };
+    let child = |running: &Running| {
+        let text = running.stdout_so_far();
+        let (pid, _) = text.split_once("built child ")?.1.split_once('\n')?;
+        rustix::process::Pid::from_raw(pid.parse().expect("a number"))
+    };
     let mut running = launch.under(&Budget::mib(48));
-    running.wait_until("the child is built", |running| running.stdout_so_far().contains("built child"));
-    let text = running.stdout_so_far();
-    let child = text.split("built child ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let child = rustix::process::Pid::from_raw(child.and_then(|pid| pid.parse().ok()).expect("a pid")).expect("a pid");
+    running.wait_until("the child is built", |running| child(running).is_some());
+    let child = child(&running).expect("it is built");
     rustix::process::kill_process(child, rustix::process::Signal::STOP).expect("a child that lives");
     let begun = std::time::Instant::now();
     running.wait_until("the parent has verified", |running| running.stdout_so_far().contains("verified"));
