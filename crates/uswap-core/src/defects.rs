@@ -195,6 +195,8 @@ sabotages! {
     ForkLost in "shmem/messages.rs",
     /// The report of a mremap of shared memory is lost.
     SharedRemapLost in "shmem/messages.rs",
+    /// What a process is believed to have of shared memory is relied on also where the order of what it has done is not known.
+    DoubtIsTrust in "shmem/changes.rs",
 }
 
 /// One more than the number of the defect that is planted; 0: none.

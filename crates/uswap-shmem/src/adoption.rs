@@ -21,6 +21,7 @@ use crate::client::{Client, Mapping};
 use crate::object::Object;
 use crate::server::while_nothing_is_read;
 use crate::shared::Shared;
+use crate::trust;
 
 /// How far apart the two looks are, at least: longer than a fork takes from its copy of the mappings to the child's entry in /proc.
 pub const APART: Duration = Duration::from_millis(30);
@@ -100,13 +101,13 @@ pub fn register(shared: &Shared, client: &Client) -> io::Result<bool> {
     maps::read_maps(MapsOf::Pid(process), &mut text)?;
     for vma in maps::vmas(&text).filter(|vma| vma.shared) {
         let Some(object) = Inode::of(&vma).and_then(|inode| shared.object_of(inode)) else { continue };
-        is_whole &= register_mapping(client, &object, &vma);
+        is_whole &= register_mapping(shared, client, &object, &vma);
     }
     Ok(is_whole)
 }
 
 /// Registers one mapping of an object, if nobody has. Whether it is.
-pub fn register_mapping(client: &Client, object: &Object, vma: &Vma<'_>) -> bool {
+pub fn register_mapping(shared: &Shared, client: &Client, object: &Object, vma: &Vma<'_>) -> bool {
     let window = object.start() + vma.offset as usize;
     if client.mappings().to_window(vma.start) == Some(window) {
         return true;
@@ -122,7 +123,7 @@ pub fn register_mapping(client: &Client, object: &Object, vma: &Vma<'_>) -> bool
     let mapping = Mapping { start: vma.start, end: vma.end, window, window_end: object.end() };
     // First: what is unmapped from the registration on is reported.
     let before = client.mappings().clone();
-    client.mappings().insert(mapping);
+    trust::maps(shared, client, mapping);
     let is_registered = client.uffd.register(vma.start, vma.end - vma.start).is_ok();
     if !is_registered {
         // Gone, or registered with that of a parent.
@@ -140,12 +141,13 @@ pub fn is_registered(process: u32, start: usize) -> bool {
 /// Ends what was registered of an object that is left alone.
 pub fn unregister(shared: &Shared, object: &Object) {
     for client in shared.all_clients() {
-        let of_object: Vec<Mapping> = {
-            let mappings = client.mappings();
-            let is_of = |mapping: &&Mapping| (object.start()..object.end()).contains(&mapping.window);
-            mappings.all().iter().filter(is_of).copied().collect()
-        };
         while_nothing_is_read(|| {
+            trust::settle(shared, &client);
+            let of_object: Vec<Mapping> = {
+                let mappings = client.mappings();
+                let is_of = |mapping: &&Mapping| (object.start()..object.end()).contains(&mapping.window);
+                mappings.all().iter().filter(is_of).copied().collect()
+            };
             for mapping in of_object {
                 let _ = client.uffd.unregister(mapping.start, mapping.end - mapping.start);
                 client.mappings().remove(mapping.start, mapping.end);

@@ -1,13 +1,15 @@
 //! A client: the memory of a process that has objects mapped, as the server sees it: its userfaultfd, and what is mapped where.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uswap_sys::linux::Linux;
 use uswap_system::PAGE_SIZE;
 
+use crate::changes::{Changes, Trust};
 use crate::kernel::{ClientUffd, Kernel};
 
-/// A mapping of an object in a client. One of which nothing is known to be mapped may have ended ([`Mappings::unsure`]).
+/// A mapping of an object in a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First byte, in the client.
@@ -53,28 +55,31 @@ impl Mappings {
     /// A mapping is there, in place of others.
     pub fn insert(&mut self, mapping: Mapping) {
         self.remove(mapping.start, mapping.end);
-        // What nobody was sure of yet came before.
-        self.0.retain(|other| other.start < other.end || !(mapping.start..mapping.reach()).contains(&other.start));
         let at = self.0.partition_point(|other| other.start < mapping.start);
         self.0.insert(at, mapping);
     }
 
-    /// Nothing is mapped at `start..end` any more. What is behind it may be: a mapping that has grown, or of which nobody knew how long it is.
+    /// Whether it is known what is left when `start..end` is not mapped any more: nothing goes of which it was not known whether it was
+    /// there, for what is behind that may be there still.
+    pub fn knows_what_is_left(&self, start: usize, end: usize) -> bool {
+        self.with_limits()
+            .all(|(mapping, limit)| mapping.end.max(start) >= limit || mapping.start >= end || end < mapping.end)
+    }
+
+    /// Nothing is mapped at `start..end` any more.
     pub fn remove(&mut self, start: usize, end: usize) {
-        let parts = self.with_limits().flat_map(|(mapping, limit)| {
+        let parts = std::mem::take(&mut self.0).into_iter().flat_map(|mapping| {
             let before = Mapping { end: mapping.end.min(start), ..mapping };
             let from = mapping.start.max(end);
-            let window = mapping.window.saturating_add(from - mapping.start).min(mapping.window_end);
-            let behind = Mapping { start: from, end: mapping.end.max(from), window, ..mapping };
-            let is_behind = from < mapping.end || mapping.start >= end || mapping.start >= start && from < limit;
-            let parts = [(before, mapping.start < start), (behind, is_behind)];
+            let behind = Mapping { start: from, window: mapping.to_window(from), ..mapping };
+            let parts = [(before, before.start < before.end), (behind, from < mapping.end)];
             parts.into_iter().filter_map(|(part, is_left)| is_left.then_some(part))
         });
         self.0 = parts.collect();
     }
 
-    /// What was at `from..from + len` is at `to`; with a `len` of 0, another mapping of what is at `from` is at `to`, and how long it is
-    /// must be found out.
+    /// What was at `from..from + len` is at `to`; with a `len` of 0, another mapping of what is at `from` is at `to`, and a page of it is
+    /// known.
     pub fn moved(&mut self, from: usize, to: usize, len: usize) {
         let there = self.pieces(from, from + len.max(PAGE_SIZE));
         if len > 0 {
@@ -83,21 +88,7 @@ impl Mappings {
         }
         for mapping in there {
             let place = |at: usize| to + (at - from);
-            let mapping = Mapping { start: place(mapping.start), end: place(mapping.end), ..mapping };
-            self.insert(mapping);
-            if len == 0 {
-                self.go_on_behind(mapping);
-            }
-        }
-    }
-
-    /// Whether a mapping goes on behind what is known of it is not sure.
-    fn go_on_behind(&mut self, mapping: Mapping) {
-        let at = self.0.partition_point(|other| other.start < mapping.end);
-        let is_taken = self.0.get(at).is_some_and(|next| next.start == mapping.end);
-        if mapping.end < mapping.reach() && !is_taken {
-            let window = mapping.to_window(mapping.end);
-            self.0.insert(at, Mapping { start: mapping.end, window, ..mapping });
+            self.insert(Mapping { start: place(mapping.start), end: place(mapping.end), ..mapping });
         }
     }
 
@@ -137,37 +128,6 @@ impl Mappings {
         })
     }
 
-    /// An address where something of an object may be mapped, and nothing else is known of that mapping.
-    pub fn unsure(&self) -> Option<usize> {
-        self.0.iter().find(|mapping| mapping.start == mapping.end).map(|mapping| mapping.start)
-    }
-
-    /// Something may be mapped from the beginning of `mapping` on, if nothing else is known to be.
-    pub fn add_unsure(&mut self, mapping: Mapping) {
-        let is_known =
-            |other: &Mapping| other.start == mapping.start || (other.start..other.end).contains(&mapping.start);
-        if !self.0.iter().any(is_known) {
-            let at = self.0.partition_point(|other| other.start < mapping.start);
-            self.0.insert(at, Mapping { end: mapping.start, ..mapping });
-        }
-    }
-
-    /// Whether something is mapped at an [`unsure`](Self::unsure) address.
-    pub fn is_sure(&mut self, address: usize, is_mapped: bool) {
-        let Some(at) = self.0.iter().position(|one| one.start == address && one.end == address) else { return };
-        let mut mapping = self.0.remove(at);
-        if !is_mapped {
-            return;
-        }
-        mapping.end += PAGE_SIZE;
-        let before = at.checked_sub(1).and_then(|before| self.0.get_mut(before));
-        match before.filter(|before| before.end == address && before.to_window(address) == mapping.window) {
-            Some(before) => before.end = mapping.end,
-            None => self.0.insert(at, mapping),
-        }
-        self.go_on_behind(mapping);
-    }
-
     /// Whether anything of a window is mapped.
     pub fn has(&self, start: usize, end: usize) -> bool {
         self.0.iter().any(|mapping| mapping.window < end && start < mapping.window_end)
@@ -179,6 +139,15 @@ impl Mappings {
     }
 }
 
+impl FromIterator<Mapping> for Mappings {
+    /// Of what is mapped at the same time.
+    fn from_iter<I: IntoIterator<Item = Mapping>>(mappings: I) -> Mappings {
+        let mut all: Vec<Mapping> = mappings.into_iter().collect();
+        all.sort_unstable_by_key(|mapping| mapping.start);
+        Mappings(all)
+    }
+}
+
 /// See the file's head.
 #[derive(Debug)]
 pub struct Client<K: Kernel = Linux> {
@@ -186,27 +155,49 @@ pub struct Client<K: Kernel = Linux> {
     pub number: u64,
     /// The process whose agent has sent the userfaultfd; none where it was brought by a fork.
     pub process: Option<u32>,
+    /// A process that has this memory, if one was found; else 0.
+    seen_in: AtomicU32,
     /// Of its memory.
     pub uffd: K::Uffd,
     mappings: Mutex<Mappings>,
-    /// What it has unmapped or moved away since it was last seen that all it does was reported: a fork before that may be reported after it.
-    gone: Mutex<Vec<Mapping>>,
+    changes: Mutex<Changes>,
 }
 
 impl<K: Kernel> Client<K> {
-    /// With what it has mapped.
-    pub fn new(number: u64, process: Option<u32>, uffd: K::Uffd, mappings: Mappings) -> Client<K> {
-        Client { number, process, uffd, mappings: Mutex::new(mappings), gone: Mutex::default() }
+    /// With what it has mapped, as far as its `changes` say that this is known.
+    pub fn new(number: u64, process: Option<u32>, uffd: K::Uffd, mappings: Mappings, changes: Changes) -> Client<K> {
+        let seen_in = AtomicU32::new(process.unwrap_or(0));
+        Client { number, process, seen_in, uffd, mappings: Mutex::new(mappings), changes: Mutex::new(changes) }
     }
 
-    /// What a child that it has forked may have beside what it has itself. Held for moments; no lock is taken meanwhile.
-    pub fn gone(&self) -> MutexGuard<'_, Vec<Mapping>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A process that has this memory, as far as one is known.
+    pub fn seen_in(&self) -> Option<u32> {
+        Some(self.seen_in.load(Relaxed)).filter(|&process| process != 0)
+    }
+
+    /// This process has its memory.
+    pub fn is_seen_in(&self, process: u32) {
+        self.seen_in.store(process, Relaxed);
+    }
+
+    /// What it has done. Held for moments; no lock is taken meanwhile.
+    pub fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is known what it has mapped.
+    pub fn is_known(&self) -> bool {
+        self.changes().trust() == Trust::Known
+    }
+
+    /// It is not known what it has mapped.
+    pub fn doubt(&self) {
+        self.changes().doubt();
     }
 
     /// All that it has done to its mappings is known.
     pub fn is_at_rest(&self) -> bool {
-        !self.uffd.is_changing() && self.gone().is_empty() && self.mappings().unsure().is_none()
+        self.is_known() && !self.uffd.is_changing()
     }
 
     /// What it has mapped. Held for moments; no lock is taken meanwhile.
@@ -244,43 +235,45 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_as_long_as_it_may_be() {
+    fn of_what_is_mapped_once_more_a_page_is_known() {
         let mut mappings = Mappings::default();
         mappings.insert(mapping(10, 20, 0, 10));
         mappings.moved(12 * PAGE, 50 * PAGE, 0);
-        assert_eq!(pages(&mappings), [(10, 20, 1000), (50, 51, 1002), (51, 51, 1003)]);
+        assert_eq!(pages(&mappings), [(10, 20, 1000), (50, 51, 1002)]);
         assert_eq!(mappings.to_window(57 * PAGE), Some(1009 * PAGE));
-        mappings.is_sure(51 * PAGE, true);
-        mappings.is_sure(52 * PAGE, true);
-        mappings.is_sure(53 * PAGE, false);
-        assert_eq!((pages(&mappings), mappings.unsure()), (vec![(10, 20, 1000), (50, 53, 1002)], None));
         // It hides nothing that is known to be mapped behind it.
         mappings.insert(mapping(55, 60, 0, 10));
         mappings.moved(12 * PAGE, 48 * PAGE, 0);
         let [before, hidden, known] = [49, 54, 55].map(|page| mappings.to_window(page * PAGE).map(|at| at / PAGE));
         assert_eq!([before, hidden, known], [Some(1003), Some(1006), Some(1000)]);
-        mappings.is_sure(49 * PAGE, true);
-        assert_eq!((pages(&mappings)[1], mappings.unsure()), ((48, 50, 1002), None));
         let parts: Vec<usize> = mappings.parts(1003 * PAGE, 1010 * PAGE).map(|part| part.at / PAGE).collect();
         assert_eq!(parts, [13, 49, 51, 58]);
     }
 
     #[test]
-    fn what_has_grown_moves_and_stays_when_its_beginning_goes() {
+    fn what_was_looked_at_comes_in_any_order() {
+        let all = [mapping(40, 50, 3, 20), mapping(10, 20, 0, 10)];
+        assert_eq!(pages(&all.into_iter().collect()), [(10, 20, 1000), (40, 50, 1003)]);
+    }
+
+    #[test]
+    fn what_has_grown_moves_and_may_be_left_where_its_beginning_goes() {
         let mut mappings = Mappings::default();
         mappings.insert(mapping(10, 13, 0, 10));
-        // It had grown to 10..20.
+        let knows =
+            |mappings: &Mappings, start: usize, end: usize| mappings.knows_what_is_left(start * PAGE, end * PAGE);
+        assert!(knows(&mappings, 10, 12) && knows(&mappings, 5, 10) && knows(&mappings, 20, 25));
+        // It may have grown to 10..20.
+        assert!(!knows(&mappings, 10, 13) && !knows(&mappings, 12, 13) && !knows(&mappings, 15, 17));
         mappings.moved(15 * PAGE, 40 * PAGE, 2 * PAGE);
         assert_eq!(pages(&mappings), [(10, 13, 1000), (40, 42, 1005)]);
         mappings.remove(10 * PAGE, 14 * PAGE);
-        assert_eq!(pages(&mappings), [(14, 14, 1004), (40, 42, 1005)]);
-        assert_eq!(mappings.unsure(), Some(14 * PAGE));
-        let mut gone = mappings.clone();
-        gone.is_sure(14 * PAGE, false);
-        assert_eq!((pages(&gone), gone.unsure()), (vec![(40, 42, 1005)], None));
-        mappings.is_sure(14 * PAGE, true);
-        assert_eq!(pages(&mappings), [(14, 15, 1004), (15, 15, 1005), (40, 42, 1005)]);
-        assert_eq!(mappings.to_window(19 * PAGE), Some(1009 * PAGE));
+        assert_eq!(pages(&mappings), [(40, 42, 1005)]);
+        mappings.insert(mapping(10, 20, 0, 10));
+        assert!(
+            knows(&mappings, 10, 20) && knows(&mappings, 15, 20) && knows(&mappings, 12, 15),
+            "all of it was there"
+        );
     }
 
     #[test]

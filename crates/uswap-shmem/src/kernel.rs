@@ -13,6 +13,7 @@ use uswap_system::System;
 use uswap_system::faults::{Faults, Heard, Message, Progress, Wake};
 use uswap_system::looks::PopulatedRange;
 
+use crate::client::{Client, Mappings};
 use crate::shared::Shared;
 use crate::system::SharedMemory;
 
@@ -44,6 +45,14 @@ pub trait Kernel: System + fmt::Debug {
     /// # Errors
     /// The supervisor is gone.
     fn keep(uffd: &Self::Uffd) -> io::Result<()>;
+
+    /// What a client has mapped of objects, registered with its userfaultfd, as the system shows it; none where that cannot be seen now. No
+    /// message is read meanwhile, and no page is on its way. What the client changes meanwhile is counted
+    /// ([`is_changing`](ClientUffd::is_changing)).
+    fn mapped(shared: &Shared<Self>, client: &Client<Self>) -> Option<Mappings>;
+
+    /// Has a thread that waits for messages read, though there may be none.
+    fn have_messages_read(shared: &Shared<Self>);
 
     /// Waits for messages of clients, or a call.
     ///

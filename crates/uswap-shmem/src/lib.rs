@@ -9,7 +9,8 @@
 //! fills a page, it is filled once, for all of them.
 //!
 //! - [`object`]: objects, and their windows;
-//! - [`client`]: the processes that have them mapped, where, and who waits there;
+//! - [`client`]: the processes that have them mapped, where, and who waits there; [`changes`] and [`trust`]: whether that is known;
+//!   [`whereabouts`]: how it is found out;
 //! - [`shared`]: both, and how an address of one is told in the other;
 //! - [`moving`]: how a page leaves, and how it comes back; [`messages`]: what is read from the processes' userfaultfds;
 //! - [`system`]: the system on which the engine runs here; [`kernel`]: what this crate asks of the one below, which is Linux ([`linux`]),
@@ -21,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod adoption;
+pub mod changes;
 pub mod client;
 pub mod kernel;
 pub mod linux;
@@ -31,3 +33,5 @@ pub mod object;
 pub mod server;
 pub mod shared;
 pub mod system;
+pub mod trust;
+mod whereabouts;

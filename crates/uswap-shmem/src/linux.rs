@@ -18,11 +18,13 @@ use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Heard, Progress, Wake};
 use uswap_system::looks::PopulatedRange;
 
+use crate::client::{Client, Mappings};
 use crate::kernel::{ClientUffd, FromClient, Kernel, Poll, SharedObject};
 use crate::object::Object;
 use crate::server;
 use crate::shared::Shared;
 use crate::system::SharedMemory;
+use crate::whereabouts;
 
 /// Messages of one client that are read at a time.
 const MESSAGES: usize = 16;
@@ -52,8 +54,7 @@ impl Shared {
     /// Has pages of windows brought back, for which nobody waits.
     pub fn bring_back(&self, pages: Vec<usize>) {
         self.want(pages);
-        let wanted = WANTED.get().expect("the server has begun");
-        let _ = rustix::io::write(wanted, &1u64.to_ne_bytes());
+        Linux::have_messages_read(self);
     }
 
     /// That of this process, which has begun.
@@ -84,6 +85,15 @@ impl Kernel for Linux {
 
     fn keep(uffd: &Uffd) -> io::Result<()> {
         server::keep(uffd.as_fd())
+    }
+
+    fn mapped(shared: &Shared, client: &Client) -> Option<Mappings> {
+        whereabouts::mapped(shared, client)
+    }
+
+    fn have_messages_read(_: &Shared) {
+        let wanted = WANTED.get().expect("the server has begun");
+        let _ = rustix::io::write(wanted, &1u64.to_ne_bytes());
     }
 
     fn wait_for_clients(

@@ -18,6 +18,7 @@ use uswap_system::{Advice, PAGE_SIZE};
 use crate::client::{Client, Part};
 use crate::kernel::{ClientUffd, Kernel, SharedObject};
 use crate::shared::Shared;
+use crate::trust::all_are_known;
 
 /// Bytes that leave at a time: one block of the engine's.
 const AT_ONCE: usize = 16 * PAGE_SIZE;
@@ -111,7 +112,11 @@ fn protect<K: Kernel>(
     end: usize,
     protected: &mut Vec<(Arc<Client<K>>, Part)>,
 ) -> Result<(), Stop> {
-    for client in shared.all_clients().into_iter().skip(usize::from(is_on(Sabotage::OneMayWrite))) {
+    let clients = shared.all_clients();
+    if !all_are_known(shared, &clients) {
+        return Err(Stop::TryLater);
+    }
+    for client in clients.into_iter().skip(usize::from(is_on(Sabotage::OneMayWrite))) {
         let parts: Vec<Part> = client.mappings().parts(start, end).collect();
         for part in parts {
             let progress = client.uffd.protect(part.at, part.len, true);
@@ -120,6 +125,10 @@ fn protect<K: Kernel>(
                 None | Some(Stop::ProcessGone) => {}
                 // It may have been cut off, and have grown again since.
                 Some(Stop::Missing | Stop::Invalid) if !part.is_mapped => protect_pages(&client, part)?,
+                Some(Stop::Missing | Stop::Invalid) => {
+                    client.doubt();
+                    return Err(Stop::TryLater);
+                }
                 Some(Stop::TryLater) => return Err(Stop::TryLater),
                 Some(_) => return Err(Stop::Busy),
             }
@@ -220,7 +229,7 @@ fn fill_where_it_is_waited_for<K: Kernel>(
     filling: Filling,
     len: usize,
 ) -> Option<Progress> {
-    let waiting = shared.who_waits(target, target + len)?;
+    let waiting = shared.who_waits(target, target + len).filter(|waiting| waiting.client.is_known())?;
     let parts: Vec<Part> = waiting.client.mappings().parts(target, target + len).collect();
     // Not what is mapped twice, or in part.
     let part = parts

@@ -27,12 +27,13 @@ use uswap_system::looks::Vma;
 use uswap_system::{Scope, System};
 
 use crate::adoption::{self, Candidate, Look, Verdict};
+use crate::changes::Changes;
 use crate::client::{Client, Mapping, Mappings};
-use crate::messages;
 use crate::named::{self, Returns, Watch};
 use crate::object::Object;
 use crate::shared::Shared;
 use crate::system::SharedMemory;
+use crate::trust;
 
 /// How often it is looked whether candidates are complete.
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
@@ -233,7 +234,7 @@ impl Server {
         }
         let Some(object) = self.object_of(inode, process, vma) else { return true };
         if vma.shared
-            && (while_nothing_is_read(|| adoption::register_mapping(client, &object, vma))
+            && (while_nothing_is_read(|| adoption::register_mapping(self.shared, client, &object, vma))
                 || adoption::is_registered(process, vma.start))
         {
             return true;
@@ -281,7 +282,7 @@ impl Server {
         let clients = self.shared.all_clients();
         clients.iter().filter(|client| is_before(client)).for_each(|client| self.shared.remove_client(client));
         uffd.serves_shared_memory(self.hears_of_forks).map_err(io::Error::other)?;
-        let client = self.shared.add_client(Some(process), uffd, Mappings::default())?;
+        let client = self.shared.add_client(Some(process), uffd, Mappings::default(), Changes::default())?;
         if self.hears_of_forks {
             if self.group.config().shared == SwappedShared::Files {
                 self.find_named(&client, process);
@@ -307,7 +308,7 @@ impl Server {
         for vma in maps::vmas(&text).filter(|vma| vma.shared && vma.name.starts_with(b"/")) {
             let object = Inode::of(&vma).and_then(|inode| self.object_of(inode, process, &vma));
             if let Some(object) = object.filter(|object| !self.returns.is_returning(object.inode)) {
-                while_nothing_is_read(|| adoption::register_mapping(client, &object, &vma));
+                while_nothing_is_read(|| adoption::register_mapping(self.shared, client, &object, &vma));
             }
         }
     }
@@ -332,7 +333,7 @@ impl Server {
         let object = self.shared.add_object(object);
         let end = start + (object.end() - object.start());
         let mapping = Mapping { start, end, window: object.start(), window_end: object.end() };
-        while_nothing_is_read(|| client.mappings().insert(mapping));
+        while_nothing_is_read(|| trust::maps(self.shared, client, mapping));
         object.manage(true);
         POST.ring();
     }
@@ -410,8 +411,8 @@ impl Server {
             // Looked at once more while nothing is read: a fork may just have brought a client that has what its parent has unmapped.
             gone = while_nothing_is_read(|| {
                 self.shared.all_clients().iter().for_each(|client| {
-                    messages::rests(client);
-                    messages::settle(client);
+                    trust::rests(self.shared, client);
+                    trust::settle(self.shared, client);
                 });
                 self.shared.unmapped_objects()
             });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use uswap_core::defects::{Sabotage, is_on};
@@ -12,7 +12,8 @@ use uswap_sys::shared_file::Inode;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::Message;
 
-use crate::client::{Client, Mapping, Mappings};
+use crate::changes::Changes;
+use crate::client::{Client, Mappings};
 use crate::kernel::{ClientUffd, Kernel, Poll, SharedObject};
 use crate::object::Object;
 
@@ -44,8 +45,10 @@ pub struct Shared<K: Kernel = Linux> {
     wanted: Mutex<Vec<usize>>,
     /// What is on its way out, by its windows.
     leaving: Mutex<Vec<(usize, usize)>>,
+    /// A page could not leave because it is not known who has it.
+    doubts: AtomicBool,
     /// Where messages of clients are waited for.
-    pub(crate) poll: K::Poll,
+    poll: K::Poll,
     /// What the run's processes share.
     group: &'static Group,
     last_number: AtomicU64,
@@ -68,6 +71,7 @@ impl<K: Kernel> Shared<K> {
             waiting: Mutex::default(),
             wanted: Mutex::default(),
             leaving: Mutex::default(),
+            doubts: AtomicBool::new(false),
             poll,
             group,
             last_number: AtomicU64::new(0),
@@ -142,9 +146,10 @@ impl<K: Kernel> Shared<K> {
     pub fn unmapped_objects(&self) -> Vec<Arc<K::Object>> {
         let clients = self.all_clients();
         let has = |client: &Client<K>, object: &K::Object| {
-            let (start, end) = (object.start(), object.end());
-            let may_be = |mapping: &Mapping| mapping.window < end && start < mapping.window_end;
-            client.gone().iter().any(may_be) || client.mappings().has(start, end)
+            let window = object.start()..object.end();
+            !client.is_known()
+                || client.changes().may_have_been_inherited(&window)
+                || client.mappings().has(window.start, window.end)
         };
         let mut objects = self.all_objects();
         objects.retain(|object| object.is_managed() && !clients.iter().any(|client| has(client, object)));
@@ -153,8 +158,19 @@ impl<K: Kernel> Shared<K> {
 
     /// Whether it is not known of some client what it, or a child of it, has mapped.
     pub fn is_unsure(&self) -> bool {
-        let is_unsure = |client: &Arc<Client<K>>| !client.gone().is_empty() || client.mappings().unsure().is_some();
-        self.all_clients().iter().any(is_unsure)
+        self.all_clients().iter().any(|client| !client.is_known() || !client.changes().is_quiet())
+    }
+
+    /// Nothing leaves before it is known what all clients have: who reads messages finds out.
+    pub fn is_in_doubt(&self) {
+        if !self.doubts.swap(true, AcqRel) {
+            K::have_messages_read(self);
+        }
+    }
+
+    /// Whether somebody has asked since.
+    pub(crate) fn takes_doubts(&self) -> bool {
+        self.doubts.load(Relaxed) && self.doubts.swap(false, AcqRel)
     }
 
     /// The client of this number.
@@ -163,13 +179,24 @@ impl<K: Kernel> Shared<K> {
         clients.iter().find(|client| client.number == number).cloned()
     }
 
+    /// Where messages of clients are waited for.
+    pub fn poll(&self) -> &K::Poll {
+        &self.poll
+    }
+
     /// There is one more, whose messages are heard from here on.
     ///
     /// # Errors
     /// It cannot be waited for.
-    pub fn add_client(&self, process: Option<u32>, uffd: K::Uffd, mappings: Mappings) -> io::Result<Arc<Client<K>>> {
+    pub fn add_client(
+        &self,
+        process: Option<u32>,
+        uffd: K::Uffd,
+        mappings: Mappings,
+        changes: Changes,
+    ) -> io::Result<Arc<Client<K>>> {
         let number = self.last_number.fetch_add(1, Relaxed) + 1;
-        let client = Arc::new(Client::new(number, process, uffd, mappings));
+        let client = Arc::new(Client::new(number, process, uffd, mappings, changes));
         self.clients.write().unwrap_or_else(PoisonError::into_inner).push(client.clone());
         self.poll.add(number, &client.uffd)?;
         Ok(client)
@@ -181,6 +208,9 @@ impl<K: Kernel> Shared<K> {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|other| other.number != client.number);
         drop(clients);
+        // What it would have said of itself is not heard any more.
+        let children = client.changes().rest();
+        children.into_iter().filter_map(|child| self.client(child)).for_each(|child| child.doubt());
         self.waiting().retain(|waiting| waiting.client.number != client.number);
     }
 

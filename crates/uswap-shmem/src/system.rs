@@ -298,7 +298,7 @@ impl<K: Kernel> Faults for SharedFaults<K> {
     }
 
     fn wait(&self, call: &Self::Call, supervisor: &K::Supervisor, patience: Option<Duration>) -> io::Result<Heard> {
-        K::wait_for_clients(&self.shared().poll, call, supervisor, patience)
+        K::wait_for_clients(self.shared().poll(), call, supervisor, patience)
     }
 }
 

@@ -11,20 +11,20 @@ static char *shared(size_t len)
 	return m;
 }
 
-static void write_all(char *m, size_t from, size_t to, uint64_t key)
+static inline void write_all(char *m, size_t from, size_t to, uint64_t key)
 {
 	for (size_t at = from; at < to; at += PAGE)
 		AT(m, at - from) = at * 3 + key;
 }
 
-static void check_all(char *m, size_t from, size_t to, uint64_t key)
+static inline void check_all(char *m, size_t from, size_t to, uint64_t key)
 {
 	for (size_t at = from; at < to; at += PAGE)
 		if (AT(m, at - from) != at * 3 + key)
 			bad("page %zu is %zu instead of %zu", at / PAGE, (size_t)AT(m, at - from), (size_t)(at * 3 + key));
 }
 
-static char *filled(size_t len, uint64_t key)
+static inline char *filled(size_t len, uint64_t key)
 {
 	char *m = shared(len);
 	write_all(m, 0, len, key);
@@ -32,7 +32,7 @@ static char *filled(size_t len, uint64_t key)
 }
 
 /* Everything else has to go. */
-static void press(void)
+static inline void press(void)
 {
 	char *m = filled(60 * MiB, 9);
 	check_all(m, 0, 60 * MiB, 9);

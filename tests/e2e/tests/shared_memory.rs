@@ -67,6 +67,18 @@ cases! {
     the_child_of_one_that_hides_its_memory_ends = "hidden" in 40,
 }
 
+cases! {
+    "shared_crowd", true:
+    threads_double_move_and_unmap_it_at_once = "threads" in 16,
+    threads_double_move_and_unmap_it_at_once_and_fork = "forks" in 16,
+}
+
+cases! {
+    "shared_crowd", false:
+    untold_of_forks_threads_double_move_and_unmap_it_at_once = "threads" in 16,
+    untold_of_forks_threads_double_move_and_unmap_it_at_once_and_fork = "forks" in 16,
+}
+
 /// Three processes on a store that fails; the pages that are lost, in each of them, and the lines of uswap's.
 fn lossy(test: &TempDir, flags: &[&str]) -> (u64, Vec<String>, Finished) {
     let launch = Launch::new(test, c_program("lossy_shared")).args(["96", "3"]).time_limit(Duration::from_secs(180));

@@ -36,6 +36,8 @@ pub struct Shmem {
     pub mms: BTreeMap<ProcessId, SharedMm>,
     /// Children whose userfaultfd is read with an event.
     pub births: Vec<Birth>,
+    /// Children that nobody sees yet: the fork has not returned.
+    pub unborn: Vec<ProcessId>,
     /// Windows have been given up to this page.
     pub windows_end: usize,
 }

@@ -162,6 +162,7 @@ impl World {
             mm.vmas.iter_mut().filter(|vma| vma.userfault == Some(userfault)).for_each(|vma| vma.userfault = Some(new));
         }
         kernel.shmem.mms.insert(child, mm);
+        kernel.shmem.unborn.push(child);
         let report = |&userfault: &UserfaultId| Report { userfault, message: FORKED };
         let reports: Vec<Report> = userfaults.iter().map(report).collect();
         World::count(&mut kernel, &reports);
@@ -169,6 +170,7 @@ impl World {
         let copied = copy();
         self.trace(&(0..usize::MAX), format_args!("fork of {parent:?}: {child:?}"));
         self.report(reports);
+        self.kernel_mut().shmem.unborn.retain(|&other| other != child);
         (child, copied)
     }
 }

@@ -7,24 +7,26 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use uswap_engine::engine::Engine;
 use uswap_engine::monitor::Monitor;
 use uswap_engine::notices::Notices;
 use uswap_engine::post::Post;
+use uswap_shmem::changes::Changes;
 use uswap_shmem::client::{Client, Mapping, Mappings};
 use uswap_shmem::kernel::{Kernel, Poll, SharedObject};
-use uswap_shmem::messages;
 use uswap_shmem::shared::Shared;
 use uswap_shmem::system::SharedMemory;
+use uswap_shmem::trust;
 use uswap_system::faults::Heard;
 use uswap_system::sync::Word;
 use uswap_system::{PAGE_SIZE, System};
 
 use super::page_cache::{ModelObject, ObjectId};
+use super::shared_mm::SharedVma;
 use super::shared_uffd::SharedUffd;
 use crate::faults::ModelCall;
 use crate::mm::is_host;
@@ -102,6 +104,15 @@ impl Kernel for Model {
         Ok(())
     }
 
+    fn mapped(shared: &Shared<Model>, client: &Client<Model>) -> Option<Mappings> {
+        client.uffd.mapped().map(|vmas| vmas.iter().filter_map(|vma| mapping_of(shared, vma)).collect())
+    }
+
+    fn have_messages_read(shared: &Shared<Model>) {
+        shared.poll().is_called.store(true, Relaxed);
+        current().wake_key(Key::Clients);
+    }
+
     fn wait_for_clients(
         poll: &ModelPoll,
         call: &ModelCall,
@@ -112,7 +123,7 @@ impl Kernel for Model {
         world.point();
         let until = patience.map(|patience| world.clock().deadline(patience));
         loop {
-            let mut messages = false;
+            let mut messages = poll.is_called.swap(false, Relaxed);
             poll.ready(|_| messages = true);
             let heard = Heard { messages, call: call.is_made(), no_supervisor: false };
             if heard != Heard::default() || world.block(Key::Clients, until) == Woke::TimedOut {
@@ -126,9 +137,26 @@ impl Kernel for Model {
     }
 }
 
+/// What is mapped, by the window of its object, if that is known still.
+fn mapping_of(shared: &Shared<Model>, vma: &SharedVma) -> Option<Mapping> {
+    let object = shared.all_objects().into_iter().find(|object| object.id == vma.object)?;
+    let window = object.start() + vma.first * PAGE_SIZE;
+    Some(Mapping { start: vma.start * PAGE_SIZE, end: vma.end * PAGE_SIZE, window, window_end: object.end() })
+}
+
 /// The userfaultfds that are polled.
 #[derive(Default)]
-pub struct ModelPoll(Mutex<Vec<(u64, UserfaultId)>>);
+pub struct ModelPoll {
+    userfaults: Mutex<Vec<(u64, UserfaultId)>>,
+    /// Messages are to be read, though there may be none.
+    is_called: AtomicBool,
+}
+
+impl ModelPoll {
+    fn userfaults(&self) -> MutexGuard<'_, Vec<(u64, UserfaultId)>> {
+        self.userfaults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl fmt::Debug for ModelPoll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,14 +166,14 @@ impl fmt::Debug for ModelPoll {
 
 impl Poll<SharedUffd> for ModelPoll {
     fn add(&self, number: u64, uffd: &SharedUffd) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((number, uffd.0));
+        self.userfaults().push((number, uffd.0));
         // Messages that are there already are heard.
         current().wake_key(Key::Clients);
         Ok(())
     }
 
     fn remove(&self, uffd: &SharedUffd) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, other)| *other != uffd.0);
+        self.userfaults().retain(|(_, other)| *other != uffd.0);
     }
 
     fn ready(&self, mut each: impl FnMut(u64)) {
@@ -155,7 +183,7 @@ impl Poll<SharedUffd> for ModelPoll {
             let userfault = &kernel.userfaults[id.0];
             userfault.has_messages() && kernel.process(userfault.process).is_alive
         };
-        let polled = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let polled = self.userfaults().clone();
         polled.iter().filter(|(_, id)| has_some(id)).for_each(|(number, _)| each(*number));
     }
 }
@@ -261,7 +289,9 @@ fn serve(request: Request) {
     let ServerEnvironment { shared, post, .. } = environment();
     match request {
         Request::Client(process, uffd) => {
-            shared.add_client(Some(process.pid()), uffd, Mappings::default()).expect("it can be polled");
+            shared
+                .add_client(Some(process.pid()), uffd, Mappings::default(), Changes::default())
+                .expect("it can be polled");
         }
         Request::Object(process, object, page) => {
             let clients = shared.all_clients();
@@ -271,7 +301,7 @@ fn serve(request: Request) {
             let start = page * PAGE_SIZE;
             let end = start + (object.end() - object.start());
             let mapping = Mapping { start, end, window: object.start(), window_end: object.end() };
-            while_nothing_is_read(|| client.mappings().insert(mapping));
+            while_nothing_is_read(|| trust::maps(shared, client, mapping));
             object.manage(true);
             post.ring();
         }
@@ -290,8 +320,8 @@ fn forget_what_is_gone() {
     if !gone.is_empty() || shared.is_unsure() {
         gone = while_nothing_is_read(|| {
             shared.all_clients().iter().for_each(|client| {
-                messages::rests(client);
-                messages::settle(client);
+                trust::rests(shared, client);
+                trust::settle(shared, client);
             });
             shared.unmapped_objects()
         });

@@ -51,6 +51,29 @@ impl SharedUffd {
         kernel.process(kernel.userfaults[self.0.0].process).is_alive
     }
 
+    /// What is mapped in its process and registered with it, as /proc shows it: one mapping after the other.
+    pub fn mapped(&self) -> Option<Vec<SharedVma>> {
+        let world = current();
+        let process = {
+            let kernel = world.kernel();
+            kernel.userfaults[self.0.0].process
+        };
+        let (mut found, mut from) = (Vec::new(), 0);
+        loop {
+            world.point();
+            let kernel = world.kernel();
+            if !kernel.process(process).is_alive || kernel.shmem.unborn.contains(&process) {
+                return None;
+            }
+            let mm = kernel.shmem.mms.get(&process)?;
+            let Some(vma) = mm.vmas.iter().filter(|vma| vma.end > from).min_by_key(|vma| vma.start) else {
+                return Some(found);
+            };
+            from = vma.end;
+            found.extend(Some(*vma).filter(|vma| vma.userfault == Some(self.0)));
+        }
+    }
+
     /// With the lock of the mappings held for reading, where nothing is counted.
     fn with_mappings(&self, act: impl FnOnce(&World, ProcessId) -> Progress) -> Progress {
         let world = current();
