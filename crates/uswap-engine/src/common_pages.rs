@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use uswap_system::System;
 
 /// Fewer are never worth a look: 1 MiB.
-const PAGES_MIN: u64 = 256;
+pub(crate) const PAGES_MIN: u64 = 256;
 /// Fewer are not worth one where very many processes would look: 4 MiB.
 const PAGES_MIN_OF_MANY: u64 = 1024;
 /// Each looks for itself, so the more there are, the more must be there to see.

@@ -327,6 +327,11 @@ impl<H: Host> ForkPost<H> {
         self.some_lifted.store(lifted, Release);
     }
 
+    /// The child's monitor: whether the program waits until its memory is served.
+    pub(crate) fn child_is_waited_for(&self) -> bool {
+        self.child.load() == CHILD_STARTING
+    }
+
     /// The child's monitor: its memory is served.
     pub(crate) fn child_is_ready(&self) {
         self.child.store_and_wake(CHILD_READY);
@@ -354,6 +359,16 @@ mod tests {
         assert!(post.fork.awake.try_lock());
         post.fork.parent(&post, true);
         assert_eq!(post.fork.state.load(), IDLE);
+    }
+
+    #[test]
+    fn a_child_is_waited_for_until_its_memory_is_served() {
+        let post = Post::<Linux>::new();
+        assert!(!post.fork.child_is_waited_for(), "it is nobody's child");
+        post.fork.child_begins();
+        assert!(post.fork.child_is_waited_for());
+        post.fork.child_is_ready();
+        assert!(!post.fork.child_is_waited_for());
     }
 
     /// A process that shrinks while it is asked about needs nothing any more, but its answer must not be left lying: the next

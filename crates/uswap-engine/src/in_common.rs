@@ -23,6 +23,8 @@ const LOOK_SOON: Duration = Duration::from_millis(10);
 const LOOK_COST: u32 = 50;
 /// The same where the budget is used up: what passes for the process's own would be swapped out for nothing.
 const PRESSING: (Duration, u32) = (Duration::from_millis(2), 4);
+/// What the first look is taken to cost. Most of what a child has changed by then its own start has changed.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// Changes of a process that cannot be told how many it had: all that there may be.
 const UNKNOWN: u64 = u64::MAX / 2;
 
@@ -73,6 +75,8 @@ pub(crate) struct Scarcity {
     pub has_forked: bool,
     /// The budget is used up.
     pub is_pressing: bool,
+    /// It has just been forked, and its program waits.
+    pub is_newborn: bool,
 }
 
 /// What the parent of a forked process had told before it forked.
@@ -105,7 +109,7 @@ impl InCommon {
             left_out: LeftOut::default(),
             looked: H::now(),
             parent_then: parent.map_or(0, |parent| parent.changes),
-            took: Duration::ZERO,
+            took: FIRST_LOOK,
         }
     }
 
@@ -141,6 +145,10 @@ impl InCommon {
     pub fn look_in_time<H: Host>(&mut self, group: &Group, slot: &ProcessSlot, engine: &Engine<H>, scarcity: Scarcity) {
         // What it has in common with children of its own is its own to count.
         if scarcity.has_forked {
+            return;
+        }
+        if scarcity.is_newborn {
+            self.looked = H::now();
             return;
         }
         let (soonest, cost) = if scarcity.is_pressing { PRESSING } else { (LOOK_SOON, LOOK_COST) };

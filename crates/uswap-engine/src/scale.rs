@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use uswap_system::looks::Footprint;
 
-use crate::common_pages::{Around, CommonPages, Shared};
+use crate::common_pages::{Around, CommonPages, PAGES_MIN, Shared};
 use crate::content::Ancestor;
 use crate::engine::Engine;
 
@@ -124,6 +124,10 @@ fn look_at_shared<H: Host>(ancestors: &[Ancestor], swapped: u64) -> io::Result<S
         ancestor.pool.drop_resident()?;
     }
     let resident = H::Footprint::by_kind()?.shmem_pages.saturating_sub(swapped);
+    // A child that has just been born has little else, and the kernel would go through all of its memory.
+    if !ancestors.is_empty() && resident < PAGES_MIN {
+        return Ok(Shared { resident, share: resident });
+    }
     Ok(Shared { resident, share: H::Footprint::share_of_shmem()?.min(resident) })
 }
 

@@ -173,7 +173,9 @@ impl<H: Staffed> Monitor<H> {
         let room = usage.limit.saturating_sub(usage.total);
         if room < usage.limit / 8 {
             let is_pressing = room < usage.limit / 32;
-            let scarcity = Scarcity { has_forked: self.post.fork.has_forked(), is_pressing };
+            let fork = &self.post.fork;
+            let scarcity =
+                Scarcity { has_forked: fork.has_forked(), is_pressing, is_newborn: fork.child_is_waited_for() };
             self.share.scale.in_common.look_in_time(group, slot, engine, scarcity);
         }
         // Where its children have let go of some, what it put aside may be its own.
