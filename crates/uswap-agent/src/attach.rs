@@ -56,8 +56,7 @@ unsafe fn attach_known(id: c_int, address: usize, flags: c_int) -> *mut c_void {
 /// As for shmdt(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
-    let is_ours = || named_memory::are_asked_for() && !is_of_the_engine() && named_memory::detach(address as usize);
-    if is_ours() {
+    if !is_of_the_engine() && named_memory::detach(address as usize) {
         return 0;
     }
     type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;

@@ -51,18 +51,11 @@ pub(crate) fn is_one(fd: c_int) -> bool {
 
 /// Asks whether the program may use what has been mapped at `start`.
 pub(crate) fn may_be_used(start: *mut c_void) -> bool {
-    let (wanted, mappings, begun) = (MapShared::named(start as usize), &POST.shared_mappings, Instant::now());
-    let answer = loop {
-        let answer = ask_monitor(wanted);
-        // What had been swapped is brought back for it, or it has not been answered.
-        let is_later = answer == Some(-libc::EAGAIN as isize) && !mappings.is_silent();
-        if !is_later || begun.elapsed() >= COMES_BACK_WITHIN {
-            break answer;
-        }
-        std::thread::sleep(TRY_EVERY);
-    };
+    // What had been swapped is brought back for it, or the server has not answered.
+    let answer =
+        ask_until(|is_again| MapShared::named(start as usize, is_again), |answer| answer != -libc::EAGAIN as isize);
     // Where nobody has said yet that such memory is swapped, it is not.
-    let may_be = answer == Some(0) || (answer.is_none() && mappings.are_names_swapped() != Some(true));
+    let may_be = answer == Some(0) || (answer.is_none() && !may_be_swapped());
     if !may_be {
         // SAFETY: errno is this thread's own.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
@@ -70,9 +63,36 @@ pub(crate) fn may_be_used(start: *mut c_void) -> bool {
     may_be
 }
 
+/// Whether a monitor has said that memory that has a name is swapped.
+fn may_be_swapped() -> bool {
+    POST.shared_mappings.are_names_swapped() == Some(true)
+}
+
+/// Asks the monitor until `is_final`. Where such memory is swapped, that it has much to do is no answer.
+fn ask_until(wanted: impl Fn(bool) -> MapShared, is_final: impl Fn(isize) -> bool) -> Option<isize> {
+    let (begun, mut is_again) = (Instant::now(), false);
+    loop {
+        let answer = ask_monitor(wanted(is_again));
+        is_again = true;
+        let is_later = answer.map_or_else(|| may_be_swapped() && !POST.inert.load(Relaxed), |answer| !is_final(answer));
+        if !is_later || begun.elapsed() >= COMES_BACK_WITHIN {
+            return answer;
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+}
+
 /// Detaches a segment in whose place its file is. Whether that was there.
 pub(crate) fn detach(start: usize) -> bool {
-    ask_monitor(MapShared::detached(start)) == Some(0)
+    if !may_be_swapped() {
+        return false;
+    }
+    let is_member = crate::forks::is_member() && !POST.inert.load(Relaxed);
+    match is_member.then(|| ask_until(|_| MapShared::detached(start), |_| true)).flatten() {
+        Some(answer) => answer == 0,
+        // Nobody is there to be asked: a child may have its parent's, and run unmanaged.
+        None => uswap_sys::named_memory::detach(start),
+    }
 }
 
 /// Maps a file in memory: `ask` is mmap, by its place and flags.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_system::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use uswap_system::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use uswap_system::sync::Word;
 use uswap_system::{MapShared, System};
 
@@ -27,6 +27,8 @@ const DONE: u32 = 4;
 /// Nobody wants it any more.
 const GIVEN_UP: u32 = 5;
 
+const ANSWERED: u64 = u64::MAX;
+
 const UNKNOWN: usize = 0;
 const NO: usize = 1;
 const YES: usize = 2;
@@ -44,8 +46,9 @@ pub struct SharedMappings<S> {
     pub direct_io: Noted,
     /// Whether what has a name is to be swapped, too: `UNKNOWN`, `NO` or `YES`.
     names: AtomicUsize,
-    /// The server has not answered in time once. What it answers later would pass for the answer to something else: nothing is asked again.
-    silent: AtomicBool,
+    /// The server has not answered in time: what its word was before, or `ANSWERED`. What it answers later would pass for the answer to
+    /// something else: nothing is asked before.
+    unanswered: AtomicU64,
 }
 
 impl<S: System> SharedMappings<S> {
@@ -59,7 +62,7 @@ impl<S: System> SharedMappings<S> {
             answer: AtomicUsize::new(0),
             direct_io: Noted::new(),
             names: AtomicUsize::new(UNKNOWN),
-            silent: AtomicBool::new(false),
+            unanswered: AtomicU64::new(ANSWERED),
         }
     }
 
@@ -74,14 +77,14 @@ impl<S: System> SharedMappings<S> {
         (names != UNKNOWN).then_some(names == YES)
     }
 
-    /// Monitor: the server has not answered in time.
-    pub(crate) fn is_not_answered(&self) {
-        self.silent.store(true, Relaxed);
+    /// Monitor: the server, whose word was `before`, has not answered in time; or now it has.
+    pub(crate) fn is_unanswered(&self, before: Option<u32>) {
+        self.unanswered.store(before.map_or(ANSWERED, u64::from), Relaxed);
     }
 
-    /// Whether that has ever been so.
-    pub fn is_silent(&self) -> bool {
-        self.silent.load(Relaxed)
+    /// Monitor: whether it has still to answer, and what its word was before.
+    pub(crate) fn unanswered(&self) -> Option<u32> {
+        u32::try_from(self.unanswered.load(Relaxed)).ok()
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
@@ -100,7 +103,7 @@ impl<S: System> SharedMappings<S> {
         self.protection.store(wanted.protection as usize, Relaxed);
         self.flags.store(wanted.flags as usize, Relaxed);
         self.state.store_and_wake(ASKED);
-        let begun = S::now();
+        let mut begun = S::now();
         ring();
         while self.state.load() != DONE {
             if self.wait_for_change(begun, &is_inert).is_some() {
@@ -109,6 +112,11 @@ impl<S: System> SharedMappings<S> {
             if self.change(ASKED, IDLE) {
                 self.state.wake_all();
                 return None;
+            }
+            // Who does not know whether it has been detached cannot use the place again.
+            if wanted.as_detached().is_some() && !is_inert() {
+                begun = S::now();
+                continue;
             }
             if self.change(TAKEN, GIVEN_UP) {
                 return None;
@@ -154,6 +162,6 @@ impl<S: System> SharedMappings<S> {
     pub fn child_begins(&self) {
         self.state.store(IDLE);
         // It has a word of its own.
-        self.silent.store(false, Relaxed);
+        self.is_unanswered(None);
     }
 }

@@ -281,6 +281,10 @@ impl Server {
         let is_before = |client: &Client| client.process == Some(process) && !client.uffd.has_memory();
         let clients = self.shared.all_clients();
         clients.iter().filter(|client| is_before(client)).for_each(|client| self.shared.remove_client(client));
+        // It has not waited for the answer, and sends the same one again.
+        if clients.iter().any(|client| client.process == Some(process) && client.uffd.has_memory()) {
+            return Ok(());
+        }
         uffd.serves_shared_memory(self.hears_of_forks).map_err(io::Error::other)?;
         let client = self.shared.add_client(Some(process), uffd, Mappings::default(), Changes::default())?;
         if self.hears_of_forks {

@@ -15,7 +15,7 @@ use rustix::mm::{Advice as MemoryAdvice, MprotectFlags};
 use uswap_system::atomic::AtomicU32;
 use uswap_system::faults::{Faults, Heard, Holes, Message, Progress, Wake};
 use uswap_system::looks::{Footprint, Mappings, Rss, Vma};
-use uswap_system::{Advice, MapShared, PAGE_SIZE, Scope, SharedSwap, Sharing, System, Waited};
+use uswap_system::{Advice, MapShared, PAGE_SIZE, Reply, Scope, SharedSwap, Sharing, System, Waited};
 
 use crate::call::Call;
 use crate::maps::{self, MapQuery, MapsOf};
@@ -203,14 +203,16 @@ impl System for Linux {
         wanted: MapShared,
         supervisor: &Supervisor,
         swap: SharedSwap,
-        known: impl Fn(&dyn Fn()) -> bool,
+        known: impl Fn(&dyn Fn()) -> Reply,
     ) -> isize {
         if let Some(start) = wanted.as_detached() {
             return if named_memory::detach(start) { 0 } else { MapShared::NOT_SUPPORTED };
         }
         match (wanted.as_fork_advice(), wanted.as_named()) {
             (Some(keeps), _) => shared_forks::advise(wanted.start, wanted.len, keeps).into(),
-            (_, Some(start)) => supervisor.by_way(&known, |way| shared_mapping::share_named(start, swap, way)),
+            (_, Some((start, is_again))) => {
+                supervisor.by_way(&known, |way| shared_mapping::share_named(start, is_again, swap, way))
+            }
             _ => supervisor.by_way(&known, |way| shared_mapping::map(wanted, swap, way)),
         }
     }
@@ -222,7 +224,7 @@ impl System for Linux {
     fn share_memory(
         supervisor: &Supervisor,
         swap: SharedSwap,
-        known: impl Fn(&dyn Fn()) -> bool,
+        known: impl Fn(&dyn Fn()) -> Reply,
         mut others: impl FnMut(usize, usize),
     ) {
         supervisor.by_way(&known, |way| shared_mapping::share(swap, way, &mut others));
@@ -240,7 +242,7 @@ impl System for Linux {
         shared_forks::keep(others)
     }
 
-    fn share_in_child(supervisor: &Supervisor, known: impl Fn(&dyn Fn()) -> bool) -> bool {
+    fn share_in_child(supervisor: &Supervisor, known: impl Fn(&dyn Fn()) -> Reply) -> bool {
         supervisor.by_way(&known, shared_mapping::share_in_child)
     }
 

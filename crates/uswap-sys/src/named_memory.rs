@@ -5,6 +5,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -32,17 +33,26 @@ pub fn mapped(process: u32, start: usize, end: usize) -> io::Result<SharedFile> 
     Ok(SharedFile::received(file))
 }
 
+/// Where attachments have been replaced, as far as they are attached still.
+static REPLACED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 /// All mappings of this process that are of a segment, with their numbers.
 fn of_segments(text: &[u8]) -> impl Iterator<Item = Vma<'_>> {
     maps::vmas(text).filter(|vma| vma.shared && vma.name.starts_with(SEGMENT_IN_MAPS))
 }
 
 /// Puts a mapping of its file into the place of the segment that is attached at `start`, of which nobody knows yet: the kernel registers no
-/// attached segment with a userfaultfd. The attachment is kept where nobody looks, so that it counts.
+/// attached segment with a userfaultfd. The attachment is kept where nobody looks, so that it counts. `is_again`: this may have been done
+/// already, which the mappings do not tell.
 ///
 /// # Errors
 /// There is none, or its file may not be opened.
-pub fn replace_attachment(start: usize) -> io::Result<()> {
+pub fn replace_attachment(start: usize, is_again: bool) -> io::Result<()> {
+    let mut replaced = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_again && replaced.contains(&start) {
+        return Ok(());
+    }
+    replaced.retain(|&other| other != start);
     let mut text = Vec::new();
     maps::read_maps(MapsOf::SelfProcess, &mut text)?;
     let vma = of_segments(&text).find(|vma| vma.start == start).ok_or(io::ErrorKind::NotFound)?;
@@ -78,6 +88,7 @@ pub fn replace_attachment(start: usize) -> io::Result<()> {
         unmap(kept);
         return Err(errno.into());
     }
+    replaced.push(start);
     Ok(())
 }
 
@@ -112,6 +123,7 @@ pub fn detach(start: usize) -> bool {
         // SAFETY: what the program detaches.
         let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(vma.start), vma.end - vma.start) };
     }
+    REPLACED.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != start);
     // SAFETY: attached by `keep_attached`, and nobody knows of it.
     unsafe { libc::shmdt(std::ptr::with_exposed_provenance(kept.start)) == 0 }
 }
@@ -165,8 +177,12 @@ mod tests {
             Err(why) => println!("skipped: mappings cannot be opened without CAP_CHECKPOINT_RESTORE: {why}"),
         }
         if found.is_ok() {
-            replace_attachment(at as usize).unwrap();
+            replace_attachment(at as usize, false).unwrap();
+            replace_attachment(at as usize, true).unwrap();
             assert_eq!(attached(id), Some(1));
+            let mut text = Vec::new();
+            maps::read_maps(MapsOf::SelfProcess, &mut text).unwrap();
+            assert_eq!(of_segments(&text).filter(|vma| vma.inode == id as u64).count(), 2);
             assert!(detach(at as usize) && !detach(at as usize));
             assert_eq!(attached(id), Some(0));
             // SAFETY: as above.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use uswap_system::{MapShared, SharedSwap, Sharing};
+use uswap_system::{MapShared, Reply, SharedSwap, Sharing};
 
 use crate::named_memory;
 use crate::shared_file::SharedFile;
@@ -27,13 +27,15 @@ static MAPPED_BY: AtomicU32 = AtomicU32::new(0);
 static HAS_NAMED: AtomicBool = AtomicBool::new(false);
 /// The process for which no userfaultfd could be handed over.
 static FAILED_IN: AtomicU32 = AtomicU32::new(0);
-/// The userfaultfd that `SHARED_BY` has handed over. In a forked child its descriptor is another file's, or none.
+/// The process whose userfaultfd has been handed over without an answer.
+static UNANSWERED_IN: AtomicU32 = AtomicU32::new(0);
+/// The userfaultfd that `SHARED_BY` or `UNANSWERED_IN` has handed over. In a forked child its descriptor is another file's, or none.
 static OWN: Mutex<Option<Uffd>> = Mutex::new(None);
 
 /// Hands something over for the shared-memory server.
 pub type Share<'a> = &'a dyn Fn(BorrowedFd<'_>, Sharing) -> io::Result<()>;
-/// Hands something over by what it is given, and waits until the shared-memory server knows of it. Whether it does.
-pub type Known<'a> = &'a dyn Fn(&dyn Fn()) -> bool;
+/// Hands something over by what it is given, and waits for a while until the shared-memory server knows of it.
+pub type Known<'a> = &'a dyn Fn(&dyn Fn()) -> Reply;
 
 /// How shared memory gets to its server.
 pub struct Way<'a> {
@@ -55,7 +57,7 @@ fn error(errno: Errno) -> isize {
 pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
     let Ok(file) = SharedFile::new(wanted.len.next_multiple_of(crate::PAGE_SIZE)) else { return error(Errno::NOSYS) };
     let is_new = swap != SharedSwap::Off && SHARED_BY.load(Acquire) != process_id();
-    if is_new && !hand_over_uffd(swap, way, &mut |_, _| {}) {
+    if is_new && hand_over_uffd(swap, way, &mut |_, _| {}) != Reply::Known {
         return error(Errno::NOSYS);
     }
     let protection = ProtFlags::from_bits_retain(wanted.protection);
@@ -81,7 +83,7 @@ pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
     let hand_over = || {
         let _ = (way.share)(file.as_fd(), Sharing::Object { start: mapped });
     };
-    if !is_registered || !(way.known)(&hand_over) {
+    if !is_registered || (way.known)(&hand_over) != Reply::Known {
         if is_registered {
             let _ = own.as_ref().map(|uffd| uffd.unregister(mapped, len));
         }
@@ -93,10 +95,10 @@ pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
 
 /// What is mapped at `start` has a name, and the program does not know of it yet: where shared memory is swapped the server has to. What
 /// is answered: 0, the program may use it; -EAGAIN, not yet; else below 0, never.
-pub fn share_named(start: usize, swap: SharedSwap, way: &Way<'_>) -> isize {
+pub fn share_named(start: usize, is_again: bool, swap: SharedSwap, way: &Way<'_>) -> isize {
     HAS_NAMED.store(true, Release);
     // Where that is refused, it stays an attachment, which cannot be registered, and is left alone.
-    let _ = named_memory::replace_attachment(start);
+    let _ = named_memory::replace_attachment(start, is_again);
     // Without the kernel's word for forks, what is named is left alone.
     if swap != SharedSwap::KernelTells {
         return 0;
@@ -106,10 +108,12 @@ pub fn share_named(start: usize, swap: SharedSwap, way: &Way<'_>) -> isize {
     let hand_over = || {
         let _ = own().as_ref().map(|uffd| (way.share)(uffd.as_fd(), Sharing::Named { start }));
     };
-    if is_new && !hand_over_uffd(swap, way, &mut |_, _| {}) {
-        return error(Errno::NOMEM);
+    let heard = if is_new { hand_over_uffd(swap, way, &mut |_, _| {}) } else { Reply::Known };
+    match heard {
+        Reply::Known if (way.known)(&hand_over) == Reply::Known => 0,
+        Reply::Refused => error(Errno::NOMEM),
+        _ => error(Errno::AGAIN),
     }
-    if (way.known)(&hand_over) { 0 } else { error(Errno::AGAIN) }
 }
 
 /// Unmaps what nobody has got.
@@ -124,27 +128,34 @@ pub fn is_shared() -> bool {
 }
 
 /// Makes this process's userfaultfd for shared memory, and has the server know of it.
-fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) -> bool {
+fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) -> Reply {
+    let process = process_id();
     // Nor is it tried again.
-    if FAILED_IN.swap(process_id(), AcqRel) == process_id() {
-        return false;
+    if FAILED_IN.swap(process, AcqRel) == process {
+        return Reply::Refused;
     }
     // Before anything can leave.
     if swap == SharedSwap::ChildrenTell && !shared_forks::begin(others) {
-        return false;
+        return Reply::Refused;
     }
-    let Ok(uffd) = Uffd::for_shared_memory(way.device) else { return false };
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if UNANSWERED_IN.load(Acquire) != process {
+        let Ok(uffd) = Uffd::for_shared_memory(way.device) else { return Reply::Refused };
+        // That of a parent is no descriptor of this process's.
+        std::mem::forget(own.replace(uffd));
+    }
     let hand_over = || {
-        let _ = (way.share)(uffd.as_fd(), Sharing::Client);
+        let _ = own.as_ref().map(|uffd| (way.share)(uffd.as_fd(), Sharing::Client));
     };
-    if !(way.known)(&hand_over) {
-        return false;
+    let heard = (way.known)(&hand_over);
+    match heard {
+        Reply::Known => SHARED_BY.store(process, Release),
+        // The server may have got it by the next time: it is to be the same one.
+        Reply::NotYet => UNANSWERED_IN.store(process, Release),
+        Reply::Refused => return heard,
     }
-    // That of a parent is no descriptor of this process's.
-    std::mem::forget(OWN.lock().unwrap_or_else(PoisonError::into_inner).replace(uffd));
-    SHARED_BY.store(process_id(), Release);
     FAILED_IN.store(0, Release);
-    true
+    heard
 }
 
 /// Shared memory is swapped: hands over a userfaultfd, if this process has mapped some before, and nobody knows of its mappings by a fork.
@@ -163,5 +174,7 @@ pub fn share(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usiz
 
 /// In the child of a fork that was followed: has the server know of what it has. Whether it does, or has nothing.
 pub fn share_in_child(way: &Way<'_>) -> bool {
-    !shared_forks::is_unknown() || !has_any() || hand_over_uffd(SharedSwap::ChildrenTell, way, &mut |_, _| {})
+    !shared_forks::is_unknown()
+        || !has_any()
+        || hand_over_uffd(SharedSwap::ChildrenTell, way, &mut |_, _| {}) == Reply::Known
 }

@@ -63,6 +63,17 @@ pub struct MapShared {
     pub flags: u32,
 }
 
+/// Whether the shared-memory server knows of what has been handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It does.
+    Known,
+    /// It wants none of it.
+    Refused,
+    /// It has not answered yet.
+    NotYet,
+}
+
 impl MapShared {
     /// -ENOSYS: the kernel is to be asked.
     pub const NOT_SUPPORTED: isize = -38;
@@ -82,14 +93,14 @@ impl MapShared {
     const FORK_ADVICE: u32 = u32::MAX - 1;
 
     /// Nothing is to be mapped: shared memory that has a name (a segment, a file in memory) has been mapped at `start`, of which the program
-    /// does not know yet. What is answered: 0, it may use it.
-    pub fn named(start: usize) -> MapShared {
-        MapShared { start, len: 0, protection: Self::NAMED, flags: 0 }
+    /// does not know yet; it may have been asked before (`is_again`). What is answered: 0, it may use it.
+    pub fn named(start: usize, is_again: bool) -> MapShared {
+        MapShared { start, len: 0, protection: Self::NAMED, flags: u32::from(is_again) }
     }
 
-    /// Whether it is [`named`](Self::named), and where.
-    pub fn as_named(&self) -> Option<usize> {
-        (self.protection == Self::NAMED).then_some(self.start)
+    /// Whether it is [`named`](Self::named), where, and again or not.
+    pub fn as_named(&self) -> Option<(usize, bool)> {
+        (self.protection == Self::NAMED).then_some((self.start, self.flags != 0))
     }
 
     const NAMED: u32 = u32::MAX - 2;
@@ -286,7 +297,7 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Maps a memory file in place of anonymous shared memory, and hands it to the supervisor. Where shared memory is swapped, it is
     /// registered first, and `known` waits until the shared-memory server knows of what has just been handed over. What mmap answers: an
     /// address, or an error below 0. For [`MapShared::fork_advice`]: 1 when it has been given, 0 when it was about other memory.
-    fn map_shared(_: MapShared, _: &Self::Supervisor, _: SharedSwap, _known: impl Fn(&dyn Fn()) -> bool) -> isize {
+    fn map_shared(_: MapShared, _: &Self::Supervisor, _: SharedSwap, _known: impl Fn(&dyn Fn()) -> Reply) -> isize {
         MapShared::NOT_SUPPORTED
     }
 
@@ -298,7 +309,7 @@ pub trait System: Sized + Send + Sync + 'static {
     fn share_memory(
         _: &Self::Supervisor,
         _: SharedSwap,
-        _known: impl Fn(&dyn Fn()) -> bool,
+        _known: impl Fn(&dyn Fn()) -> Reply,
         _others: impl FnMut(usize, usize),
     ) {
     }
@@ -319,7 +330,7 @@ pub trait System: Sized + Send + Sync + 'static {
 
     /// In the child of a fork that was followed, before the program goes on: hands its userfaultfd over, if it has shared memory, and waits
     /// (`known`). `false`: it cannot.
-    fn share_in_child(_: &Self::Supervisor, _known: impl Fn(&dyn Fn()) -> bool) -> bool {
+    fn share_in_child(_: &Self::Supervisor, _known: impl Fn(&dyn Fn()) -> Reply) -> bool {
         true
     }
 

@@ -268,6 +268,25 @@ static void locked(void)
 	removed(id);
 }
 
+/* What is attached while all of it is being brought back waits, is all there, and can be detached. */
+static void meanwhile(void)
+{
+	int id = segment();
+	char *m = attached(id, NULL, 0);
+	write_all(m, 0, LEN, 1);
+	press();
+	MUST(shmctl(id, SHM_LOCK, NULL) == 0);
+	for (double begun = now(); now() - begun < 2;) {
+		char *other = attached(id, NULL, 0);
+		MUST(shmdt(other) == 0);
+	}
+	check_all(m, 0, LEN, 1);
+	struct shmid_ds state;
+	MUST(shmdt(m) == 0);
+	MUST(shmctl(id, IPC_STAT, &state) == 0 && state.shm_nattch == 0);
+	removed(id);
+}
+
 /* After the run: is all there? */
 static void is_there(void)
 {
@@ -310,7 +329,7 @@ static void strange(void)
 static const struct test_case CASES[] = {
 	{ "segment", segment_case }, { "removed", removed_case }, { "places", places }, { "file", file },
 	{ "no-name", no_name }, { "private", private }, { "grows", grows }, { "unmapped", unmapped },
-	{ "locked", locked },
+	{ "locked", locked }, { "meanwhile", meanwhile },
 	{ "stays", stays }, { "is-there", is_there }, { "stranger", stranger }, { "strange", strange },
 };
 

@@ -68,6 +68,12 @@ fn a_segment_that_is_locked_is_brought_back() {
 }
 
 #[test]
+fn a_segment_that_is_attached_while_it_is_brought_back() {
+    let Some(finished) = run("meanwhile") else { return };
+    assert_eq!(said(&finished, "it has been locked").len(), 1, "{finished}");
+}
+
+#[test]
 fn a_file_that_grows_is_brought_back() {
     let Some(finished) = run("grows") else { return };
     assert_eq!(said(&finished, "has got another size").len(), 1, "{finished}");

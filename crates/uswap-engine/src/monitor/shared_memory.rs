@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use uswap_core::{PAGE_SIZE, PageRange, tuning};
-use uswap_system::{Advice, MapShared, Scope, SharedSwap, Supervisor};
+use uswap_system::{Advice, MapShared, Reply, Scope, SharedSwap, Supervisor};
 
 use super::Monitor;
 use crate::group::{SHARED_REFUSED, SwappedShared};
@@ -12,41 +12,48 @@ use crate::host::Host;
 use crate::member::Member;
 use crate::staffed::Staffed;
 
-/// Has something handed over, and waits until the server knows of it, or `goes_on` says no. Whether it does: it may have refused.
-fn until_known<H: Host>(member: &Member<H>, hand_over: &dyn Fn(), goes_on: impl Fn() -> bool) -> bool {
+/// Waits until the server answers, or `goes_on` says no. Whether it knows of what it has been handed since its word was `before`.
+fn answer<H: Host>(member: &Member<H>, before: u32, goes_on: impl Fn() -> bool) -> Reply {
     let word = &member.slot().called.shared_known;
-    let before = word.load(Acquire);
-    hand_over();
     loop {
         let answer = word.load(Acquire);
         if answer != before {
-            return (answer ^ before) & SHARED_REFUSED == 0;
+            return if (answer ^ before) & SHARED_REFUSED == 0 { Reply::Known } else { Reply::Refused };
         }
         if !goes_on() {
-            return false;
+            return Reply::NotYet;
         }
         let _ = H::wait(word, Scope::Shared, before, Some(tuning::SHARED_KNOWN_LOOK));
     }
 }
 
 impl<H: Staffed> Monitor<H> {
-    /// As [`until_known`], for a while. It is asked no more when that was too short.
-    fn is_soon_known(&self, hand_over: &dyn Fn()) -> bool {
-        let (begun, mappings) = (H::now(), &self.post.shared_mappings);
-        !mappings.is_silent()
-            && until_known(self.member(), hand_over, || {
-                let goes_on = H::since(begun) < tuning::SHARED_KNOWN_WITHIN;
-                if !goes_on {
-                    mappings.is_not_answered();
-                }
-                goes_on
-            })
+    /// Has something handed over, and waits for a while until the server knows of it. What has not been answered in time is answered
+    /// first: `waits` for it, too, or nothing is handed over.
+    fn is_soon_known(&self, hand_over: &dyn Fn(), waits: bool) -> Reply {
+        let (begun, mappings, member) = (H::now(), &self.post.shared_mappings, self.member());
+        let goes_on = || H::since(begun) < tuning::SHARED_KNOWN_WITHIN;
+        if let Some(before) = mappings.unanswered() {
+            if answer(member, before, || waits && goes_on()) == Reply::NotYet {
+                return Reply::NotYet;
+            }
+            mappings.is_unanswered(None);
+        }
+        let before = member.slot().called.shared_known.load(Acquire);
+        hand_over();
+        let heard = answer(member, before, goes_on);
+        if heard == Reply::NotYet {
+            mappings.is_unanswered(Some(before));
+        }
+        heard
     }
 
     /// For a thread that maps shared memory; and for the server, once there is one.
     pub(super) fn share_memory(&self) {
         let member = self.member();
-        let known = |hand_over: &dyn Fn()| self.is_soon_known(hand_over);
+        let known = |hand_over: &dyn Fn()| self.is_soon_known(hand_over, false);
+        // For memory that has a name the kernel has nothing in its place.
+        let named_known = |hand_over: &dyn Fn()| self.is_soon_known(hand_over, true);
         let swap = member.group.shared_swap();
         let which = member.group.config().shared;
         self.post.shared_mappings.names_are_swapped(which == SwappedShared::Files);
@@ -57,7 +64,7 @@ impl<H: Staffed> Monitor<H> {
             _ if which == SwappedShared::None => MapShared::NOT_SUPPORTED,
             wanted if wanted.as_named().is_some() => {
                 member.group.has_named_memory();
-                H::map_shared(wanted, &member.supervisor, swap, known)
+                H::map_shared(wanted, &member.supervisor, swap, named_known)
             }
             MapShared::DIRECT_IO => isize::from(!member.group.begin_direct_io::<H>(tuning::SHARED_KNOWN_WITHIN)),
             wanted => H::map_shared(wanted, &member.supervisor, swap, known),
@@ -106,7 +113,9 @@ impl<H: Staffed> Monitor<H> {
     pub(crate) fn share_in_child(&self) {
         let member = self.member();
         let known = |hand_over: &dyn Fn()| {
-            until_known(member, hand_over, || {
+            let before = member.slot().called.shared_known.load(Acquire);
+            hand_over();
+            answer(member, before, || {
                 if member.supervisor.is_gone() {
                     H::kill_self();
                 }
