@@ -197,6 +197,8 @@ sabotages! {
     SharedRemapLost in "shmem/messages.rs",
     /// What a process is believed to have of shared memory is relied on also where the order of what it has done is not known.
     DoubtIsTrust in "shmem/changes.rs",
+    /// A page is taken away also where something was taken in since it was protected.
+    ReportsMissed in "shmem/reports.rs",
 }
 
 /// One more than the number of the defect that is planted; 0: none.

@@ -215,6 +215,9 @@ impl<H: Host> Engine<H> {
 
     /// As [`receive`](Self::receive), for a caller that may change the books.
     pub(crate) fn read_messages(&self, worker: &mut Worker) -> usize {
+        if <H::Faults as Faults>::ONLY_FAULTS_ARE_READ {
+            return self.read_faults(worker);
+        }
         let gate = self.memory.gate.shut();
         self.read_with(worker, false, gate)
     }
@@ -227,25 +230,12 @@ impl<H: Host> Engine<H> {
         let left_mapped = &H::notices().left_mapped;
         left_mapped.begins_reading();
         H::notices().fork_advice.begins_reading();
-        let count = match self.memory.uffd.read(&mut messages) {
-            Ok(count) => count,
-            Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
-        };
+        let count = self.read_into(&mut messages);
         let since = H::now();
         for &message in &messages[..count] {
-            match message {
-                Message::Fault { addr, write, protected, thread } => {
-                    let page = PageNumber::containing(addr);
-                    worker.serving.pending.push_back(PendingFault {
-                        page,
-                        write,
-                        protected,
-                        thread,
-                        since,
-                        nothing_unread: false,
-                    });
-                }
-                event => self.read_event(event, frozen),
+            match PendingFault::of(message, since) {
+                Some(fault) => worker.serving.pending.push_back(fault),
+                None => self.read_event(message, frozen),
             }
         }
         left_mapped.ends_reading();
@@ -261,6 +251,22 @@ impl<H: Host> Engine<H> {
         }
         drop(gate);
         count
+    }
+
+    /// Pages may be on their way meanwhile.
+    fn read_faults(&self, worker: &mut Worker) -> usize {
+        let mut messages = [Message::Other(0); MESSAGES];
+        let count = self.read_into(&mut messages);
+        let since = H::now();
+        worker.serving.pending.extend(messages[..count].iter().filter_map(|&message| PendingFault::of(message, since)));
+        count
+    }
+
+    fn read_into(&self, messages: &mut [Message]) -> usize {
+        match self.memory.uffd.read(messages) {
+            Ok(count) => count,
+            Err(error) => self.fatal(format_args!("uswap: userfaultfd cannot be read: {}", Reason(&error))),
+        }
     }
 
     /// Serves a fault by the books.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use uswap_core::PageNumber;
 use uswap_system::System;
+use uswap_system::faults::Message;
 
 /// What serving a fault came to.
 #[derive(PartialEq, Eq)]
@@ -30,6 +31,13 @@ pub(crate) struct PendingFault {
 }
 
 impl PendingFault {
+    /// What was read at `since`, if it is one.
+    pub(crate) fn of(message: Message, since: Instant) -> Option<PendingFault> {
+        let Message::Fault { addr, write, protected, thread } = message else { return None };
+        let page = PageNumber::containing(addr);
+        Some(PendingFault { page, write, protected, thread, since, nothing_unread: false })
+    }
+
     /// A fault that nobody sent: a page is to come back because a thread waits for it.
     pub fn wanted<S: System>(page: PageNumber) -> Self {
         Self { page, write: false, protected: false, thread: None, since: S::now(), nothing_unread: false }

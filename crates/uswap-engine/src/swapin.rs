@@ -11,7 +11,7 @@ use std::time::Instant;
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::MAX_WINDOW;
 use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber, tuning};
-use uswap_system::faults::{Progress, Stop, Wake};
+use uswap_system::faults::{Faults, Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::areas::Area;
@@ -244,6 +244,11 @@ impl<H: Host> Engine<H> {
         if mapped.len() < loads.len() {
             self.keep_cached(plan, contents);
         }
+        if mapped.len() < loads.len() || <H::Faults as Faults>::ONLY_FAULTS_ARE_READ {
+            // Somebody may have asked meanwhile.
+            let span = plan.span_from(0);
+            self.memory.wake(span.start, span.pages);
+        }
         self.core().take_released(&mut worker.released);
         drop(gate);
         self.content.release(&mut worker.released);
@@ -294,10 +299,6 @@ impl<H: Host> Engine<H> {
                 Content::Wanted | Content::Lost => core.load_cancelled(load, plan.op),
             }
         }
-        drop(core);
-        // Somebody may have asked meanwhile.
-        let span = plan.span_from(0);
-        self.memory.wake(span.start, span.pages);
     }
 
     /// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.

@@ -47,7 +47,7 @@ pub trait Kernel: System + fmt::Debug {
     fn keep(uffd: &Self::Uffd) -> io::Result<()>;
 
     /// What a client has mapped of objects, registered with its userfaultfd, as the system shows it; none where that cannot be seen now. No
-    /// message is read meanwhile, and no page is on its way. What the client changes meanwhile is counted
+    /// message is read meanwhile. What the client changes meanwhile is counted
     /// ([`is_changing`](ClientUffd::is_changing)).
     fn mapped(shared: &Shared<Self>, client: &Client<Self>) -> Option<Mappings>;
 

@@ -18,9 +18,10 @@ use crate::trust::{doubt, rests, settle};
 /// Faults of one client for which room is made at once.
 const FAULTS: usize = 16;
 
-/// Reads as many messages as fit. No page is on its way meanwhile.
+/// Reads as many messages as fit.
 pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<usize> {
-    if shared.takes_doubts() {
+    let _alone = shared.reports.alone();
+    if shared.reports.takes_doubts() {
         shared.all_clients().iter().for_each(|client| {
             rests(shared, client);
             settle(shared, client);
@@ -36,6 +37,9 @@ pub fn read<K: Kernel>(shared: &Shared<K>, out: &mut [Message]) -> io::Result<us
         // What a page is where a thread waits, all that was read tells together.
         let mut faults = Vec::with_capacity(room.min(FAULTS));
         client.uffd.read(room, |read| {
+            if !matches!(read, FromClient::Message(Message::Fault { .. })) {
+                shared.reports.take_in();
+            }
             match read {
                 FromClient::Child(child) => follow_fork(shared, &client, child)?,
                 FromClient::Message(Message::Fault { addr, write, protected, .. }) => {

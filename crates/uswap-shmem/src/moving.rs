@@ -3,8 +3,9 @@
 //! A page leaves in this order. Nobody may write to it any more: it is write-protected in each process that has it mapped. Its
 //! content is copied to where it is to rest. It is punched out of the object, which takes it from all processes at once. Who wants to write
 //! meanwhile waits, and misses the page afterwards. While a process changes its mappings, or forks, its kernel refuses to protect
-//! anything (EAGAIN), and nothing leaves; its report is read only when no page is on its way (the engine's gate), so that nobody has a
-//! mapping that was not protected. Where anything does not go as it should, all is let go on as it was.
+//! anything (EAGAIN), and nothing leaves; where its report is read between the protection and the punch, nothing is punched
+//! ([`reports`](crate::reports)): so nobody has a mapping that was not protected. Where anything does not go as it should, all is let go on
+//! as it was.
 //!
 //! A page comes back once: in the process that waits for it, or in the window where nobody does. Others who have it mapped find it in the
 //! object, without a message.
@@ -17,27 +18,38 @@ use uswap_system::{Advice, PAGE_SIZE};
 
 use crate::client::{Client, Part};
 use crate::kernel::{ClientUffd, Kernel, SharedObject};
-use crate::shared::Shared;
+use crate::reports::Seen;
+use crate::shared::{Leaving, Shared};
 use crate::trust::all_are_known;
 
 /// Bytes that leave at a time: one block of the engine's.
 const AT_ONCE: usize = 16 * PAGE_SIZE;
 
 /// A range that is on its way out until this is dropped.
-struct Leaving<'a, K: Kernel>(&'a Shared<K>, (usize, usize));
+struct OnItsWay<'a, K: Kernel>(&'a Shared<K>, (usize, usize));
 
-impl<K: Kernel> Leaving<'_, K> {
-    fn begin(shared: &Shared<K>, start: usize, end: usize) -> Leaving<'_, K> {
-        shared.leaving().push((start, end));
-        Leaving(shared, (start, end))
+impl<K: Kernel> OnItsWay<'_, K> {
+    fn begin(shared: &Shared<K>, start: usize, end: usize) -> OnItsWay<'_, K> {
+        // Who is just reading that somebody wants to write there lets him before anything is protected.
+        let _passed = shared.reports.pass();
+        shared.leaving().push(Leaving { start, end, writers: Vec::new() });
+        OnItsWay(shared, (start, end))
     }
 }
 
-impl<K: Kernel> Drop for Leaving<'_, K> {
+impl<K: Kernel> Drop for OnItsWay<'_, K> {
     fn drop(&mut self) {
-        let mut leaving = self.0.leaving();
-        if let Some(at) = leaving.iter().position(|&range| range == self.1) {
-            leaving.swap_remove(at);
+        let left = {
+            let mut leaving = self.0.leaving();
+            let at = leaving.iter().position(|range| (range.start, range.end) == self.1);
+            at.map(|at| leaving.swap_remove(at))
+        };
+        if is_on(Sabotage::SharedWriterNotWoken) {
+            return;
+        }
+        // In a process that a fork has brought meanwhile nobody else ends the protection.
+        for (client, at) in left.into_iter().flat_map(|left| left.writers) {
+            go_on(&client, at);
         }
     }
 }
@@ -83,13 +95,14 @@ fn move_some_out<K: Kernel>(
     if object.populated(start, end).map_err(|_| Stop::Busy)?.is_none() {
         return Ok(());
     }
-    let leaving = Leaving::begin(shared, start, end);
+    let leaving = OnItsWay::begin(shared, start, end);
+    let seen = shared.reports.seen();
     let mut protected = Vec::new();
     let moved = protect(shared, start, end, &mut protected).and_then(|()| {
         if is_on(Sabotage::AllMayWriteEarly) {
             let_all_write(&protected);
         }
-        take::<K>(own, frames, object, start, end)
+        take(shared, own, frames, object, (start, end), seen)
     });
     if !is_on(Sabotage::SharedWriterNotWoken) {
         let_all_write(&protected);
@@ -148,8 +161,16 @@ fn protect_pages<K: Kernel>(client: &Client<K>, part: Part) -> Result<(), Stop> 
     Ok(())
 }
 
-/// Copies what is there to the frames, and takes it away when all of it has been copied.
-fn take<K: Kernel>(own: &K::Faults, frames: usize, object: &K::Object, start: usize, end: usize) -> Result<(), Stop> {
+/// Copies what is there to the frames, and takes it away when all of it has been copied, if nothing has been read since it was looked who has
+/// it.
+fn take<K: Kernel>(
+    shared: &Shared<K>,
+    own: &K::Faults,
+    frames: usize,
+    object: &K::Object,
+    (start, end): (usize, usize),
+    seen: Seen,
+) -> Result<(), Stop> {
     let mut copied = Vec::new();
     let mut at = start;
     let mut copy_all = || {
@@ -171,6 +192,10 @@ fn take<K: Kernel>(own: &K::Faults, frames: usize, object: &K::Object, start: us
         Ok(())
     };
     let mut result = copy_all();
+    let passed = shared.reports.pass_if(seen);
+    if passed.is_none() && result.is_ok() {
+        result = Err(Stop::TryLater);
+    }
     let mut taken = 0;
     if result.is_ok() || is_on(Sabotage::RefusedIsPunched) {
         for &(_, len, from) in &copied {
@@ -181,6 +206,7 @@ fn take<K: Kernel>(own: &K::Faults, frames: usize, object: &K::Object, start: us
             taken += 1;
         }
     }
+    drop(passed);
     // What was not taken away has its content in the object still.
     for &(frame, len, _) in &copied[taken..] {
         drop_frames::<K>(frame, len);
@@ -207,15 +233,22 @@ pub fn fill<K: Kernel>(shared: &Shared<K>, target: usize, filling: Filling, len:
     let Some(object) = shared.object_at(target).filter(|object| target + len <= object.end()) else {
         return stopped(Stop::Missing);
     };
-    let there = fill_where_it_is_waited_for(shared, target, filling, len).filter(|_| !is_on(Sabotage::FilledTwice));
-    let progress = match there {
-        Some(progress) if progress.bytes > 0 || progress.stop == Some(Stop::AlreadyThere) => progress,
-        _ if is_on(Sabotage::FilledTwice) && object.punch(target, len).is_err() => return stopped(Stop::Busy),
-        _ => match filling {
-            Filling::From(source) => object.fill(&shared.filler, target, source, len),
-            Filling::Zeros => object.fill_with_zeros(&shared.filler, target, len),
-        },
+    let mut progress = if is_on(Sabotage::FilledTwice) {
+        if object.punch(target, len).is_err() {
+            return stopped(Stop::Busy);
+        }
+        done(0)
+    } else {
+        fill_where_it_is_waited_for(shared, target, filling, len).unwrap_or(done(0))
     };
+    if progress.bytes < len && progress.stop != Some(Stop::AlreadyThere) {
+        let (from, left) = (progress.bytes, len - progress.bytes);
+        let rest = match filling {
+            Filling::From(source) => object.fill(&shared.filler, target + from, source.wrapping_add(from), left),
+            Filling::Zeros => object.fill_with_zeros(&shared.filler, target + from, left),
+        };
+        progress = Progress { bytes: from + rest.bytes, stop: rest.stop };
+    }
     if wake == Wake::Wake && progress.bytes > 0 {
         shared.wake(target, target + progress.bytes);
     }
@@ -229,6 +262,7 @@ fn fill_where_it_is_waited_for<K: Kernel>(
     filling: Filling,
     len: usize,
 ) -> Option<Progress> {
+    let _passed = shared.reports.pass();
     let waiting = shared.who_waits(target, target + len).filter(|waiting| waiting.client.is_known())?;
     let parts: Vec<Part> = waiting.client.mappings().parts(target, target + len).collect();
     // Not what is mapped twice, or in part.
@@ -254,6 +288,7 @@ pub fn move_in<K: Kernel>(shared: &Shared<K>, target: usize, frames: usize, len:
 
 /// Whoever touches the pages gets SIGBUS.
 pub fn poison<K: Kernel>(shared: &Shared<K>, start: usize, len: usize) -> Progress {
+    let _passed = shared.reports.pass();
     for client in shared.all_clients() {
         let parts: Vec<Part> = client.mappings().parts(start, start + len).collect();
         for part in parts {
@@ -267,15 +302,19 @@ pub fn poison<K: Kernel>(shared: &Shared<K>, start: usize, len: usize) -> Progre
 }
 
 /// A thread of `client` wants to write to the page at `at`, which is protected; `page` is its place in the window. Where it leaves just
-/// now, the thread is woken when it has.
-pub fn let_write<K: Kernel>(shared: &Shared<K>, client: &Client<K>, at: usize, page: Option<usize>) {
-    let leaves = |page| shared.leaving().iter().any(|&(start, end)| (start..end).contains(&page));
-    if page.is_some_and(leaves) {
-        return;
+/// now, the thread goes on when it has. Nothing begins to leave meanwhile: the caller reads.
+pub fn let_write<K: Kernel>(shared: &Shared<K>, client: &Arc<Client<K>>, at: usize, page: Option<usize>) {
+    if let Some(page) = page {
+        let mut leaving = shared.leaving();
+        if let Some(range) = leaving.iter_mut().find(|range| (range.start..range.end).contains(&page)) {
+            return range.writers.push((client.clone(), at));
+        }
     }
-    if is_on(Sabotage::SharedWriterNotWoken) {
-        return;
-    }
+    go_on(client, at);
+}
+
+/// Who waits to write at `at` tries again.
+fn go_on<K: Kernel>(client: &Client<K>, at: usize) {
     if !client.uffd.protect(at, PAGE_SIZE, false).is_complete() {
         let _ = client.uffd.wake(at, PAGE_SIZE);
     }

@@ -133,7 +133,10 @@ pub(crate) fn end_after_its_clients() -> ! {
 /// made is known by then.
 pub(crate) fn while_nothing_is_read<R>(act: impl FnOnce() -> R) -> R {
     let engine = Engine::<SharedMemory>::of_process().expect("the engine has begun before the first client");
-    engine.while_nothing_moves(act)
+    engine.while_nothing_moves(|| {
+        let _alone = Shared::of_process().reports.alone();
+        act()
+    })
 }
 
 struct Server {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use uswap_core::defects::{Sabotage, is_on};
@@ -16,6 +16,7 @@ use crate::changes::Changes;
 use crate::client::{Client, Mappings};
 use crate::kernel::{ClientUffd, Kernel, Poll, SharedObject};
 use crate::object::Object;
+use crate::reports::Reports;
 
 /// A thread of a client that waits for a page.
 #[derive(Debug)]
@@ -34,6 +35,17 @@ impl<K: Kernel> Clone for Waiting<K> {
     }
 }
 
+/// A range of a window that is on its way out.
+#[derive(Debug)]
+pub struct Leaving<K: Kernel = Linux> {
+    /// First byte.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// Who wanted to write meanwhile, and where; he goes on when it has left.
+    pub writers: Vec<(Arc<Client<K>>, usize)>,
+}
+
 /// See the file's head. No lock of it is held while another one is taken.
 pub struct Shared<K: Kernel = Linux> {
     /// Fills windows.
@@ -43,10 +55,9 @@ pub struct Shared<K: Kernel = Linux> {
     waiting: Mutex<Vec<Waiting<K>>>,
     /// Pages of windows that nobody waits for, and that are to come back all the same.
     wanted: Mutex<Vec<usize>>,
-    /// What is on its way out, by its windows.
-    leaving: Mutex<Vec<(usize, usize)>>,
-    /// A page could not leave because it is not known who has it.
-    doubts: AtomicBool,
+    leaving: Mutex<Vec<Leaving<K>>>,
+    /// What has been read of clients.
+    pub reports: Reports<K>,
     /// Where messages of clients are waited for.
     poll: K::Poll,
     /// What the run's processes share.
@@ -71,7 +82,7 @@ impl<K: Kernel> Shared<K> {
             waiting: Mutex::default(),
             wanted: Mutex::default(),
             leaving: Mutex::default(),
-            doubts: AtomicBool::new(false),
+            reports: Reports::new(),
             poll,
             group,
             last_number: AtomicU64::new(0),
@@ -163,14 +174,9 @@ impl<K: Kernel> Shared<K> {
 
     /// Nothing leaves before it is known what all clients have: who reads messages finds out.
     pub fn is_in_doubt(&self) {
-        if !self.doubts.swap(true, AcqRel) {
+        if self.reports.are_doubted() {
             K::have_messages_read(self);
         }
-    }
-
-    /// Whether somebody has asked since.
-    pub(crate) fn takes_doubts(&self) -> bool {
-        self.doubts.load(Relaxed) && self.doubts.swap(false, AcqRel)
     }
 
     /// The client of this number.
@@ -246,8 +252,8 @@ impl<K: Kernel> Shared<K> {
         }
     }
 
-    /// What is on its way out, by its windows. Held for moments; no lock is taken meanwhile.
-    pub fn leaving(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+    /// What is on its way out. Held for moments; no other lock is taken meanwhile.
+    pub fn leaving(&self) -> MutexGuard<'_, Vec<Leaving<K>>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -209,6 +209,8 @@ impl<K: Kernel> Faults for SharedFaults<K> {
     type Call = CallOf<K>;
     type Supervisor = K::Supervisor;
 
+    const ONLY_FAULTS_ARE_READ: bool = true;
+
     fn for_program(device: Option<BorrowedFd<'_>>) -> Result<Self, Self::Unavailable> {
         Self::for_moves(device)
     }

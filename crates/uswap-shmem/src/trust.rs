@@ -19,7 +19,7 @@ pub fn rests<K: Kernel>(shared: &Shared<K>, client: &Client<K>) {
 }
 
 /// Finds out what a client has mapped where what it has said does not tell. As long as it changes that, it is not found out. No message is
-/// read meanwhile, and no page is on its way. Whether it is known.
+/// read meanwhile. Whether it is known.
 pub fn settle<K: Kernel>(shared: &Shared<K>, client: &Client<K>) -> bool {
     if client.changes().trust() != Trust::Doubt {
         return client.is_known();
@@ -27,7 +27,11 @@ pub fn settle<K: Kernel>(shared: &Shared<K>, client: &Client<K>) -> bool {
     if client.uffd.is_changing() {
         return false;
     }
-    let Some(mappings) = K::mapped(shared, client).filter(|_| !client.uffd.is_changing()) else { return false };
+    // Before, too: pages may be protected, and not any more, to find it out.
+    shared.reports.take_in();
+    let mapped = K::mapped(shared, client);
+    shared.reports.take_in();
+    let Some(mappings) = mapped.filter(|_| !client.uffd.is_changing()) else { return false };
     *client.mappings() = mappings;
     let _none = client.changes().are_known();
     true
@@ -51,7 +55,10 @@ pub(crate) fn all_are_known<K: Kernel>(shared: &Shared<K>, clients: &[Arc<Client
     if clients.iter().all(|client| client.is_known()) {
         return true;
     }
-    clients.iter().for_each(|client| rests(shared, client));
+    {
+        let _passed = shared.reports.pass();
+        clients.iter().for_each(|client| rests(shared, client));
+    }
     let are_known = clients.iter().all(|client| client.is_known());
     if !are_known {
         shared.is_in_doubt();

@@ -127,6 +127,9 @@ pub trait Faults: Sized + Send + Sync {
     /// The connection to the supervisor, whose end handlers hear, too.
     type Supervisor;
 
+    /// Only faults are read, and what else is told is taken in below: messages may be read while pages are on their way.
+    const ONLY_FAULTS_ARE_READ: bool = false;
+
     /// Makes one that tells of faults, and of what the program does to its mappings.
     ///
     /// # Errors

@@ -281,7 +281,10 @@ fn monitor(tree: &Rc<Tree>, server: &Server) {
 
 fn while_nothing_is_read<R>(act: impl FnOnce() -> R) -> R {
     let engine = Engine::<SharedMemory<Model>>::of_process().expect("the engine has begun before the first client");
-    engine.while_nothing_moves(act)
+    engine.while_nothing_moves(|| {
+        let _alone = environment().shared.reports.alone();
+        act()
+    })
 }
 
 /// As `uswap-shmem`'s server does it.
