@@ -142,6 +142,51 @@ fn a_stall_is_told_and_ended_on_request() {
     assert_eq!(finished.stderr.matches("stalled: process").count(), 1, "told more than once\n{finished}");
 }
 
+/// Children that read what they have in common, and wait for the process that brings it in; where it hears of forks, and where they tell
+/// of themselves.
+#[test]
+fn a_stall_of_shared_memory_is_told_and_ended_on_request() {
+    let test = TempDir::new("stall-shared");
+    let launch = || Launch::new(&test, c_program("lossy_shared")).args(["100", "4"]).time_limit(MINUTE);
+    for launch in [launch(), launch().without("-sys_ptrace")] {
+        let finished = launch.under(&stalled("kill")).finish();
+        assert_eq!(finished.code(), 125, "{finished}");
+        for text in
+            ["(lossy_shared): 1 thread waits for pages", "handle_userfault", "brings in shared memory", "(uswap-fault)"]
+        {
+            assert!(finished.stderr.contains(text), "no '{text}'\n{finished}");
+        }
+        let is_page = |line: &str| {
+            let (page, object) = line.split_once(" is at page ")?.1.split_once(" of shared memory ")?;
+            Some(page.parse::<u64>().ok()? < 100 << 8 && object.parse::<u64>().is_ok())
+        };
+        assert!(finished.stderr.lines().any(|line| is_page(line) == Some(true)), "no page is named\n{finished}");
+        assert_eq!(finished.stderr.matches("brings in shared memory").count(), 1, "told more than once\n{finished}");
+    }
+}
+
+/// The process that brings shared memory in is stopped for longer than a stall takes, and goes on.
+#[test]
+fn a_stopped_shared_memory_server_is_no_stall() {
+    let test = TempDir::new("server-stopped");
+    let launch = Launch::new(&test, c_program("lossy_shared")).args(["100", "4"]).time_limit(2 * MINUTE);
+    let server = |running: &Running| running.members().into_iter().find(|&pid| name_of(pid) == "uswap-shmem");
+    let mut running = launch.under(&Budget::mib(32).flag("--on-stall=kill"));
+    running.wait_until("there is a server", |running| server(running).is_some());
+    let server = server(&running).and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).expect("a pid");
+    // Much is swapped out by now, and more is to be.
+    std::thread::sleep(Duration::from_millis(300));
+    rustix::process::kill_process(server, rustix::process::Signal::STOP).expect("a server that lives");
+    std::thread::sleep(Duration::from_secs(13));
+    let is_held_up = running.is_running();
+    rustix::process::kill_process(server, rustix::process::Signal::CONT).expect("a server that lives");
+    let finished = running.finish();
+    assert!(is_held_up, "it needed nothing\n{finished}");
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "lost 0\n"), "{finished}");
+    assert!(!finished.stderr.contains("stalled"), "{finished}");
+    finished.assert_swapped();
+}
+
 /// One process of two is stopped for longer than a stall takes; the other goes on, nobody raises an alarm, and in the end all
 /// is right.
 #[test]

@@ -6,20 +6,26 @@
 //! time. Time counts only as far as it was looked at, in steps of at most [`STEP_MAX`]: neither a stopped supervisor nor
 //! a suspended machine makes a stall. A stopped process is none either, nor is one that is frozen; but where its tracer
 //! has stopped it and itself waits for one of its pages, that is one.
+//! Shared memory is brought in by a process of its own (`server`): there it is that one that must not be stopped, and must get somewhere.
 //!
 //! Without any page brought in by its process a thread's wait is a stall after [`PATIENCE`]. Where the process gets
 //! somewhere, or its handlers compute or wait for a disk, a wait of [`LONG_PATIENCE`] is one: a slow disk and a program that
 //! thrashes are no stalls, a thread that is passed over for a minute is.
 
+mod server;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use uswap_engine::group::{Counter, LatencyKind, ProcessSlot, READING_AHEAD};
+
+use server::Asked;
+pub use server::SharedServer;
 
 use super::processes::{has_sigkill_pending, read_proc};
 
@@ -88,26 +94,35 @@ impl Watchdog {
         self.looked.elapsed() >= LOOK_EVERY
     }
 
-    /// Looks at all processes. What is new about them that the user must know, or nothing.
-    pub fn look<'a>(&mut self, processes: impl Iterator<Item = Watched<'a>>, detail: bool) -> Option<String> {
+    /// Looks at all processes, and at who brings in their shared memory. What is new about them that the user must know, or nothing.
+    pub fn look<'a>(
+        &mut self,
+        processes: impl Iterator<Item = Watched<'a>>,
+        server: Option<&SharedServer<'_>>,
+        detail: bool,
+    ) -> Option<String> {
         let step = self.looked.elapsed().min(STEP_MAX);
         self.looked = Instant::now();
+        let asked = server.and_then(Asked::look);
         let mut before = std::mem::take(&mut self.seen);
-        let mut text = String::new();
-        for process in processes.filter(|process| somebody_waits(process.uffds)) {
+        let (mut text, mut tells_of_server) = (String::new(), false);
+        for process in processes {
+            let Some(waits) = Waits::look(&process, asked.as_ref()) else { continue };
             let mut seen = before.remove(&process.id).unwrap_or_default();
-            let mut threads = threads_of(process.pid);
-            threads.extend(tracer_that_waits(&threads));
-            if threads.iter().any(|thread| thread.traces) || !threads.iter().any(Thread::is_stopped) {
-                seen.update(&process, &threads, step);
-                if seen.is_stalled(&threads) && !std::mem::replace(&mut seen.told, true) {
-                    describe(&mut text, &process, &seen, &threads, detail);
-                    if !threads.is_empty() && !threads.iter().any(Thread::is_monitor) {
+            if waits.counts() {
+                seen.update(&waits, step);
+                if seen.is_stalled(&waits) && !std::mem::replace(&mut seen.told, true) {
+                    describe(&mut text, &waits, &seen, detail);
+                    tells_of_server |= waits.server.is_some();
+                    if waits.has_no_monitor() {
                         self.abandoned.push(process.id);
                     }
                 }
             }
             self.seen.insert(process.id, seen);
+        }
+        if let Some(server) = asked.filter(|_| tells_of_server) {
+            server.describe(&mut text, detail);
         }
         (!text.is_empty()).then_some(text)
     }
@@ -118,9 +133,59 @@ impl Watchdog {
     }
 }
 
+/// A process in which threads wait.
+struct Waits<'a> {
+    process: &'a Watched<'a>,
+    threads: Vec<Thread>,
+    /// Some may wait for its own engine.
+    for_itself: bool,
+    /// Some may wait for this one.
+    server: Option<&'a Asked<'a>>,
+}
+
+impl<'a> Waits<'a> {
+    fn look(process: &'a Watched<'a>, asked: Option<&'a Asked<'a>>) -> Option<Waits<'a>> {
+        let for_itself = process.uffds.iter().any(|uffd| somebody_waits(uffd.as_fd()));
+        let server = asked.filter(|asked| asked.may_be_by(process.pid));
+        if !for_itself && server.is_none() {
+            return None;
+        }
+        let mut threads = threads_of(process.pid);
+        threads.extend(tracer_that_waits(&threads));
+        Some(Waits { process, threads, for_itself, server })
+    }
+
+    /// Whether nobody is stopped without whom it cannot go on.
+    fn counts(&self) -> bool {
+        let is_traced_by_who_waits = self.threads.iter().any(|thread| thread.traces);
+        (is_traced_by_who_waits || !self.threads.iter().any(Thread::is_stopped))
+            && !self.of_server().iter().any(Thread::is_stopped)
+    }
+
+    fn of_server(&self) -> &[Thread] {
+        self.server.map_or(&[], |server| &server.threads)
+    }
+
+    /// Of those who can bring pages in.
+    fn progress(&self) -> u64 {
+        progress_of(self.process.slot).wrapping_add(self.server.map_or(0, |server| progress_of(server.slot)))
+    }
+
+    /// Whether one of those computes, or waits for a disk.
+    fn is_worked_at(&self) -> bool {
+        let own = self.threads.iter().filter(|_| self.for_itself);
+        own.chain(self.of_server()).any(|thread| thread.is_of_the_engine() && thread.is_at_work())
+    }
+
+    fn has_no_monitor(&self) -> bool {
+        self.for_itself && !self.threads.is_empty() && !self.threads.iter().any(Thread::is_monitor)
+    }
+}
+
 impl Seen {
-    fn update(&mut self, process: &Watched<'_>, threads: &[Thread], step: Duration) {
-        let progress = progress_of(process.slot);
+    fn update(&mut self, waits: &Waits<'_>, step: Duration) {
+        let Waits { process, threads, .. } = waits;
+        let progress = waits.progress();
         self.nowhere = if progress == self.progress { self.nowhere + step } else { Duration::ZERO };
         self.progress = progress;
         let mut before = std::mem::take(&mut self.threads);
@@ -146,9 +211,8 @@ impl Seen {
         self.threads.values().map(|(_, waited)| *waited).max().unwrap_or_default()
     }
 
-    fn is_stalled(&self, threads: &[Thread]) -> bool {
-        let is_at_work = threads.iter().any(|thread| thread.is_of_the_engine() && thread.is_at_work());
-        self.longest() >= LONG_PATIENCE || (self.longest().min(self.nowhere) >= PATIENCE && !is_at_work)
+    fn is_stalled(&self, waits: &Waits<'_>) -> bool {
+        self.longest() >= LONG_PATIENCE || (self.longest().min(self.nowhere) >= PATIENCE && !waits.is_worked_at())
     }
 }
 
@@ -159,19 +223,19 @@ fn progress_of(slot: &ProcessSlot) -> u64 {
     counted.map(|counter| slot.tally.get(*counter)).fold(answered, u64::wrapping_add)
 }
 
-/// Whether a thread waits for one of these, by the kernel's own count: for a page, or until an event is read.
-fn somebody_waits(uffds: &[OwnedFd]) -> bool {
-    uffds.iter().any(|uffd| faults_waiting(uffd) > 0 || has_messages(uffd))
+/// Whether a thread waits for this one, by the kernel's own count: for a page, or until an event is read.
+fn somebody_waits(uffd: BorrowedFd<'_>) -> bool {
+    faults_waiting(uffd) > 0 || has_messages(uffd)
 }
 
-fn faults_waiting(uffd: &OwnedFd) -> u64 {
+fn faults_waiting(uffd: BorrowedFd<'_>) -> u64 {
     let path = format!("/proc/thread-self/fdinfo/{}", uffd.as_raw_fd());
     let text = read_proc(path).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("total:")?.trim().parse().ok()).unwrap_or(0)
 }
 
-fn has_messages(uffd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(uffd.as_fd(), PollFlags::IN)];
+fn has_messages(uffd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(uffd, PollFlags::IN)];
     let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     fds[0].revents().contains(PollFlags::IN)
 }
@@ -198,8 +262,7 @@ struct Thread {
 impl Thread {
     fn read(pid: u32, tid: u32) -> Option<Thread> {
         let read = |file: &str| read_proc(format!("/proc/{pid}/task/{tid}/{file}"));
-        let mut thread =
-            Thread { tid, wchan: read("wchan").unwrap_or_default().trim().to_owned(), ..Thread::default() };
+        let mut thread = Thread { tid, wchan: read_wchan(pid, tid), ..Thread::default() };
         let syscall = read("syscall").unwrap_or_default();
         thread.syscall = syscall.split(' ').next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
         thread.take_status(&read("status").ok()?);
@@ -220,8 +283,7 @@ impl Thread {
     }
 
     fn waits_for_page(&self) -> bool {
-        // handle_userfault, and userfaultfd_event_wait_completion.
-        self.wchan.contains("userfault") && !self.is_of_the_engine()
+        is_wait_for_page(&self.wchan) && !self.is_of_the_engine()
     }
 
     fn is_monitor(&self) -> bool {
@@ -258,10 +320,27 @@ fn is_io(number: i64) -> bool {
     .contains(&number)
 }
 
+/// In handle_userfault, or userfaultfd_event_wait_completion.
+fn is_wait_for_page(wchan: &str) -> bool {
+    wchan.contains("userfault")
+}
+
+fn read_wchan(pid: u32, tid: u32) -> String {
+    read_proc(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default().trim().to_owned()
+}
+
+fn tids_of(pid: u32) -> impl Iterator<Item = u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok())
+}
+
 fn threads_of(pid: u32) -> Vec<Thread> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    tids.filter_map(|tid| Thread::read(pid, tid)).collect()
+    tids_of(pid).filter_map(|tid| Thread::read(pid, tid)).collect()
+}
+
+/// Of many processes this is asked: most threads of most of them wait for something else.
+fn someone_waits_for_page(pid: u32) -> bool {
+    tids_of(pid).any(|tid| is_wait_for_page(&read_wchan(pid, tid)))
 }
 
 /// Whether no thread of a process that was killed will run the program again: their ends have only to be seen, by its tracer first.
@@ -281,7 +360,8 @@ fn tracer_that_waits(threads: &[Thread]) -> Option<Thread> {
     Some(Thread { traces: true, ..thread })
 }
 
-fn describe(text: &mut String, process: &Watched<'_>, seen: &Seen, threads: &[Thread], detail: bool) {
+fn describe(text: &mut String, waits: &Waits<'_>, seen: &Seen, detail: bool) {
+    let Waits { process, threads, for_itself, .. } = waits;
     let name = threads.iter().find(|thread| thread.tid == process.pid).map_or("?", |thread| thread.name.as_str());
     let (count, longest) = (seen.threads.len(), seen.longest().as_secs());
     let _ = writeln!(
@@ -291,7 +371,8 @@ fn describe(text: &mut String, process: &Watched<'_>, seen: &Seen, threads: &[Th
         if count == 1 { "thread waits" } else { "threads wait" }
     );
     let waiting = threads.iter().filter(|thread| seen.threads.contains_key(&thread.tid));
-    let engine = threads.iter().filter(|thread| thread.is_of_the_engine());
+    // Where nobody waits for them they have nothing to do with it.
+    let engine = threads.iter().filter(|thread| thread.is_of_the_engine() && (*for_itself || detail));
     let others = threads.iter().filter(|thread| !thread.is_of_the_engine() && !seen.threads.contains_key(&thread.tid));
     let named = if detail { usize::MAX } else { NAMED_MAX };
     waiting.take(named).chain(engine).for_each(|thread| describe_thread(text, thread));
@@ -351,13 +432,42 @@ mod tests {
         let (group, _fd) = Group::create(&GroupConfig { memory_limit_bytes: 64 << 20, ..Default::default() }).unwrap();
         let slot = group.process(0);
         let process = Watched { id: 1, pid: 1, uffds: &[], slot };
+        let mut waits = Waits { process: &process, threads: Vec::new(), for_itself: true, server: None };
         let mut seen = Seen::default();
-        let mut last = Vec::new();
         for second in 0..seconds {
-            last = threads(second, slot);
-            seen.update(&process, &last, Duration::from_secs(1));
+            waits.threads = threads(second, slot);
+            seen.update(&waits, Duration::from_secs(1));
         }
-        seen.is_stalled(&last)
+        seen.is_stalled(&waits)
+    }
+
+    /// The same of one whose threads wait for the shared-memory server, of these threads.
+    fn is_stalled_by_server(seconds: u32, mut threads: impl FnMut(&ProcessSlot) -> Vec<Thread>) -> bool {
+        let (group, _fd) = Group::create(&GroupConfig { memory_limit_bytes: 64 << 20, ..Default::default() }).unwrap();
+        let process = Watched { id: 1, pid: 1, uffds: &[], slot: group.process(0) };
+        let mut seen = Seen::default();
+        (0..seconds).fold(false, |_, _| {
+            let asked = Asked::of(group.process(1), threads(group.process(1)));
+            // Its own engine works, at something else.
+            let threads = vec![waiting(1, 5), handler('R', None)];
+            let waits = Waits { process: &process, threads, for_itself: false, server: Some(&asked) };
+            if waits.counts() {
+                seen.update(&waits, Duration::from_secs(1));
+            }
+            seen.is_stalled(&waits)
+        })
+    }
+
+    #[test]
+    fn who_waits_for_the_server_waits_for_what_that_does() {
+        assert!(is_stalled_by_server(12, |_| vec![handler('S', None)]));
+        assert!(!is_stalled_by_server(50, |_| vec![handler('R', None)]));
+        assert!(!is_stalled_by_server(50, |slot| {
+            slot.tally.add(Counter::Pswpin, 1);
+            vec![handler('S', None)]
+        }));
+        assert!(is_stalled_by_server(70, |_| vec![handler('D', None)]));
+        assert!(!is_stalled_by_server(200, |_| vec![handler('T', None)]), "it is stopped");
     }
 
     #[test]

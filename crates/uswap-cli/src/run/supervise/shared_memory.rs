@@ -19,6 +19,7 @@ use uswap_sys::shared_file::SharedFile;
 use uswap_sys::thread;
 use uswap_sys::uffd::{Uffd, UffdUnavailable};
 
+use super::super::watchdog::SharedServer;
 use super::{Shared, Supervisor};
 use crate::failure::{reason, say};
 
@@ -40,8 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) struct SharedMemory {
     /// Objects, with what is to be said of them, as long as there is no server.
     objects: Vec<(SharedFile, Message)>,
-    /// All userfaultfds whose memory is in use.
-    kept: Vec<Uffd>,
+    /// All userfaultfds whose memory is in use, with the process that has sent it, if one has.
+    kept: Vec<(Uffd, Option<u32>)>,
     looked: Option<Instant>,
     server: Option<Server>,
     /// It could not be started: nothing is tried again.
@@ -74,13 +75,20 @@ impl SharedMemory {
         self.server.as_ref().map(|server| server.line.as_fd())
     }
 
+    /// The server, and who may wait for it.
+    pub fn watched<'a>(&'a self, group: &'a Group) -> Option<SharedServer<'a>> {
+        let server = self.server.as_ref()?;
+        let uffds = self.kept.iter().map(|(uffd, process)| (uffd.as_fd(), *process)).collect();
+        Some(SharedServer { pid: server.pid, slot: group.process(server.index), uffds })
+    }
+
     /// A process has mapped an object, or handed over the userfaultfd for its shared memory.
     pub fn hand_over(&mut self, message: Message, fd: OwnedFd, process: u32, index: u32) {
         let message = match message {
             Message::SharedObject { start, .. } => Message::SharedObject { process, index, start },
             Message::SharedNamed { start, .. } => Message::SharedNamed { process, index, start },
             _ => {
-                self.kept.extend(fd.try_clone().map(Uffd::received).ok());
+                self.kept.extend(fd.try_clone().map(|fd| (Uffd::received(fd), Some(process))).ok());
                 Message::SharedClient { process, index }
             }
         };
@@ -105,7 +113,9 @@ impl SharedMemory {
         let Some(server) = &self.server else { return true };
         loop {
             match protocol::receive(&server.line) {
-                Ok(Received::Message(Message::KeepUffd, fds)) => self.kept.extend(fds.map(Uffd::received)),
+                Ok(Received::Message(Message::KeepUffd, fds)) => {
+                    self.kept.extend(fds.map(|fd| (Uffd::received(fd), None)));
+                }
                 Ok(Received::Message(..) | Received::Malformed(_)) => {}
                 Ok(Received::Nothing) => return true,
                 Ok(Received::EndOfFile) | Err(_) => return false,
@@ -117,7 +127,7 @@ impl SharedMemory {
     fn forget_what_is_gone(&mut self) {
         if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             self.looked = Some(Instant::now());
-            self.kept.retain(Uffd::has_memory);
+            self.kept.retain(|(uffd, _)| uffd.has_memory());
         }
     }
 

@@ -36,7 +36,8 @@ impl Supervisor {
             Some(Watched { id: member.id, pid: member.pid, uffds: &member.uffds, slot })
         });
         let Stalls { watchdog, on_stall, .. } = &mut self.seen.stalls;
-        let Some(text) = watchdog.look(watched, *on_stall == OnStall::Dump) else { return };
+        let server = self.tree.shared_memory.watched(group);
+        let Some(text) = watchdog.look(watched, server.as_ref(), *on_stall == OnStall::Dump) else { return };
         // Also for who asked for quiet: nothing else will be said.
         stderr::write(text.as_bytes());
         if *on_stall == OnStall::Kill {
