@@ -241,14 +241,7 @@ impl<H: Host> Engine<H> {
                 }
             }
         }
-        if mapped.len() < loads.len() {
-            self.keep_cached(plan, contents);
-        }
-        if mapped.len() < loads.len() || <H::Faults as Faults>::ONLY_FAULTS_ARE_READ {
-            // Somebody may have asked meanwhile.
-            let span = plan.span_from(0);
-            self.memory.wake(span.start, span.pages);
-        }
+        self.end_loads(plan, contents);
         self.core().take_released(&mut worker.released);
         drop(gate);
         self.content.release(&mut worker.released);
@@ -288,9 +281,12 @@ impl<H: Host> Engine<H> {
         if later && is_asked_for { Served::AfterEvents } else { Served::Done }
     }
 
-    /// Ends the loads of the pages that are not to be mapped.
-    fn keep_cached(&self, plan: &LoadPlan, contents: &[Content; MAX_WINDOW]) {
+    /// When all that was to be mapped is: ends the loads of the other pages.
+    fn end_loads(&self, plan: &LoadPlan, contents: &[Content; MAX_WINDOW]) {
         let (loads, mapped) = (plan.pages(), plan.mapped());
+        if mapped.len() == loads.len() && !<H::Faults as Faults>::ONLY_FAULTS_ARE_READ {
+            return;
+        }
         let mut core = self.core();
         for (index, load) in loads.iter().enumerate().filter(|(index, _)| !mapped.contains(index)) {
             match contents[index] {
@@ -299,6 +295,10 @@ impl<H: Host> Engine<H> {
                 Content::Wanted | Content::Lost => core.load_cancelled(load, plan.op),
             }
         }
+        drop(core);
+        // Somebody may have asked meanwhile.
+        let span = plan.span_from(0);
+        self.memory.wake(span.start, span.pages);
     }
 
     /// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.
