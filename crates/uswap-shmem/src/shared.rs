@@ -46,7 +46,7 @@ pub struct Leaving<K: Kernel = Linux> {
     pub writers: Vec<(Arc<Client<K>>, usize)>,
 }
 
-/// See the file's head. No lock of it is held while another one is taken.
+/// See the file's head. No lock of it is held while another one is taken, but for the door of the reports, which comes before all of them.
 pub struct Shared<K: Kernel = Linux> {
     /// Fills windows.
     pub filler: K::Uffd,

@@ -7,7 +7,7 @@ use crate::client::{Client, Mapping};
 use crate::kernel::{ClientUffd, Kernel};
 use crate::shared::Shared;
 
-/// If a client rests, that is noted. No message is read meanwhile.
+/// If a client rests, that is noted. No message is read meanwhile: the caller has passed the door of the reports, or shut it.
 pub fn rests<K: Kernel>(shared: &Shared<K>, client: &Client<K>) {
     if client.changes().is_quiet() || client.uffd.is_changing() {
         return;
@@ -18,8 +18,8 @@ pub fn rests<K: Kernel>(shared: &Shared<K>, client: &Client<K>) {
     }
 }
 
-/// Finds out what a client has mapped where what it has said does not tell. As long as it changes that, it is not found out. No message is
-/// read meanwhile. Whether it is known.
+/// Finds out what a client has mapped where what it has said does not tell. As long as it changes that, it is not found out. The
+/// door of the reports is shut. Whether it is known.
 pub fn settle<K: Kernel>(shared: &Shared<K>, client: &Client<K>) -> bool {
     if client.changes().trust() != Trust::Doubt {
         return client.is_known();

@@ -1,7 +1,8 @@
 //! What a client has mapped, as /proc shows it.
 //!
-//! The kernel does not say whose memory a userfaultfd is that a fork has brought. It is found by trying: a page is protected with it, and
-//! whoever shows that in his pagemap has this memory. A child that is being forked is in /proc when its parent goes on.
+//! The kernel does not say whose memory a userfaultfd is that a fork has brought, and a process may have got other memory since it sent its
+//! own (exec). It is found by trying: a page is protected with the userfaultfd, and whoever shows that in his pagemap has this memory. A
+//! child that is being forked is in /proc when its parent goes on.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -15,53 +16,68 @@ use crate::shared::Shared;
 
 /// The bit of an entry of pagemap that says that the page is protected by userfaultfd.
 const PROTECTED: u64 = 1 << 57;
-/// Pages that are tried: some may not be mapped any more.
-const TRIES: usize = 64;
+/// Mappings that are tried: some may not be there any more.
+const TRIES: usize = 32;
 
 /// What is registered with a client's userfaultfd, of known objects.
 pub fn mapped(shared: &Shared, client: &Client) -> Option<Mappings> {
-    let process = match client.seen_in() {
-        Some(process) => process,
-        None => {
-            let process = who_is(client)?;
-            client.is_seen_in(process);
-            process
-        }
-    };
+    if let Some(found) = client.seen_in().and_then(|process| mapped_in(shared, client, process, true)) {
+        return Some(found);
+    }
+    let all = processes()?;
+    let found = who_shows(client, &all).and_then(|process| Some((process, mapped_in(shared, client, process, false)?)));
+    // Nothing may be where it was believed to be.
+    let anywhere = || all.iter().find_map(|&process| Some((process, mapped_in(shared, client, process, false)?)));
+    let (process, mappings) = found.or_else(anywhere)?;
+    client.is_seen_in(process);
+    Some(mappings)
+}
+
+/// The same, if it is a process that has this memory; where that has nothing of objects, it must be `known`.
+fn mapped_in(shared: &Shared, client: &Client, process: u32, is_known: bool) -> Option<Mappings> {
     let mut text = Vec::new();
     maps::read_maps(MapsOf::Pid(process), &mut text).ok()?;
-    let mapping = |vma: maps::Vma<'_>| {
-        let object = shared.object_of(Inode::of(&vma)?)?;
+    let of_object = |vma: maps::Vma<'_>| {
+        let object = Inode::of(&vma).filter(|_| vma.shared).and_then(|inode| shared.object_of(inode))?;
         let window = object.start() + vma.offset as usize;
         // Of what reaches beyond its object nothing is used, or it was not registered (`adoption`).
         let end = vma.end.min(vma.start + object.end().saturating_sub(window));
-        // What is registered with it already stays as it is; with another, it is refused.
-        let is_its_own = vma.start < end && client.uffd.register(vma.start, vma.end - vma.start).is_ok();
-        is_its_own.then_some(Mapping { start: vma.start, end, window, window_end: object.end() })
+        let mapping = Mapping { start: vma.start, end, window, window_end: object.end() };
+        (mapping.start < mapping.end).then_some((mapping, vma.len()))
     };
-    Some(maps::vmas(&text).filter(|vma| vma.shared).filter_map(mapping).collect())
+    let of_objects: Vec<(Mapping, usize)> = maps::vmas(&text).filter_map(of_object).collect();
+    let is_its_own = match of_objects.is_empty() {
+        true => is_known,
+        false => of_objects.iter().take(TRIES).any(|(mapping, _)| !shows(client, &[process], mapping.start).is_empty()),
+    };
+    // What is registered with it already stays as it is; with another, it is refused.
+    let is_registered = |&(mapping, len): &(Mapping, usize)| client.uffd.register(mapping.start, len).is_ok();
+    is_its_own.then(|| of_objects.into_iter().filter(is_registered).map(|(mapping, _)| mapping).collect())
 }
 
-/// A process that has the memory of a client.
-fn who_is(client: &Client) -> Option<u32> {
-    let page = {
-        let mappings = client.mappings();
-        let pages = |mapping: &Mapping| (mapping.start..mapping.end).step_by(PAGE_SIZE);
-        let mut pages: Vec<usize> = mappings.all().iter().flat_map(pages).take(TRIES).collect();
-        drop(mappings);
-        pages.retain(|&page| client.uffd.protect(page, PAGE_SIZE, false).is_complete());
-        pages.into_iter().next()?
-    };
-    let mut all: Vec<(u32, File)> = Vec::new();
-    for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        all.extend(File::open(format!("/proc/{process}/pagemap")).ok().map(|pagemap| (process, pagemap)));
+fn processes() -> Option<Vec<u32>> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    Some(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// A process that has the memory of a client, if something is where it is believed to be.
+fn who_shows(client: &Client, all: &[u32]) -> Option<u32> {
+    let believed: Vec<usize> = client.mappings().all().iter().take(TRIES).map(|mapping| mapping.start).collect();
+    believed.into_iter().find_map(|page| shows(client, all, page).first().copied())
+}
+
+/// The processes that show that a page is protected when it is, and only then.
+fn shows(client: &Client, processes: &[u32], page: usize) -> Vec<u32> {
+    if !client.uffd.protect(page, PAGE_SIZE, false).is_complete() {
+        return Vec::new();
     }
+    let pagemap = |&process: &u32| Some((process, File::open(format!("/proc/{process}/pagemap")).ok()?));
+    let mut all: Vec<(u32, File)> = processes.iter().filter_map(pagemap).collect();
     for protect in [false, true, false] {
         let _ = client.uffd.protect(page, PAGE_SIZE, protect);
         all.retain(|(_, pagemap)| is_protected(pagemap, page) == Some(protect));
     }
-    all.first().map(|(process, _)| *process)
+    all.into_iter().map(|(process, _)| process).collect()
 }
 
 fn is_protected(pagemap: &File, page: usize) -> Option<bool> {

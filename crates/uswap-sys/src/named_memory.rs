@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -36,6 +36,11 @@ pub fn mapped(process: u32, start: usize, end: usize) -> io::Result<SharedFile> 
 /// Where attachments have been replaced, as far as they are attached still.
 static REPLACED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
+/// Nothing where it is locked: in a child of a process of which another thread had locked it, it is so for ever.
+fn replaced<R>(act: impl FnOnce(&mut Vec<usize>) -> R) -> Option<R> {
+    REPLACED.try_lock().ok().map(|mut replaced| act(&mut replaced))
+}
+
 /// All mappings of this process that are of a segment, with their numbers.
 fn of_segments(text: &[u8]) -> impl Iterator<Item = Vma<'_>> {
     maps::vmas(text).filter(|vma| vma.shared && vma.name.starts_with(SEGMENT_IN_MAPS))
@@ -48,11 +53,9 @@ fn of_segments(text: &[u8]) -> impl Iterator<Item = Vma<'_>> {
 /// # Errors
 /// There is none, or its file may not be opened.
 pub fn replace_attachment(start: usize, is_again: bool) -> io::Result<()> {
-    let mut replaced = REPLACED.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_again && replaced.contains(&start) {
+    if is_again && replaced(|replaced| replaced.contains(&start)) == Some(true) {
         return Ok(());
     }
-    replaced.retain(|&other| other != start);
     let mut text = Vec::new();
     maps::read_maps(MapsOf::SelfProcess, &mut text)?;
     let vma = of_segments(&text).find(|vma| vma.start == start).ok_or(io::ErrorKind::NotFound)?;
@@ -88,7 +91,10 @@ pub fn replace_attachment(start: usize, is_again: bool) -> io::Result<()> {
         unmap(kept);
         return Err(errno.into());
     }
-    replaced.push(start);
+    replaced(|replaced| {
+        replaced.retain(|&other| other != start);
+        replaced.push(start);
+    });
     Ok(())
 }
 
@@ -123,7 +129,7 @@ pub fn detach(start: usize) -> bool {
         // SAFETY: what the program detaches.
         let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(vma.start), vma.end - vma.start) };
     }
-    REPLACED.lock().unwrap_or_else(PoisonError::into_inner).retain(|&other| other != start);
+    replaced(|replaced| replaced.retain(|&other| other != start));
     // SAFETY: attached by `keep_attached`, and nobody knows of it.
     unsafe { libc::shmdt(std::ptr::with_exposed_provenance(kept.start)) == 0 }
 }

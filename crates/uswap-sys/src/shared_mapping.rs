@@ -138,14 +138,15 @@ fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize,
     if swap == SharedSwap::ChildrenTell && !shared_forks::begin(others) {
         return Reply::Refused;
     }
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = || OWN.lock().unwrap_or_else(PoisonError::into_inner);
     if UNANSWERED_IN.load(Acquire) != process {
         let Ok(uffd) = Uffd::for_shared_memory(way.device) else { return Reply::Refused };
         // That of a parent is no descriptor of this process's.
-        std::mem::forget(own.replace(uffd));
+        std::mem::forget(own().replace(uffd));
     }
+    // Not locked while it is waited: another thread may fork meanwhile, and its child would find it locked for ever.
     let hand_over = || {
-        let _ = own.as_ref().map(|uffd| (way.share)(uffd.as_fd(), Sharing::Client));
+        let _ = own().as_ref().map(|uffd| (way.share)(uffd.as_fd(), Sharing::Client));
     };
     let heard = (way.known)(&hand_over);
     match heard {
