@@ -133,6 +133,7 @@ static void crowd(int forks)
 		for (unsigned page = 0; page < PAGES; page++)
 			*(volatile uint64_t *)(objects[k] + page * PAGE) = content(k, page);
 	}
+	wait_until_some_has_left(objects[0], PAGES * PAGE);
 	for (unsigned k = 0; k < THREADS; k++) {
 		workers[k] = (struct worker){ .number = k, .chance = k + 1, .forks = forks };
 		MUST(!pthread_create(&workers[k].thread, NULL, work, &workers[k]));

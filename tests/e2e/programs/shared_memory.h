@@ -46,3 +46,11 @@ static void end_well(pid_t child)
 	if (status != 0)
 		bad("a child ended with %#x", status);
 }
+
+/* On a busy machine a short case is over before anything has left. */
+static inline void wait_until_some_has_left(char *m, size_t len)
+{
+	for (double begun = now(); swaps() && pages_out(m, len) == 0; sleep_ms(1))
+		if (now() - begun > 20)
+			bad("nothing leaves");
+}
