@@ -29,16 +29,21 @@ fn what_only_a_new_child_has_is_not_forgotten() {
     }
 }
 
+/// Threads that do not take turns.
+fn is_right_at_once(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let mut sharing = Sharing::draw(&mut chance);
+    sharing.habits.takes_turns = false;
+    let soaked = sharing::run(sharing, chance);
+    assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+}
+
 /// A fork of one thread, and what another thread unmapped or moved after it, may be reported the other way round: the child then had memory of
 /// which the server did not know.
 #[test]
 fn what_is_unmapped_just_after_a_fork_is_known_in_the_child() {
     for seed in (0..20).chain([39, 67, 146, 327, 942]) {
-        let mut chance = Chance::new(seed);
-        let mut sharing = Sharing::draw(&mut chance);
-        sharing.habits.takes_turns = false;
-        let soaked = sharing::run(sharing, chance);
-        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        is_right_at_once(seed);
     }
 }
 
@@ -47,11 +52,7 @@ fn what_is_unmapped_just_after_a_fork_is_known_in_the_child() {
 #[test]
 fn calls_of_several_threads_may_be_reported_in_any_order() {
     for seed in [1040, 3252, 208623] {
-        let mut chance = Chance::new(seed);
-        let mut sharing = Sharing::draw(&mut chance);
-        sharing.habits.takes_turns = false;
-        let soaked = sharing::run(sharing, chance);
-        assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
+        is_right_at_once(seed);
     }
 }
 

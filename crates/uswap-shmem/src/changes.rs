@@ -65,7 +65,8 @@ impl Changes {
     }
 
     /// It was looked what it has, while it rested.
-    pub fn are_known(&mut self) -> Vec<u64> {
+    #[must_use]
+    pub fn are_known(&mut self) -> Doubted {
         let children = self.rest();
         self.trust = Trust::Known;
         children

@@ -33,7 +33,9 @@ pub fn settle<K: Kernel>(shared: &Shared<K>, client: &Client<K>) -> bool {
     shared.reports.take_in();
     let Some(mappings) = mapped.filter(|_| !client.uffd.is_changing()) else { return false };
     *client.mappings() = mappings;
-    let _none = client.changes().are_known();
+    // What it was believed to have its children were, too.
+    let children = client.changes().are_known();
+    doubt(shared, children);
     true
 }
 
