@@ -28,7 +28,7 @@ pub struct Usage {
     pub unseen: u64,
     /// What this process keeps, whatever the others use: with its floor ([`crate::floor`]) all that cannot be swapped.
     pub least: u64,
-    /// Processes that may take what is left at the same moment, because a fork has just made them of one; 0 or 1: this one alone.
+    /// Processes that may take what is left at the same moment, because forks have made them of one; 0 or 1: this one alone.
     pub siblings: u64,
     /// The least distance of two watermarks, in simulations of small budgets; 0: as everywhere.
     pub gap_min: u64,
@@ -92,7 +92,7 @@ impl Claim {
     /// Judges the claim of a process anew; returns the pages that it claims beyond those that it has. `now_ms` may begin
     /// anywhere.
     pub fn update(&mut self, usage: &Usage, now_ms: u64) -> u64 {
-        let (fair, left, gap) = (usage.fair(), usage.left(), usage.gap(usage.fair()));
+        let (fair, left, gap) = (usage.fair(), usage.left_by_others(), usage.gap(usage.fair()));
         if left >= fair {
             self.lack = None;
             return 0;
@@ -125,24 +125,40 @@ fn above(least: u64) -> Watermarks {
 }
 
 impl Usage {
-    /// Between two watermarks of a process that may use `limit`.
+    /// Between two watermarks of a process that may use `limit`. Many siblings share the room that it keeps free, as they share what is
+    /// left: each with a whole one of its own, much would be nobody's.
     fn gap(&self, limit: u64) -> u64 {
         let least = if self.gap_min == 0 { GAP_MIN } else { self.gap_min };
-        (limit / 64).clamp(least, GAP_MAX)
+        let gap = (limit / 64).clamp(least, GAP_MAX);
+        if self.are_few() { gap } else { (gap / self.siblings).max(LEAST_GAP_MIN.min(least)) }
+    }
+
+    /// Those who may take what is left at the same moment.
+    fn are_few(&self) -> bool {
+        self.siblings <= FEW_SIBLINGS
     }
 
     fn fair(&self) -> u64 {
         self.limit / self.processes.max(1)
     }
 
+    /// Whether the process has so little that it need not give way, whatever the others do.
+    pub fn is_below_its_share(&self) -> bool {
+        self.mine + 2 * self.gap(self.fair()) <= self.fair()
+    }
+
+    /// What the others leave, all that nobody has included.
+    fn left_by_others(&self) -> u64 {
+        self.limit.saturating_sub(self.total.saturating_sub(self.mine))
+    }
+
     /// What the others leave, and of what nobody has its part.
     fn left(&self) -> u64 {
         let free = self.limit.saturating_sub(self.total);
-        let others = self.total.saturating_sub(self.mine);
         // Of little there is nothing to share out among few.
-        let little = if self.siblings <= FEW_SIBLINGS { 2 * GAP_MIN } else { 0 };
+        let little = if self.are_few() { 2 * GAP_MIN } else { 0 };
         let part = (free / self.siblings.max(1)).max(free.min(little));
-        self.limit.saturating_sub(others) - (free - part)
+        self.left_by_others() - (free - part)
     }
 
     /// What this process may use as soon as everybody keeps to it.
@@ -154,7 +170,8 @@ impl Usage {
     pub fn watermarks(&self) -> Watermarks {
         let (fair, left) = (self.fair(), self.left());
         let limit = match self.held_at {
-            _ if left > fair => left.saturating_sub(self.claims).max(fair),
+            // What nobody has serves the claims, too.
+            _ if left > fair => left.min(self.left_by_others().saturating_sub(self.claims)).max(fair),
             Some(held_at) => left.max(held_at.max(fair / 2).max(HELD_MIN).min(fair)),
             None => fair,
         };
@@ -294,6 +311,29 @@ mod tests {
         assert_eq!(usage.watermarks().limit, 400 << 10);
         assert_eq!(Usage { claims: 100 << 10, ..usage }.watermarks().limit, 300 << 10);
         assert_eq!(Usage { claims: 400 << 10, ..usage }.watermarks().limit, 256 << 10, "its share is its own");
+    }
+
+    /// Of a family of 27 with 210 MiB, in which the others have `others` pages and claim some.
+    fn of_many(mine: u64, others: u64, claims: u64) -> Usage {
+        Usage { limit: 210 * MIB, total: mine + others, mine, processes: 27, claims, siblings: 27, ..Usage::default() }
+    }
+
+    #[test]
+    fn siblings_share_the_room_that_is_kept_free() {
+        let usage = of_many(20 * MIB, 170 * MIB, 0);
+        let marks = usage.watermarks();
+        assert_eq!(marks.limit, 20 * MIB + 20 * MIB / 27);
+        assert!(marks.start() > usage.mine, "of 20 MiB that nobody has this one may take a part");
+        let marks = of_many(20 * MIB, 186 * MIB, 0).watermarks();
+        assert!(marks.start() < 20 * MIB, "of 4 MiB not");
+    }
+
+    #[test]
+    fn what_nobody_has_serves_claims() {
+        let usage = of_many(20 * MIB, 170 * MIB, 16 * MIB);
+        assert_eq!(usage.watermarks().limit, Usage { claims: 0, ..usage }.watermarks().limit);
+        assert_eq!(of_many(20 * MIB, 170 * MIB, 25 * MIB).watermarks().limit, 15 * MIB);
+        assert_eq!(Claim::default().update(&of_many(5 * MIB, 185 * MIB, 0), 0), 0, "and so nothing is lacking");
     }
 
     #[test]

@@ -51,9 +51,19 @@ pub const ONLY_BROKEN_MAX: u32 = 8;
 /// looks at everything, and what that finds leaves in the next.
 pub const FRUITLESS_ROUNDS: u32 = 3;
 
+/// So many processes, and no more, look each millisecond each.
+const MANY_PROCESSES: u64 = 8;
+const MANY_SLEEP_MAX_MS: u64 = 4;
+/// A monitor of more processes than this rests while nothing happens in its own, but no longer at a time than this.
+pub const FEW_PROCESSES: u64 = 4;
+/// See above.
+pub const REST_MAX: Duration = Duration::from_millis(20);
+
 /// How long the monitor sleeps: no longer than a program may take to fill `headroom` pages, which `processes` share.
 pub fn monitor_sleep(headroom: u64, processes: u64, fruitless: bool) -> Duration {
-    let least = if fruitless { FRUITLESS_SLEEP_MS } else { 1 };
+    // No more of them run at a time than there are CPUs, and each look takes one of these.
+    let many = (processes / MANY_PROCESSES).clamp(1, MANY_SLEEP_MAX_MS);
+    let least = if fruitless { FRUITLESS_SLEEP_MS } else { many };
     Duration::from_millis((headroom / PAGES_PER_MS / processes.max(1)).clamp(least, SLEEP_MAX_MS))
 }
 
@@ -310,6 +320,7 @@ mod tests {
         assert_eq!([ms(0, 1, false), ms(0, 1, true)], [1, 5]);
         assert_eq!([ms(20 * 1024, 1, false), ms(20 * 1024, 4, false), ms(20 * 1024, 0, true)], [20, 5, 20]);
         assert_eq!(ms(u64::MAX, 1, false), 100);
+        assert_eq!([ms(0, 15, false), ms(0, 16, false), ms(0, 200, false), ms(0, 200, true)], [1, 2, 4, 5]);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use uswap_core::PageRange;
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::in_common::{Between, Changes, LeftOut, Seen};
-use uswap_system::looks::{Footprint, Residency};
+use uswap_sys::maps;
+use uswap_system::looks::{Footprint, Mappings, Residency};
 
 use crate::engine::Engine;
 use crate::group::{Group, Holder, ProcessSlot};
@@ -41,6 +41,8 @@ pub(crate) struct InCommon {
     parent_then: u64,
     /// CPU time of the last look.
     took: Duration,
+    /// The text of /proc/self/maps, whenever it is read.
+    maps: Vec<u8>,
 }
 
 /// A look at what a process has, which has begun before its size is asked for.
@@ -110,6 +112,7 @@ impl InCommon {
             looked: H::now(),
             parent_then: parent.map_or(0, |parent| parent.changes),
             took: FIRST_LOOK,
+            maps: Vec::new(),
         }
     }
 
@@ -141,23 +144,29 @@ impl InCommon {
     }
 
     /// Looks who else has what the process was born with, if it may leave out too little and has not looked for long enough. To be
-    /// called when memory is scarce.
-    pub fn look_in_time<H: Host>(&mut self, group: &Group, slot: &ProcessSlot, engine: &Engine<H>, scarcity: Scarcity) {
+    /// called when memory is scarce. Whether it has looked.
+    pub fn look_in_time<H: Host>(
+        &mut self,
+        group: &Group,
+        slot: &ProcessSlot,
+        engine: &Engine<H>,
+        scarcity: Scarcity,
+    ) -> bool {
         // What it has in common with children of its own is its own to count.
         if scarcity.has_forked {
-            return;
+            return false;
         }
         if scarcity.is_newborn {
             self.looked = H::now();
-            return;
+            return false;
         }
         let (soonest, cost) = if scarcity.is_pressing { PRESSING } else { (LOOK_SOON, LOOK_COST) };
-        let Some(parent) = slot.parent().filter(|&parent| group.has(parent)) else { return };
+        let Some(parent) = slot.parent().filter(|&parent| group.has(parent)) else { return false };
         let changes = slot.resident.in_common.changes.load(Relaxed);
         let parent_now = group.process(parent.index).resident.in_common.changes.load(Relaxed);
         let doubt = self.left_out.doubt(changes) + parent_now.saturating_sub(self.parent_then);
         if doubt < DOUBT_MIN || changes == UNKNOWN || H::since(self.looked) < soonest.max(self.took * cost) {
-            return;
+            return false;
         }
         let begun = H::cpu_time();
         if let Ok(pages) = self.count(engine) {
@@ -170,12 +179,13 @@ impl InCommon {
         self.parent_then = parent_now;
         self.looked = H::now();
         self.took = H::cpu_time().saturating_sub(begun);
+        true
     }
 
-    fn count<H: Host>(&self, engine: &Engine<H>) -> io::Result<u64> {
-        let adopted: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
-        let in_common =
-            |range: PageRange| engine.memory.pagemap.in_common(range.start.address(), range.end().address());
-        adopted.into_iter().map(in_common).sum()
+    /// Of all private memory: what libraries and uswap itself have filled before the fork is in common, too.
+    fn count<H: Host>(&mut self, engine: &Engine<H>) -> io::Result<u64> {
+        H::Mappings::read_maps(&mut self.maps)?;
+        let private = maps::vmas(&self.maps).filter(|vma| !vma.shared && vma.read);
+        private.map(|vma| engine.memory.pagemap.in_common(vma.start, vma.end)).sum()
     }
 }

@@ -15,17 +15,13 @@ use crate::host::Host;
 use crate::in_common::{InCommon, Looking};
 use crate::last_told::LastTold;
 use crate::member::Member;
+use crate::own_files::OwnFiles;
+use crate::swapped_shared::SwappedShared;
 
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 /// The monitor may come so much too late, on a machine that is busy.
 const UNSEEN_MS: u64 = 8;
-/// How often it is looked what of shared memory is swapped.
-const SWAPPED_EVERY: Duration = Duration::from_millis(10);
-/// Unless it has changed by less than so many pages: 256 KiB.
-const SWAPPED_CHANGE: u64 = 64;
-/// Such looks take at most one part in so many of a CPU.
-const SWAPPED_COST: u32 = 16;
 /// Programs grow by fits and starts.
 const SPURT_LASTS: Duration = Duration::from_millis(10);
 /// Less growth than this, in pages within that time, is none: 25 MiB/s.
@@ -40,6 +36,7 @@ pub(crate) struct Scale<H: Host> {
     looked: Instant,
     common: CommonPages,
     swapped: SwappedShared,
+    own_files: OwnFiles,
     pub in_common: InCommon,
 }
 
@@ -53,6 +50,7 @@ impl<H: Host> Scale<H> {
             looked: H::now(),
             common: CommonPages::new(H::now()),
             swapped: SwappedShared::default(),
+            own_files: OwnFiles::new(H::now()),
             in_common: InCommon::new(told, member),
         };
         scale.look_slowly()?;
@@ -82,8 +80,9 @@ impl<H: Host> Scale<H> {
         let anon = resident.saturating_sub(shared);
         self.in_common.see(slot, told, anon, looking);
         let shmem = shared.saturating_sub(self.file_pages);
-        let swapped = if group.swaps_shared() { self.swapped.pages::<H>(shmem) } else { 0 };
-        let shmem = shmem.saturating_sub(swapped);
+        let swapped = if group.swaps_shared() { self.swapped.pages::<H>(shmem, self.statm.mapped()) } else { 0 };
+        let elsewhere = swapped + self.own_files.of_others::<H>(processes);
+        let shmem = shmem.saturating_sub(elsewhere);
         // As it is at this moment: what the pool has grown since must not pass for the program's.
         let pool = engine.map_or(0, |engine| engine.content.pool_pages());
         let ancestors = engine.map_or(&[][..], |engine| &engine.content.ancestors[..]);
@@ -95,7 +94,7 @@ impl<H: Host> Scale<H> {
             group.shared_memory_grows(grown);
         }
         let around = Around { processes, growth: group.shared_growth() };
-        let of_others = self.common.of_others::<H>(shmem, pool, around, || look_at_shared::<H>(ancestors, swapped));
+        let of_others = self.common.of_others::<H>(shmem, pool, around, || look_at_shared::<H>(ancestors, elsewhere));
         let shmem = shmem - of_others;
         let beside = shmem.saturating_sub(pool);
         // What is left of the views of its ancestors' pools is uswap's.
@@ -118,43 +117,18 @@ impl<H: Host> Scale<H> {
     }
 }
 
-/// What the process has of shared memory, without what it has looked at of its ancestors' pools, which it does not need.
-fn look_at_shared<H: Host>(ancestors: &[Ancestor], swapped: u64) -> io::Result<Shared> {
+/// What the process has of shared memory, without what it has looked at of its ancestors' pools, which it does not need, and without
+/// pages that are counted `elsewhere`.
+fn look_at_shared<H: Host>(ancestors: &[Ancestor], elsewhere: u64) -> io::Result<Shared> {
     for ancestor in ancestors {
         ancestor.pool.drop_resident()?;
     }
-    let resident = H::Footprint::by_kind()?.shmem_pages.saturating_sub(swapped);
+    let resident = H::Footprint::by_kind()?.shmem_pages.saturating_sub(elsewhere);
     // A child that has just been born has little else, and the kernel would go through all of its memory.
     if !ancestors.is_empty() && resident < PAGES_MIN {
         return Ok(Shared { resident, share: resident });
     }
     Ok(Shared { resident, share: H::Footprint::share_of_shmem()?.min(resident) })
-}
-
-/// What of the process's shared memory the shared-memory server counts.
-#[derive(Default)]
-struct SwappedShared {
-    /// At the last look.
-    pages: u64,
-    /// All that it had then.
-    of: u64,
-    looked: Option<Instant>,
-    took: Duration,
-}
-
-impl SwappedShared {
-    /// Of so many. What is new since the last look counts as the process's own.
-    fn pages<H: Host>(&mut self, shmem: u64) -> u64 {
-        let pause = SWAPPED_EVERY.max(self.took * SWAPPED_COST);
-        if shmem.abs_diff(self.of) >= SWAPPED_CHANGE && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
-            let begun = H::cpu_time();
-            self.pages = H::Footprint::swapped_shmem().unwrap_or(0);
-            self.of = shmem;
-            self.took = H::cpu_time().saturating_sub(begun);
-            self.looked = Some(H::now());
-        }
-        self.pages.min(shmem)
-    }
 }
 
 /// How fast the program fills memory that is not adopted yet, where nothing makes it wait.

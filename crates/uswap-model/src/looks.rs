@@ -282,6 +282,13 @@ impl Footprint for ModelFootprint {
         Ok(process.mm.faults)
     }
 
+    fn sign_of_growth() -> io::Result<u64> {
+        let world = current();
+        world.point();
+        let kernel = world.kernel();
+        Ok(kernel.process(world.this_process()).mm.faults)
+    }
+
     fn by_kind() -> io::Result<Rss> {
         let world = current();
         world.point();

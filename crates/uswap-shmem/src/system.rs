@@ -413,6 +413,11 @@ impl<K: Kernel> Footprint for SharedFootprint<K> {
         K::Footprint::faults()
     }
 
+    /// What its clients fill takes no fault of its own.
+    fn sign_of_growth() -> io::Result<u64> {
+        Ok(K::Footprint::sign_of_growth()?.wrapping_add(K::shared().resident_pages()))
+    }
+
     fn by_kind() -> io::Result<Rss> {
         let own = K::Footprint::by_kind()?;
         Ok(Rss { anon_pages: own.anon_pages + K::shared().resident_pages(), ..own })

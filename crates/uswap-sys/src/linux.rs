@@ -439,12 +439,16 @@ impl Footprint for StatM {
         rss::own_rss()
     }
 
-    fn swapped_shmem() -> io::Result<u64> {
-        if shared_mapping::is_shared() { Ok(rss::own_registered_shmem()?.0) } else { Ok(0) }
+    fn mapped(&self) -> u64 {
+        StatM::mapped(self)
+    }
+
+    fn swapped_shmem(others: &mut Vec<(usize, usize)>) -> io::Result<u64> {
+        if shared_mapping::is_shared() { Ok(rss::own_registered_shmem(others)?.0) } else { Ok(0) }
     }
 
     fn share_of_shmem() -> io::Result<u64> {
-        let swapped = if shared_mapping::is_shared() { rss::own_registered_shmem()?.1 } else { 0 };
+        let swapped = if shared_mapping::is_shared() { rss::own_registered_shmem(&mut Vec::new())?.1 } else { 0 };
         Ok(rss::own_share_of_shmem()?.saturating_sub(swapped))
     }
 }

@@ -30,10 +30,12 @@ pub fn own_share_of_shmem() -> io::Result<u64> {
 }
 
 /// Pages of shared memory files that the calling process has resident in mappings that are registered with a userfaultfd, and its share
-/// of them. Slow.
-pub fn own_registered_shmem() -> io::Result<(u64, u64)> {
-    let mut registered = Registered::default();
+/// of them. Puts into `others` where all other files are mapped, as bytes. Slow.
+pub fn own_registered_shmem(others: &mut Vec<(usize, usize)>) -> io::Result<(u64, u64)> {
+    others.clear();
+    let mut registered = Registered { others: std::mem::take(others), ..Registered::default() };
     each_line(&crate::proc::open(c"/proc/thread-self/smaps")?, |line| registered.note(line))?;
+    *others = registered.others;
     Ok(registered.pages)
 }
 
@@ -42,7 +44,11 @@ pub fn own_registered_shmem() -> io::Result<(u64, u64)> {
 struct Registered {
     /// Of those that have ended: resident pages, and the share of them.
     pages: (u64, u64),
+    /// Of other mappings of files: where they are.
+    others: Vec<(usize, usize)>,
     is_shared: bool,
+    /// Where this one is, if it is of a file.
+    place: Option<(usize, usize)>,
     of_this: (u64, u64),
 }
 
@@ -53,11 +59,19 @@ impl Registered {
         } else if let Some(share) = line.strip_prefix(b"Pss:").and_then(pages) {
             self.of_this.1 = share;
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            let place = self.place.take();
             if self.is_shared && flags.split(|&byte| byte == b' ').any(|flag| flag == b"um") {
                 self.pages = (self.pages.0 + self.of_this.0, self.pages.1 + self.of_this.1);
+            } else if let Some((start, end)) = place {
+                match self.others.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => self.others.push((start, end)),
+                }
             }
-        } else if line.first().is_some_and(|first| first.is_ascii_digit() || first.is_ascii_lowercase()) {
-            self.is_shared = line.split(|&byte| byte == b' ').nth(1).is_some_and(|access| access.ends_with(b"s"));
+        } else if let Some(vma) = crate::maps::vmas(line).next() {
+            self.is_shared = vma.shared;
+            // A System V segment may have 0 for its inode.
+            self.place = vma.name.starts_with(b"/").then_some((vma.start, vma.end));
             self.of_this = (0, 0);
         }
     }
@@ -142,12 +156,13 @@ impl Status {
 pub struct StatM {
     fd: OwnedFd,
     main_has_ended: bool,
+    mapped: u64,
 }
 
 impl StatM {
     /// Opens the calling process's.
     pub fn open_self() -> io::Result<StatM> {
-        Ok(StatM { fd: crate::proc::open(c"/proc/self/statm")?, main_has_ended: false })
+        Ok(StatM { fd: crate::proc::open(c"/proc/self/statm")?, main_has_ended: false, mapped: 0 })
     }
 
     /// Whether the main thread had ended when this was last read.
@@ -157,17 +172,23 @@ impl StatM {
 
     /// Pages resident, and those of them that are of files or shared memory.
     pub fn read(&mut self) -> io::Result<(u64, u64)> {
-        match self.look()? {
-            (0, _) => {
-                self.main_has_ended = true;
-                self.fd = crate::proc::open(c"/proc/thread-self/statm")?;
-                self.look()
-            }
-            pages => Ok(pages),
+        let mut pages = self.look()?;
+        if pages[1] == 0 {
+            self.main_has_ended = true;
+            self.fd = crate::proc::open(c"/proc/thread-self/statm")?;
+            pages = self.look()?;
         }
+        let [mapped, resident, shared] = pages;
+        self.mapped = mapped;
+        Ok((resident, shared))
     }
 
-    fn look(&self) -> io::Result<(u64, u64)> {
+    /// Pages of addresses that were mapped when this was last read.
+    pub fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    fn look(&self) -> io::Result<[u64; 3]> {
         let mut text = [0; 128];
         let count = rustix::io::pread(&self.fd, &mut text, 0)?;
         parse_statm(&text[..count]).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -178,16 +199,14 @@ impl StatM {
 pub fn mapped_bytes() -> io::Result<u64> {
     let mut text = [0; 128];
     let count = rustix::io::read(&crate::proc::open(c"/proc/thread-self/statm")?, &mut text)?;
-    let pages = str::from_utf8(&text[..count]).ok().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
-    pages.map(|pages: u64| pages * crate::PAGE_SIZE as u64).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let pages = parse_statm(&text[..count]);
+    pages.map(|[mapped, ..]| mapped * crate::PAGE_SIZE as u64).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// `size resident shared text lib data dt`
-fn parse_statm(text: &[u8]) -> Option<(u64, u64)> {
-    let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
-    let resident = fields.next()?.parse().ok()?;
-    let shared = fields.next()?.parse().ok()?;
-    Some((resident, shared))
+fn parse_statm(text: &[u8]) -> Option<[u64; 3]> {
+    let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().map(|field| field.parse().ok());
+    Some([fields.next()??, fields.next()??, fields.next()??])
 }
 
 #[cfg(test)]
@@ -217,6 +236,19 @@ mod tests {
             let text = [b"Groups:\t", &vec![b'7'; groups][..], b"\n", text].concat();
             assert_eq!(status(&text), Some(rss), "{groups}");
         }
+    }
+
+    #[test]
+    fn registered_shared_memory_is_told_apart() {
+        let smaps = b"1000-3000 r-xp 00000000 fe:00 12 /lib/a.so\nRss: 8 kB\nPss: 2 kB\nVmFlags: rd ex \n\
+            3000-4000 rw-p 00001000 fe:00 12 /lib/a.so\nRss: 4 kB\nPss: 4 kB\nVmFlags: rd wr \n\
+            5000-7000 rw-p 00000000 00:00 0 [heap]\nRss: 8 kB\nPss: 8 kB\nVmFlags: rd wr um \n\
+            8000-9000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\nRss: 4 kB\nPss: 2 kB\nVmFlags: rd wr sh \n\
+            9000-d000 rw-s 00000000 00:01 7 /memfd:uswap-shared (deleted)\nRss: 16 kB\nPss: 4 kB\nVmFlags: rd wr sh um \n";
+        let mut registered = Registered::default();
+        smaps.split(|&byte| byte == b'\n').for_each(|line| registered.note(line));
+        assert_eq!(registered.pages, (4, 1));
+        assert_eq!(registered.others, [(0x1000, 0x4000), (0x8000, 0x9000)]);
     }
 
     #[test]

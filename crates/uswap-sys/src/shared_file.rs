@@ -27,6 +27,11 @@ const OWN_IN_MAPS: &[u8] = b"/memfd:uswap";
 /// How the name of a System V segment begins there.
 pub(crate) const SEGMENT_IN_MAPS: &[u8] = b"/SYSV";
 
+/// Whether a mapping is of a file of uswap's own that every process of a run has mapped.
+pub fn is_in_every_process(vma: &Vma<'_>) -> bool {
+    vma.name.starts_with(OWN_IN_MAPS) && vma.name != NAME_IN_MAPS
+}
+
 /// One object of shared memory.
 #[derive(Debug)]
 pub struct SharedFile {

@@ -230,11 +230,26 @@ pub trait Footprint: Sized + Send {
     /// It cannot be looked at.
     fn by_kind() -> io::Result<Rss>;
 
-    /// Shared pages that it has resident, and that are swapped and counted by the shared-memory server. Slow.
+    /// Differs from what it was if the process may have more pages than it had.
     ///
     /// # Errors
     /// It cannot be looked at.
-    fn swapped_shmem() -> io::Result<u64> {
+    fn sign_of_growth() -> io::Result<u64> {
+        Self::faults()
+    }
+
+    /// Pages of addresses that were mapped when this was last read.
+    fn mapped(&self) -> u64 {
+        0
+    }
+
+    /// Shared pages that it has resident, and that are swapped and counted by the shared-memory server. Puts into `others` where all other
+    /// files are mapped, as bytes. Slow.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn swapped_shmem(others: &mut Vec<(usize, usize)>) -> io::Result<u64> {
+        others.clear();
         Ok(0)
     }
 

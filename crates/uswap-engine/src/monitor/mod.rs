@@ -6,6 +6,7 @@
 mod adopting;
 mod join;
 mod reclaiming;
+mod resting;
 mod share;
 mod shared_memory;
 mod start;
@@ -30,6 +31,7 @@ use crate::post::Post;
 use crate::staffed::Staffed;
 use crate::worker::Worker;
 pub use join::main;
+use resting::Rest;
 use share::Share;
 
 /// The member that the monitor looks after, with or without an engine.
@@ -75,6 +77,8 @@ pub(crate) struct Looks {
     pub refused: Option<Instant>,
     /// The engine could not start then, and is not tried again for so long.
     not_started: Option<(Instant, Duration)>,
+    /// At everything.
+    rest: Rest,
 }
 
 /// What the pool needs from the monitor.
@@ -109,6 +113,7 @@ impl<H: Staffed> Monitor<H> {
                 aside: now,
                 refused: None,
                 not_started: None,
+                rest: Rest::default(),
             },
             fruitless: false,
             pool: PoolCare { share: PoolShare::new(), compaction: Compaction::new(now) },
@@ -154,7 +159,7 @@ impl<H: Staffed> Monitor<H> {
         if self.post.fork.is_requested() {
             return self.follow_fork();
         }
-        let (sleep, trivial) = self.tick();
+        let (sleep, trivial) = self.looks.rest.goes_on::<H>(posted).unwrap_or_else(|| self.tick(posted));
         self.post.fork.monitor_sleeps(trivial);
         let _ = self.post.wake.wait(posted, Some(sleep));
         self.post.fork.monitor_wakes(&self.threads);
@@ -174,8 +179,9 @@ impl<H: Staffed> Monitor<H> {
         }
     }
 
-    /// Looks, reclaims if needed, and says how long to sleep, and whether forks may go on meanwhile.
-    fn tick(&mut self) -> (Duration, bool) {
+    /// Looks, reclaims if needed, and says how long to sleep, and whether forks may go on meanwhile. `posted`: what had been before.
+    fn tick(&mut self, posted: u32) -> (Duration, bool) {
+        let look = self.looks.rest.ends::<H>(posted);
         self.make_mappings_whole();
         self.share_memory();
         let usage = self.usage();
@@ -208,7 +214,10 @@ impl<H: Staffed> Monitor<H> {
             engine.pressure.monitor_rests(fruitless);
         }
         let sleep = tuning::monitor_sleep(headroom, usage.processes, fruitless);
-        (self.pool.compaction.due(H::now()).map_or(sleep, |due| sleep.min(due)), self.forks_are_trivial(&usage))
+        let sleep = self.pool.compaction.due(H::now()).map_or(sleep, |due| sleep.min(due));
+        let sleep = (sleep, self.forks_are_trivial(&usage));
+        self.looks.rest.begins(look, &usage, sleep);
+        sleep
     }
 
     fn set_meter(&self, usage: &Usage, marks: &Watermarks) {

@@ -65,7 +65,6 @@ impl Kept {
         let all = self.all.min(self.most).min(usage.total);
         let mine = (self.mine * all).checked_div(self.all).unwrap_or(0).min(usage.mine);
         (usage.limit, usage.total, usage.mine) = (usage.limit - all, usage.total - all, usage.mine - mine);
-        usage.siblings = if self.all > 0 { usage.processes } else { 1 };
     }
 }
 
@@ -93,6 +92,13 @@ impl<H: Host> Share<H> {
 impl<H: Staffed> Monitor<H> {
     /// This process's use of the group's memory.
     pub(crate) fn usage(&mut self) -> Usage {
+        let usage = self.look_at_usage();
+        let usage = if self.look_at_what_is_in_common(&usage) { self.look_at_usage() } else { usage };
+        self.look_at_what_the_kernel_swapped();
+        usage
+    }
+
+    fn look_at_usage(&mut self) -> Usage {
         let group = self.member().group;
         let slot = self.member().slot();
         let mine_index = self.member().index;
@@ -125,7 +131,7 @@ impl<H: Staffed> Monitor<H> {
             claims,
             held_at: None,
             unseen,
-            siblings: 1,
+            siblings: if family.has(mine_index, slot) { processes } else { 1 },
             least: 0,
             gap_min: group.config().gap_min_pages.into(),
         };
@@ -142,8 +148,6 @@ impl<H: Staffed> Monitor<H> {
         let claimed = self.share.claim.update(&usage, now_ms);
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
         self.member().slot().wants.claimed_pages.store(claimed, Relaxed);
-        self.look_at_what_is_in_common(&usage);
-        self.look_at_what_the_kernel_swapped();
         usage
     }
 
@@ -160,23 +164,27 @@ impl<H: Staffed> Monitor<H> {
         }
     }
 
-    /// Pages that could be copied at any moment, because others have them as well, and those that would be too many.
-    fn look_at_what_is_in_common(&mut self, usage: &Usage) {
+    /// Pages that could be copied at any moment, because others have them as well, and those that would be too many. Whether this process
+    /// has looked anew which it leaves out.
+    fn look_at_what_is_in_common(&mut self, usage: &Usage) -> bool {
         // What a child has is not registered before its engine goes on.
         let Some(engine) =
             self.engine().filter(|engine| engine.forking.phase.is_running() || is_on(Sabotage::ProtectedUnregistered))
         else {
-            return;
+            return false;
         };
         let slot = self.member().slot();
         let group = self.member().group;
         let room = usage.limit.saturating_sub(usage.total);
-        if room < usage.limit / 8 {
-            let is_pressing = room < usage.limit / 32;
+        // Or what it counts too much would have it give way, for others count so, too.
+        let is_short = usage.mine > usage.watermarks().start();
+        let mut has_looked = false;
+        if room < usage.limit / 8 || is_short {
+            let is_pressing = room < usage.limit / 32 || is_short;
             let fork = &self.post.fork;
             let scarcity =
                 Scarcity { has_forked: fork.has_forked(), is_pressing, is_newborn: fork.child_is_waited_for() };
-            self.share.scale.in_common.look_in_time(group, slot, engine, scarcity);
+            has_looked = self.share.scale.in_common.look_in_time(group, slot, engine, scarcity);
         }
         // Where its children have let go of some, what it put aside may be its own.
         let left = self.share.in_common.mine;
@@ -196,6 +204,7 @@ impl<H: Staffed> Monitor<H> {
         if mine > 0 && self.share.protected_at != Some(forks) && room < tuning::room_for_copies(mine) {
             self.share.protected_at = engine.protect_adopted().then_some(forks);
         }
+        has_looked
     }
 
     /// Pages of this process that cannot be swapped, when it last looked.

@@ -1,0 +1,98 @@
+//! What of a process's shared memory the shared-memory server counts: that of mappings which are registered with it.
+//!
+//! Only smaps tells which those are, and it is slow. But as long as the process maps nothing new, what it has more of shared memory is
+//! in those, or in others that were there before: how much has come to the others is quickly seen.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use uswap_system::looks::{Footprint, Residency};
+
+use crate::host::Host;
+use crate::own_files::pages_of_file;
+
+/// How often it is looked.
+const EVERY: Duration = Duration::from_millis(10);
+/// How often at smaps, at least where something changes: mappings may be replaced by others of the same size.
+const ALL_EVERY: Duration = Duration::from_secs(1);
+/// But such looks where nothing seems to be new take at most one part in so many of a CPU: each process of many looks.
+const ALL_COST: u32 = 500;
+/// Unless it has changed by less than so many pages: 256 KiB.
+const CHANGE: u64 = 64;
+/// Such looks take at most one part in so many of a CPU.
+const COST: u32 = 16;
+
+/// See the file's head.
+#[derive(Default)]
+pub(crate) struct SwappedShared {
+    /// At the last look.
+    pages: u64,
+    /// All that it had then.
+    of: u64,
+    looked: Option<Instant>,
+    took: Duration,
+    all: Option<All>,
+}
+
+/// The last look at smaps.
+struct All {
+    at: Instant,
+    took: Duration,
+    /// Pages of addresses that the process had mapped.
+    mapped: u64,
+    /// Its shared pages beside those that the server counts.
+    beside: u64,
+    /// Mappings of files that the server knows nothing of, as bytes, and pages of files in them.
+    mappings: Vec<(usize, usize)>,
+    in_them: u64,
+}
+
+impl SwappedShared {
+    /// Of `shmem` pages, in a process that has so many pages of addresses `mapped`. What is new since the last look counts as the
+    /// process's own.
+    pub fn pages<H: Host>(&mut self, shmem: u64, mapped: u64) -> u64 {
+        let pause = EVERY.max(self.took * COST);
+        if shmem.abs_diff(self.of) >= CHANGE && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
+            let begun = H::cpu_time();
+            self.pages = match self.look_beside::<H>(shmem, mapped) {
+                Some(pages) => pages,
+                None => self.look_at_all::<H>(mapped).unwrap_or(0),
+            };
+            self.of = shmem;
+            self.took = H::cpu_time().saturating_sub(begun);
+            self.looked = Some(H::now());
+        }
+        self.pages.min(shmem)
+    }
+
+    /// The same by what the others have; `None` where that does not tell.
+    fn look_beside<H: Host>(&mut self, shmem: u64, mapped: u64) -> Option<u64> {
+        let all = self.all.as_ref().filter(|all| all.mapped == mapped && H::since(all.at) < ALL_EVERY.max(all.took * ALL_COST))?;
+        let now = pages_in::<H>(&all.mappings).ok()?;
+        // What has gone from one of them may have come to another one.
+        Some(shmem.saturating_sub(all.beside + now.saturating_sub(all.in_them)))
+    }
+
+    fn look_at_all<H: Host>(&mut self, mapped: u64) -> io::Result<u64> {
+        self.all = None;
+        let (at, begun) = (H::now(), H::cpu_time());
+        let mut mappings = Vec::new();
+        let pages = H::Footprint::swapped_shmem(&mut mappings)?;
+        // In this order: what comes meanwhile is taken for the process's own.
+        let beside = H::Footprint::by_kind()?.shmem_pages.saturating_sub(pages);
+        if let Ok(in_them) = pages_in::<H>(&mappings) {
+            let took = H::cpu_time().saturating_sub(begun);
+            self.all = Some(All { at, took, mapped, beside, mappings, in_them });
+        }
+        Ok(pages)
+    }
+}
+
+/// Pages of files in memory in some mappings.
+fn pages_in<H: Host>(mappings: &[(usize, usize)]) -> io::Result<u64> {
+    let residency = H::Residency::open()?;
+    if !residency.is_exact() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    mappings.iter().map(|&(start, end)| pages_of_file(&residency, start, end)).sum()
+}
