@@ -67,7 +67,10 @@ impl SwappedShared {
 
     /// The same by what the others have; `None` where that does not tell.
     fn look_beside<H: Host>(&mut self, shmem: u64, mapped: u64) -> Option<u64> {
-        let all = self.all.as_ref().filter(|all| all.mapped == mapped && H::since(all.at) < ALL_EVERY.max(all.took * ALL_COST))?;
+        let all = self
+            .all
+            .as_ref()
+            .filter(|all| all.mapped == mapped && H::since(all.at) < ALL_EVERY.max(all.took * ALL_COST))?;
         let now = pages_in::<H>(&all.mappings).ok()?;
         // What has gone from one of them may have come to another one.
         Some(shmem.saturating_sub(all.beside + now.saturating_sub(all.in_them)))

@@ -455,9 +455,11 @@ impl Server {
 fn forget(shared: &Shared, object: &Object) {
     // In this order: what the engine takes it for from here on it is not, and what it has of it is forgotten while its window is still
     // there.
-    object.manage(false);
-    shared.remove_object(object);
-    if let Some(engine) = Engine::<SharedMemory>::of_process() {
-        engine.manages_no_more(object.start(), object.end());
-    }
+    shared.while_forgetting(|| {
+        object.manage(false);
+        shared.remove_object(object);
+        if let Some(engine) = Engine::<SharedMemory>::of_process() {
+            engine.manages_no_more(object.start(), object.end());
+        }
+    });
 }

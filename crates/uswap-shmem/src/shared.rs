@@ -63,6 +63,8 @@ pub struct Shared<K: Kernel = Linux> {
     /// What the run's processes share.
     group: &'static Group,
     last_number: AtomicU64,
+    /// Objects that are being forgotten.
+    forgotten: AtomicU64,
 }
 
 impl Shared {
@@ -86,6 +88,7 @@ impl<K: Kernel> Shared<K> {
             poll,
             group,
             last_number: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
         }
     }
 
@@ -141,6 +144,19 @@ impl<K: Kernel> Shared<K> {
     /// There is one less. Its window stays until nobody has a reference to it.
     pub fn remove_object(&self, object: &K::Object) {
         self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&object.start());
+    }
+
+    /// What `forget` does to an object, which is managed no more from some moment of it on, takes time: until it is over, what the engine
+    /// still has of the object is not what others find there.
+    pub fn while_forgetting(&self, forget: impl FnOnce()) {
+        self.forgotten.fetch_add(1, SeqCst);
+        forget();
+        self.forgotten.fetch_sub(1, SeqCst);
+    }
+
+    /// Whether an object is being forgotten.
+    pub fn is_forgetting(&self) -> bool {
+        self.forgotten.load(SeqCst) > 0
     }
 
     /// Pages of managed objects that are in memory.

@@ -284,7 +284,7 @@ impl<K: Kernel> Faults for SharedFaults<K> {
 
     /// Windows are where they are.
     fn is_changing(&self) -> bool {
-        false
+        self.shared().is_forgetting()
     }
 
     fn is_registered(&self, start: usize, len: usize) -> Option<bool> {

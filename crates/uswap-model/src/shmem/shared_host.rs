@@ -330,11 +330,13 @@ fn forget_what_is_gone() {
         });
     }
     for object in gone {
-        object.manage(false);
-        shared.remove_object(&object);
-        if let Some(engine) = Engine::<SharedMemory<Model>>::of_process() {
-            engine.manages_no_more(object.start(), object.end());
-        }
+        shared.while_forgetting(|| {
+            object.manage(false);
+            shared.remove_object(&object);
+            if let Some(engine) = Engine::<SharedMemory<Model>>::of_process() {
+                engine.manages_no_more(object.start(), object.end());
+            }
+        });
         // The file goes with its last descriptor.
         current().trace(&(0..usize::MAX), format_args!("object {} is forgotten", object.id.0));
         current().kernel_mut().shmem.caches[object.id.0].pages.fill(None);
