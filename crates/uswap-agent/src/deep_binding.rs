@@ -133,7 +133,8 @@ fn wrappers() -> impl Iterator<Item = Wrapper> + Clone {
         .chain(thread_count::wrappers())
         .chain(exec::wrappers())
         .chain(exec_lists::wrappers())
-        .chain(shell::wrappers());
+        .chain(shell::wrappers())
+        .chain([OPEN.wrapper(), OPEN_IN.wrapper()]);
     of_memory.chain(of_descriptors).chain(of_processes)
 }
 

@@ -71,7 +71,7 @@ cases! {
     what_the_agent_wraps_is_found_in_libc = "names",
 }
 
-/// By the kernel's own count. What is filled at once is adopted a moment later.
+/// By the kernel's own count. It has 160 MiB, which are adopted a moment after they are filled, on a busy machine a longer one.
 #[test]
 fn shared_memory_of_a_library_counts_and_is_swapped() {
     if !need_charges() {
@@ -82,7 +82,7 @@ fn shared_memory_of_a_library_counts_and_is_swapped() {
         let launch = launch(&test, &["shared", binding]).charged();
         let finished = says_with_and_without(&launch, "ok shared\n");
         finished.assert_swapped();
-        let (peak, limit) = (finished.charges.peak(), (BUDGET_MIB + 40) * MIB);
+        let (peak, limit) = (finished.charges.peak(), 2 * BUDGET_MIB * MIB);
         assert!(peak <= limit, "{} MiB of {BUDGET_MIB}\n{finished}", peak / MIB);
     }
 }
