@@ -16,7 +16,7 @@ use uswap_sys::{PAGE_SIZE, private_memory, shared_mapping};
 
 use crate::kernel;
 use crate::libc_functions::libc_version;
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 /// `MADV_GUARD_INSTALL`, Linux 6.13.
 const GUARD_INSTALL: c_int = 102;
@@ -32,6 +32,11 @@ pub(crate) fn prepare() {
     if libc_guards_stacks() {
         guard_regions::note();
     }
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 1] {
+    [REAL.wrapper()]
 }
 
 /// Whether libc guards the stacks of threads by MADV_GUARD_INSTALL, which it calls by itself (glibc 2.42).

@@ -15,7 +15,7 @@ use uswap_sys::{PAGE_SIZE, placement};
 use crate::advice::is_of_the_engine;
 use crate::kernel;
 use crate::named_memory;
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 use crate::remap::mremap;
 
 /// What segments of huge pages are to be aligned to. There are none of a gibibyte in place of other memory.
@@ -93,6 +93,11 @@ static REAL_SHMDT: Real = Real::new(c"shmdt");
 /// Looks up the next functions of these names, a library's or libc's.
 pub(crate) fn prepare() {
     let _ = (REAL.get(), REAL_SHMDT.get());
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 2] {
+    [REAL.wrapper(), REAL_SHMDT.wrapper()]
 }
 
 /// # Safety

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
+use crate::real::Wrapper;
 use crate::shared_memory::ask_monitor;
 use crate::start::POST;
 
@@ -65,6 +66,11 @@ macro_rules! noting_direct_io {
         /// Looks up libc's functions.
         pub(crate) fn prepare() {
             $(find(concat!(stringify!($name), "\0"), &$place);)*
+        }
+
+        /// See [`deep_binding`](crate::deep_binding).
+        pub(crate) fn wrappers() -> impl IntoIterator<Item = Wrapper, IntoIter: Clone> {
+            [$(Wrapper::named(concat!(stringify!($name), "\0"), &$place)),*]
         }
     };
 }

@@ -14,7 +14,7 @@ use uswap_sys::{PAGE_SIZE, placement, report};
 use crate::agent_path::{self, AgentPath, Start};
 use crate::by_descriptor::{self, Lent, Target};
 use crate::kernel;
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 const PRELOAD_NAME: &CStr = c"LD_PRELOAD";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -28,6 +28,17 @@ const FEW_VARIABLES: usize = 64;
 const SHORT_PRELOAD: usize = 256;
 const VARIABLE_MAX: usize = 192;
 
+/// The wrappers, and what they go on to.
+const REALS: [(&CStr, &Real); 7] = [
+    (c"execve", &execve::REAL),
+    (c"execvpe", &execvpe::REAL),
+    (c"execv", &execv::REAL),
+    (c"execvp", &execvp::REAL),
+    (c"fexecve", &fexecve::REAL),
+    (c"posix_spawn", &posix_spawn::REAL),
+    (c"posix_spawnp", &posix_spawnp::REAL),
+];
+
 pub(crate) type Variables = *const *const c_char;
 
 struct Own {
@@ -37,20 +48,17 @@ struct Own {
     variables: [[u8; VARIABLE_MAX]; 2],
 }
 
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 7] {
+    REALS.map(|(name, real)| Wrapper { name, ..real.wrapper() })
+}
+
 static OWN: std::sync::OnceLock<Own> = std::sync::OnceLock::new();
 
 /// Remembers what has to be in the environment of the next program.
 pub(crate) fn prepare() {
     // In the child of a fork that goes round libc the loader's lock may be held by a thread that is not there.
-    for real in [
-        &execve::REAL,
-        &execvpe::REAL,
-        &execv::REAL,
-        &execvp::REAL,
-        &fexecve::REAL,
-        &posix_spawn::REAL,
-        &posix_spawnp::REAL,
-    ] {
+    for (_, real) in REALS {
         let _ = real.get();
     }
     // A library's constructor may wait for a thread that starts a shell.

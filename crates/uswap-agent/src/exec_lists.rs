@@ -4,9 +4,18 @@
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
-use crate::exec::{Variables, execv, execve, execvp};
+use crate::exec::{self, Variables, execv, execve, execvp};
+use crate::real::Wrapper;
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 3] {
+    let next =
+        |name: &CStr| exec::wrappers().into_iter().find(|wrapper| wrapper.name == name).and_then(|found| found.next);
+    [(c"execl", c"execv"), (c"execlp", c"execvp"), (c"execle", c"execve")]
+        .map(|(name, array)| Wrapper { name, next: next(array) })
+}
 
 /// The first argument stays, the five that follow it are put below the others, on the stack, and the second becomes the
 /// address of the whole.

@@ -13,7 +13,7 @@ use uswap_sys::private_memory::{self, Purpose};
 use uswap_sys::{PAGE_SIZE, heap, report, shared_forks, thread};
 
 use crate::fork_turns::{self, holder, holds, let_go, take, thread_id};
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 use crate::start::{POST, RENDEZVOUS};
 use crate::{libc_fork, libc_handlers};
 
@@ -36,6 +36,12 @@ pub(crate) fn hook() -> Option<RegisterAtFork> {
         unsafe { register(prepare, parent, child, std::ptr::null_mut()) };
         Some(register)
     })
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 2] {
+    let register = hook().map_or(null_mut(), |register| register as *mut c_void);
+    [REAL.wrapper(), Wrapper { name: c"__register_atfork", next: Some(register) }]
 }
 
 /// As libc's, which pthread_atfork calls: ours come first, even where a library is made ready before this one.

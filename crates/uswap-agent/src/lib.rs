@@ -4,7 +4,7 @@
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
 //! constructor, the fork handlers, and the wrappers of `exec`, `system`, `popen`, `fork`, `_Fork`, `madvise`, `process_madvise`,
 //! `mlockall`, `mmap`, `open`, `openat`, `fcntl`, `mremap`, `shmat`, `shmdt`, `pthread_create`, `thrd_create`, `__register_atfork`, `posix_spawn`, `posix_spawnp`, `vmsplice`, `setsockopt`,
-//! `ioctl`, `send`, `sendto`, `sendmsg`, `sendmmsg`, `syscall`, `clone` and `stat`); there they take no lock of the engine, allocate nothing, and keep errno as libc left it.
+//! `ioctl`, `send`, `sendto`, `sendmsg`, `sendmmsg`, `syscall`, `clone`, `dlopen`, `dlmopen` and `stat`); there they take no lock of the engine, allocate nothing, and keep errno as libc left it.
 
 #![deny(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod advice;
 mod agent_path;
 mod attach;
 mod by_descriptor;
+mod deep_binding;
 mod direct_io;
 mod exec;
 mod exec_lists;

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 
 use uswap_sys::private_memory;
 
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 use crate::start::RENDEZVOUS;
 
 static REAL: Real = Real::new(c"mlockall");
@@ -17,6 +17,11 @@ static REAL: Real = Real::new(c"mlockall");
 /// Looks libc's function up: a library's constructor may wait for a thread that calls it.
 pub(crate) fn prepare() {
     let _ = REAL.get();
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 1] {
+    [REAL.wrapper()]
 }
 
 /// As libc's, but pages that are not in memory are locked only when they are touched.

@@ -10,13 +10,18 @@ use std::ffi::{c_int, c_long, c_ulong, c_void};
 use uswap_sys::uffd::HAS_OTHERS;
 
 use crate::raw_calls::{as_libc_answers, hand_on};
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 static REAL: Real = Real::new(c"ioctl");
 
 /// Looks up the next function of this name, a library's or libc's.
 pub(crate) fn prepare() {
     let _ = REAL.get();
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 1] {
+    [REAL.wrapper()]
 }
 
 /// As libc's, whose last argument is there for most requests only.

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use uswap_engine::page_references;
 
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 static VMSPLICE: Real = Real::new(c"vmsplice");
 static SETSOCKOPT: Real = Real::new(c"setsockopt");
@@ -107,6 +107,11 @@ macro_rules! sends {
         pub(crate) fn prepare() {
             let _ = (VMSPLICE.get(), SETSOCKOPT.get());
             $(let _ = $place.get();)*
+        }
+
+        /// See [`deep_binding`](crate::deep_binding).
+        pub(crate) fn wrappers() -> impl IntoIterator<Item = Wrapper, IntoIter: Clone> {
+            [VMSPLICE.wrapper(), SETSOCKOPT.wrapper(), $($place.wrapper()),*]
         }
     };
 }

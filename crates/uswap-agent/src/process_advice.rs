@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_uint};
 
 use crate::advice::{self, madvise};
 use crate::kernel;
+use crate::real::Wrapper;
 
 /// `PIDFD_SELF_THREAD` and `PIDFD_SELF_THREAD_GROUP`, Linux 6.14.
 const OWN: [c_int; 2] = [-10000, -10001];
@@ -28,6 +29,11 @@ struct Info {
     pid: u32,
     process: u32,
     others: [u32; 10],
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 1] {
+    [Wrapper { name: c"process_madvise", next: None }]
 }
 
 /// As libc's, which has it since glibc 2.36.

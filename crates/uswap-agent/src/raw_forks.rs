@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
 use crate::kernel;
+use crate::libc_functions::SYSCALL;
 use crate::own_userfaultfds;
 use crate::raw_calls::{self, as_libc_answers, hand_on};
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 type Begin = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
@@ -36,6 +37,11 @@ static FORK: Real = Real::new(c"_Fork");
 pub(crate) fn prepare() {
     let _ = CLONE.get();
     let _ = FORK.get();
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 3] {
+    [CLONE.wrapper(), FORK.wrapper(), Wrapper::named("syscall\0", &SYSCALL)]
 }
 
 /// As libc's. A call that is not looked at goes on to libc's function as it came; until that has been found, and for forks,

@@ -33,8 +33,29 @@ impl Real {
         found
     }
 
+    /// Its wrapper, which goes on to it.
+    pub fn wrapper(&self) -> Wrapper {
+        Wrapper { name: self.name, next: Some(self.known()) }
+    }
+
     /// Its address if it has been looked up, or null.
     pub fn known(&self) -> *mut c_void {
         self.address.load(Acquire)
+    }
+}
+
+/// A wrapper of this library's, visible by its name.
+#[derive(Clone)]
+pub(crate) struct Wrapper {
+    pub name: &'static CStr,
+    /// The function that it goes on to, null if there is none; `None`: to the kernel.
+    pub next: Option<*mut c_void>,
+}
+
+impl Wrapper {
+    /// `name` ends with a zero byte.
+    pub fn named(name: &'static str, next: &AtomicPtr<c_void>) -> Wrapper {
+        let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or_default();
+        Wrapper { name, next: Some(next.load(Relaxed)) }
     }
 }

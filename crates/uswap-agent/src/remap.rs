@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use uswap_engine::host::notices;
 
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 use crate::remap_several::{self, Move};
 
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
@@ -22,6 +22,11 @@ const TRIES: u32 = 3;
 /// which looks things up, allocates while it holds its own.
 pub(crate) fn prepare() {
     let _ = REAL.get();
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 1] {
+    [REAL.wrapper()]
 }
 
 /// As libc's, whose last argument is there only with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`: a caller that leaves it out leaves

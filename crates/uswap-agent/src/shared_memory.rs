@@ -16,6 +16,7 @@ use uswap_system::MapShared;
 use crate::advice::is_of_the_engine;
 use crate::libc_functions::MMAP;
 use crate::named_memory;
+use crate::real::Wrapper;
 use crate::start::POST;
 
 /// Less is not worth a descriptor of the supervisor's: 1 MiB.
@@ -75,6 +76,11 @@ pub unsafe extern "C" fn mmap64(
     offset: i64,
 ) -> *mut c_void {
     naked_asm!(".protected mmap64", "jmp {mmap}", mmap = sym mmap)
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 2] {
+    ["mmap\0", "mmap64\0"].map(|name| Wrapper::named(name, &MMAP))
 }
 
 /// Hands a call on as it came: to libc's function, or to the kernel until that has been found.

@@ -9,7 +9,7 @@ use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::exec::refresh_environment;
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 /// As libc's.
 ///
@@ -40,6 +40,11 @@ static POPEN: Real = Real::new(c"popen");
 /// Looks libc's functions up: a library's constructor may wait for a thread that calls them.
 pub(crate) fn prepare() {
     let _ = (SYSTEM.get(), POPEN.get());
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 2] {
+    [SYSTEM.wrapper(), POPEN.wrapper()]
 }
 
 /// Returns libc's function.

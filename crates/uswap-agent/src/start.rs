@@ -56,6 +56,8 @@ extern "C" fn constructor() {
         .and_then(|()| thread::prepare())
         .and_then(|()| crate::forks::prepare_membership())
         .and_then(|()| start_monitor(monitor_of_program).map(thread::precede_this_thread));
+    // After all others have looked libc's functions up.
+    crate::deep_binding::prepare();
     match started {
         Ok(()) => crate::forks::has_monitor(),
         Err(error) => {

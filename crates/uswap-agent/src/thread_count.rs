@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use uswap_sys::thread;
 
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 /// Links of a directory in /proc without a directory in it.
 const LINKS_MIN: u64 = 2;
@@ -100,6 +100,11 @@ macro_rules! wrap {
         /// Looks up libc's functions.
         pub(crate) fn prepare() {
             $(let _ = real::$name.get();)*
+        }
+
+        /// See [`deep_binding`](crate::deep_binding).
+        pub(crate) fn wrappers() -> impl IntoIterator<Item = Wrapper, IntoIter: Clone> {
+            [$(real::$name.wrapper()),*]
         }
 
         $(/// As libc's.

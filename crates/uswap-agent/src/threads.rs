@@ -16,7 +16,7 @@ use uswap_engine::host::notices;
 use uswap_sys::thread;
 
 use crate::fork_turns::{self, NO_MASK};
-use crate::real::Real;
+use crate::real::{Real, Wrapper};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type CreateOfC11 = unsafe extern "C" fn(*mut libc::pthread_t, Start, *mut c_void) -> c_int;
@@ -101,6 +101,11 @@ pub(crate) fn prepare() {
     let _ = (REAL.get(), REAL_OF_C11.get());
     // SAFETY: pthread_self only looks at its own thread.
     notices().control_blocks.keep(unsafe { libc::pthread_self() } as usize);
+}
+
+/// See [`deep_binding`](crate::deep_binding).
+pub(crate) fn wrappers() -> [Wrapper; 2] {
+    [REAL.wrapper(), REAL_OF_C11.wrapper()]
 }
 
 /// Whether the program has never made a thread by libc. libc's own, which it makes for timers and the like, are not seen.

@@ -20,7 +20,7 @@
 //!   where there may be fewer descriptors than they listen to;
 //! - `mapped_words`: memory of a program under test;
 //! - [`ring`], [`report`]: I/O; `file_lease`: whether somebody else has a file open; [`test_hook`]: failures on purpose;
-//! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on.
+//! - [`elf`], [`valgrind`]: what kind of program a file is, and what this process runs on; [`symbols`]: where the loader finds functions.
 
 #![deny(unsafe_code)]
 
@@ -62,6 +62,7 @@ pub mod shared_file;
 pub mod shared_forks;
 pub mod shared_mapping;
 pub mod swapped_moves;
+pub mod symbols;
 pub mod test_hook;
 pub mod thread;
 pub mod uffd;

@@ -20,6 +20,12 @@ pub fn c_library(name: &str) -> PathBuf {
     compile(name, &format!("{name}.so"), &["-shared", "-fPIC"])
 }
 
+/// The same, linked with these flags besides.
+pub fn c_library_with(name: &str, flags: &[String]) -> PathBuf {
+    let flags: Vec<&str> = ["-shared", "-fPIC"].into_iter().chain(flags.iter().map(String::as_str)).collect();
+    compile(name, &format!("{name}.so"), &flags)
+}
+
 /// The path of a script in `programs/`.
 pub fn script(name: &str) -> PathBuf {
     let path = programs().join(name);
@@ -39,10 +45,10 @@ fn compile(name: &str, output: &str, flags: &[&str]) -> PathBuf {
     let thread = format!("{:?}", std::thread::current().id());
     let own = place.join(format!("{output}.{}.{}", std::process::id(), thread.replace(['(', ')'], "")));
     let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
-        .args(flags)
-        .arg("-o")
+        .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
         .args([&own, &source])
+        // Behind the source: a library that is named before who needs it is left out.
+        .args(flags)
         .output()
         .expect("a C compiler (package gcc)");
     assert!(compiled.status.success(), "{}:\n{}", source.display(), String::from_utf8_lossy(&compiled.stderr));

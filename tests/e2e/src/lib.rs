@@ -33,7 +33,7 @@ mod stats;
 mod temp;
 mod tree;
 
-pub use build::{c_library, c_program, c_static_program, script};
+pub use build::{c_library, c_library_with, c_program, c_static_program, script};
 pub use charge::{Charges, need_charges};
 pub use compare::{Share, compare, record};
 pub use kernel_swap::{KernelSwap, MemoryCgroup, SwapKind};
