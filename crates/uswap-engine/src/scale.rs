@@ -80,7 +80,11 @@ impl<H: Host> Scale<H> {
         let anon = resident.saturating_sub(shared);
         self.in_common.see(slot, told, anon, looking);
         let shmem = shared.saturating_sub(self.file_pages);
-        let swapped = if group.swaps_shared() { self.swapped.pages::<H>(shmem, self.statm.mapped()) } else { 0 };
+        let swapped = if group.swaps_shared() {
+            self.swapped.pages::<H>(shmem, self.statm.mapped(), group.shared_judged())
+        } else {
+            0
+        };
         let elsewhere = swapped + self.own_files.of_others::<H>(processes);
         let shmem = shmem.saturating_sub(elsewhere);
         // As it is at this moment: what the pool has grown since must not pass for the program's.

@@ -1,12 +1,14 @@
 //! What of a process's shared memory the shared-memory server counts: that of mappings which are registered with it.
 //!
-//! Only smaps tells which those are, and it is slow. But as long as the process maps nothing new, what it has more of shared memory is
+//! Only smaps tells which those are, and it is slow. But as long as the process maps no other files, what it has more of shared memory is
 //! in those, or in others that were there before: how much has come to the others is quickly seen.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::time::{Duration, Instant};
 
-use uswap_system::looks::{Footprint, Residency};
+use uswap_sys::maps;
+use uswap_system::looks::{Footprint, Mappings, Residency};
 
 use crate::host::Host;
 use crate::own_files::pages_of_file;
@@ -21,6 +23,11 @@ const ALL_COST: u32 = 500;
 const CHANGE: u64 = 64;
 /// Such looks take at most one part in so many of a CPU.
 const COST: u32 = 16;
+/// So much is looked at as soon as this allows, in pages: 4 MiB. What others have brought is mapped faster than memory is filled, and would
+/// pass for the process's own.
+const MUCH: u64 = 1024;
+/// See there.
+const COST_OF_MUCH: u32 = 4;
 
 /// See the file's head.
 #[derive(Default)]
@@ -31,7 +38,29 @@ pub(crate) struct SwappedShared {
     of: u64,
     looked: Option<Instant>,
     took: Duration,
+    /// [`Group::shared_judged`](crate::group::Group::shared_judged) at the last look.
+    judged: u64,
     all: Option<All>,
+    files: Files,
+}
+
+/// The files that the process has mapped.
+#[derive(Default)]
+struct Files {
+    /// The text of /proc/self/maps, whenever it is read.
+    maps: Vec<u8>,
+}
+
+impl Files {
+    /// A number that is another one where they, or their places, are others.
+    fn look<H: Host>(&mut self) -> io::Result<u64> {
+        H::Mappings::read_maps(&mut self.maps)?;
+        let mut hasher = DefaultHasher::new();
+        for vma in maps::vmas(&self.maps).filter(|vma| vma.name.starts_with(b"/")) {
+            (vma.start, vma.end, vma.offset, vma.device, vma.inode, vma.shared).hash(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
 }
 
 /// The last look at smaps.
@@ -40,6 +69,8 @@ struct All {
     took: Duration,
     /// Pages of addresses that the process had mapped.
     mapped: u64,
+    /// Which files, and where, when the look began.
+    files: u64,
     /// Its shared pages beside those that the server counts.
     beside: u64,
     /// Mappings of files that the server knows nothing of, as bytes, and pages of files in them.
@@ -48,11 +79,16 @@ struct All {
 }
 
 impl SwappedShared {
-    /// Of `shmem` pages, in a process that has so many pages of addresses `mapped`. What is new since the last look counts as the
-    /// process's own.
-    pub fn pages<H: Host>(&mut self, shmem: u64, mapped: u64) -> u64 {
-        let pause = EVERY.max(self.took * COST);
-        if shmem.abs_diff(self.of) >= CHANGE && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
+    /// Of `shmem` pages, in a process that has so many pages of addresses `mapped`, when the server has so often `judged` what processes
+    /// had already. What is new since the last look counts as the process's own.
+    pub fn pages<H: Host>(&mut self, shmem: u64, mapped: u64, judged: u64) -> u64 {
+        if self.judged != judged {
+            // As if nothing had been looked at yet.
+            *self = SwappedShared { judged, took: self.took, looked: self.looked, ..SwappedShared::default() };
+        }
+        let change = shmem.abs_diff(self.of);
+        let pause = if change >= MUCH { self.took * COST_OF_MUCH } else { EVERY.max(self.took * COST) };
+        if change >= CHANGE && self.looked.is_none_or(|looked| H::since(looked) >= pause) {
             let begun = H::cpu_time();
             self.pages = match self.look_beside::<H>(shmem, mapped) {
                 Some(pages) => pages,
@@ -67,10 +103,14 @@ impl SwappedShared {
 
     /// The same by what the others have; `None` where that does not tell.
     fn look_beside<H: Host>(&mut self, shmem: u64, mapped: u64) -> Option<u64> {
-        let all = self
-            .all
-            .as_ref()
-            .filter(|all| all.mapped == mapped && H::since(all.at) < ALL_EVERY.max(all.took * ALL_COST))?;
+        let all = self.all.as_mut().filter(|all| H::since(all.at) < ALL_EVERY.max(all.took * ALL_COST))?;
+        if all.mapped != mapped {
+            // Mostly it is the heap that has changed.
+            if self.files.look::<H>().ok()? != all.files {
+                return None;
+            }
+            all.mapped = mapped;
+        }
         let now = pages_in::<H>(&all.mappings).ok()?;
         // What has gone from one of them may have come to another one.
         Some(shmem.saturating_sub(all.beside + now.saturating_sub(all.in_them)))
@@ -79,13 +119,14 @@ impl SwappedShared {
     fn look_at_all<H: Host>(&mut self, mapped: u64) -> io::Result<u64> {
         self.all = None;
         let (at, begun) = (H::now(), H::cpu_time());
+        let files = self.files.look::<H>();
         let mut mappings = Vec::new();
         let pages = H::Footprint::swapped_shmem(&mut mappings)?;
         // In this order: what comes meanwhile is taken for the process's own.
         let beside = H::Footprint::by_kind()?.shmem_pages.saturating_sub(pages);
-        if let Ok(in_them) = pages_in::<H>(&mappings) {
+        if let (Ok(in_them), Ok(files)) = (pages_in::<H>(&mappings), files) {
             let took = H::cpu_time().saturating_sub(begun);
-            self.all = Some(All { at, took, mapped, beside, mappings, in_them });
+            self.all = Some(All { at, took, mapped, files, beside, mappings, in_them });
         }
         Ok(pages)
     }

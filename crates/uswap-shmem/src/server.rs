@@ -385,6 +385,7 @@ impl Server {
                 Ok(Verdict::Later) => self.candidates.push(candidate),
                 Ok(Verdict::Managed) => {
                     object.manage(true);
+                    self.shared.has_judged();
                     POST.ring();
                 }
                 Ok(Verdict::Unmapped) => self.shared.remove_object(&object),
@@ -404,6 +405,7 @@ impl Server {
         self.say(format_args!("uswap: shared memory {why}"));
         adoption::unregister(self.shared, object);
         self.shared.remove_object(object);
+        self.shared.has_judged();
     }
 
     /// Clients whose memory is gone, and objects that nobody has mapped.

@@ -159,6 +159,11 @@ impl<K: Kernel> Shared<K> {
         self.forgotten.load(SeqCst) > 0
     }
 
+    /// Shared memory that processes had already has become swapped, or has ceased to be.
+    pub fn has_judged(&self) {
+        self.group.judge_shared();
+    }
+
     /// Pages of managed objects that are in memory.
     pub fn resident_pages(&self) -> u64 {
         self.objects().values().filter(|object| object.is_managed()).map(|object| object.resident_pages()).sum()

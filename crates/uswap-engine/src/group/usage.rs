@@ -75,6 +75,16 @@ impl Group {
         self.header().budget.shared_growth.load(Acquire)
     }
 
+    /// How often shared memory that processes had already has become swapped, or has ceased to be: who counts it is another one since.
+    pub fn shared_judged(&self) -> u64 {
+        self.header().budget.shared_judged.load(Acquire)
+    }
+
+    /// It has happened once more.
+    pub fn judge_shared(&self) {
+        self.header().budget.shared_judged.fetch_add(1, AcqRel);
+    }
+
     /// A process has so many pages of shared memory more than it had.
     pub(crate) fn shared_memory_grows(&self, pages: u64) {
         self.header().budget.shared_growth.fetch_add(pages, AcqRel);
