@@ -25,14 +25,20 @@ pub enum Backend {
     SwapFile,
     /// uswap with a swap file and no pool.
     UswapFile,
+    /// The same, and swapoff goes through its whole page table for each slot.
+    UswapTable,
+    /// The same, and swapoff searches mapping by mapping for each slot, copying pages out of its table (Linux 3.1-rc).
+    UswapMapping,
+    /// The same, and swapoff compares pages where they are (locate_item, Linux 3.1).
+    UswapLocate,
     /// No limit at all: the floor.
     Ram,
 }
 
 impl Backend {
-    /// All that keep a limit, in the order of the tables.
+    /// All that keep a limit, in the order of the tables, without those whose swapoff is of 2011.
     pub fn limited() -> Vec<Backend> {
-        Backend::value_variants().iter().copied().filter(|&backend| backend != Backend::Ram).collect()
+        vec![Backend::Zram, Backend::Zswap, Backend::UswapPool, Backend::SwapFile, Backend::UswapFile]
     }
 
     /// Its name on the command line and in the tables.
@@ -43,6 +49,9 @@ impl Backend {
             Backend::UswapPool => "uswap-pool",
             Backend::SwapFile => "swap-file",
             Backend::UswapFile => "uswap-file",
+            Backend::UswapTable => "uswap-table",
+            Backend::UswapMapping => "uswap-mapping",
+            Backend::UswapLocate => "uswap-locate",
             Backend::Ram => "ram",
         }
     }
@@ -55,6 +64,9 @@ impl Backend {
             Backend::UswapPool => "uswap, pool",
             Backend::SwapFile => "kernel, swap file",
             Backend::UswapFile => "uswap, file",
+            Backend::UswapTable => "file, whole table",
+            Backend::UswapMapping => "file, by mapping",
+            Backend::UswapLocate => "file, in place",
             Backend::Ram => "no limit",
         }
     }
@@ -65,6 +77,7 @@ impl Backend {
             Backend::Zram | Backend::Zswap => Some(Backend::UswapPool),
             Backend::SwapFile => Some(Backend::UswapFile),
             Backend::UswapPool | Backend::UswapFile | Backend::Ram => None,
+            Backend::UswapTable | Backend::UswapMapping | Backend::UswapLocate => None,
         }
     }
 }

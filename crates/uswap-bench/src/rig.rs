@@ -200,6 +200,9 @@ impl Rig {
             };
             command.args(["run", "-q", "-m", &format!("{}K", memory >> 10)]);
             command.args(["--zpool-percent", &zpool_percent.to_string(), "--stats"]).arg(&stats.0);
+            if let Some(search) = owner_search(backend) {
+                command.args(["--swapoff-search", search]);
+            }
             // The pool's back end has an area too, as zswap has; its data is meant to stay in the pool.
             command.arg("--swap").arg(format!("file:{},size={}M", area.0.display(), self.limits.area_bytes >> 20));
             command.arg("--").arg(job.program);
@@ -240,6 +243,16 @@ impl Job<'_> {
     }
 }
 
+/// How uswap's swapoff finds the page of a slot, if not as always.
+fn owner_search(backend: Backend) -> Option<&'static str> {
+    match backend {
+        Backend::UswapTable => Some("table"),
+        Backend::UswapMapping => Some("mapping"),
+        Backend::UswapLocate => Some("locate"),
+        _ => None,
+    }
+}
+
 /// Which of the kernel's ways a back end stands for.
 pub fn kernel_swap(backend: Backend) -> Option<KernelSwap> {
     match backend {
@@ -247,6 +260,7 @@ pub fn kernel_swap(backend: Backend) -> Option<KernelSwap> {
         Backend::Zswap => Some(KernelSwap::Zswap),
         Backend::SwapFile => Some(KernelSwap::SwapFile),
         Backend::UswapPool | Backend::UswapFile | Backend::Ram => None,
+        Backend::UswapTable | Backend::UswapMapping | Backend::UswapLocate => None,
     }
 }
 

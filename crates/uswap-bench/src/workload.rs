@@ -88,7 +88,11 @@ impl Workload {
 
     /// Whether it can be measured under `backend`.
     pub fn is_for(self, backend: Backend) -> bool {
-        self != Workload::Swapoff || matches!(backend, Backend::SwapFile | Backend::UswapFile | Backend::Ram)
+        match backend {
+            Backend::SwapFile | Backend::UswapFile | Backend::Ram => true,
+            Backend::UswapTable | Backend::UswapMapping | Backend::UswapLocate => self == Workload::Swapoff,
+            Backend::Zram | Backend::Zswap | Backend::UswapPool => self != Workload::Swapoff,
+        }
     }
 
     /// How many accesses bring memory to a steady state before.

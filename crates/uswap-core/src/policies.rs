@@ -1,4 +1,4 @@
-//! The policies that a run chooses: which block leaves, and what comes along with a page.
+//! The policies that a run chooses: which block leaves, what comes along with a page, and how swapoff finds pages.
 
 /// What is chosen.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -7,6 +7,8 @@ pub struct Policies {
     pub reclaim: ReclaimPolicy,
     /// What comes along with a page that is asked for.
     pub readahead: ReadaheadPolicy,
+    /// How swapoff finds the page of a slot.
+    pub swapoff: OwnerSearch,
 }
 
 /// Which block of pages leaves next ([`crate::reclaim`]).
@@ -38,6 +40,21 @@ pub enum ReadaheadPolicy {
     Vma = 2,
     /// Nothing.
     Off = 3,
+}
+
+/// How swapoff finds the page of a slot ([`crate::owner_search`]). All but the first are for comparison.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum OwnerSearch {
+    /// What is where is noted for many slots at a time ([`crate::swapoff`]).
+    #[default]
+    Book = 0,
+    /// For each slot the whole page table is gone through, until the page is found.
+    Table = 1,
+    /// The same, mapping by mapping from that of the last hit on; 16 pages at a time are copied out of the table and compared.
+    Mapping = 2,
+    /// The same, and compared where they are (Linux 3.1's `locate_item`).
+    Locate = 3,
 }
 
 impl ReclaimPolicy {
@@ -80,6 +97,31 @@ impl ReadaheadPolicy {
     }
 }
 
+impl OwnerSearch {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Book, Self::Table, Self::Mapping, Self::Locate];
+
+    /// What it is chosen by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Book => "book",
+            Self::Table => "table",
+            Self::Mapping => "mapping",
+            Self::Locate => "locate",
+        }
+    }
+
+    /// The search of that number; `None` when there is none.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|&search| search as u32 == number)
+    }
+
+    /// The search of that name; `None` when there is none.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|search| search.name() == name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +136,11 @@ mod tests {
             assert_eq!(ReadaheadPolicy::from_number(policy as u32), Some(policy));
             assert_eq!(ReadaheadPolicy::ALL.iter().filter(|other| other.name() == policy.name()).count(), 1);
         }
+        for search in OwnerSearch::ALL {
+            assert_eq!(OwnerSearch::from_number(search as u32), Some(search));
+            assert_eq!(OwnerSearch::from_name(search.name()), Some(search));
+        }
+        assert_eq!((OwnerSearch::from_number(99), OwnerSearch::from_name("")), (None, None));
         assert_eq!((ReclaimPolicy::from_number(99), ReadaheadPolicy::from_number(99)), (None, None));
     }
 }

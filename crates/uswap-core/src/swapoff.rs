@@ -14,12 +14,16 @@ use crate::core::Core;
 use crate::defects::{Sabotage, is_on};
 use crate::entry::{AreaId, EntryId, Epoch, Location};
 use crate::fault::{LoadPlan, MAX_WINDOW};
+use crate::owner_search::{Search, Searched};
 use crate::page_table::PageState;
+use crate::policies::OwnerSearch;
 use crate::swap_cache::FrameUse;
 use crate::units::{PageNumber, PageRange};
 
-/// Slots of a window: 256 MiB of an area, 512 KiB of memory.
-const WINDOW_SLOTS: usize = 1 << 16;
+/// Most slots of a window: 1 GiB of an area, 2 MiB of memory.
+const WINDOW_SLOTS: usize = 1 << 18;
+/// And the fewest: what a parent has stored may be anywhere, and is not counted as used here.
+const WINDOW_SLOTS_MIN: usize = 1 << 16;
 /// Pages that are looked at under one hold of the lock.
 const LOOK_PAGES: usize = 2048;
 const NO_PAGE: PageNumber = PageNumber(u64::MAX);
@@ -46,6 +50,8 @@ pub struct Survey {
     moves: Option<u64>,
     /// Pages of one look.
     seen: Vec<(PageNumber, PageState)>,
+    /// What comes before, for comparison.
+    search: Option<Search>,
 }
 
 /// What comes next in emptying an area.
@@ -64,9 +70,11 @@ pub enum Emptying {
 }
 
 impl Survey {
-    /// Nothing is known of `area` yet. From now on nothing may be stored on it.
-    pub fn new(area: AreaId) -> Self {
-        Self::with_window(area, WINDOW_SLOTS)
+    /// Nothing is known of `area` yet, but that so many of its slots are `used`: mostly in one window. From now on nothing may be
+    /// stored on it.
+    pub fn new(area: AreaId, used: u64) -> Self {
+        let slots = usize::try_from(2 * used).unwrap_or(WINDOW_SLOTS);
+        Self::with_window(area, slots.clamp(WINDOW_SLOTS_MIN, WINDOW_SLOTS))
     }
 
     /// As [`new`](Self::new), with windows of so many slots.
@@ -81,7 +89,13 @@ impl Survey {
             found: false,
             moves: None,
             seen: Vec::with_capacity(LOOK_PAGES),
+            search: None,
         }
+    }
+
+    /// With a search for the page of each slot before.
+    pub fn after_search(self, how: OwnerSearch) -> Self {
+        Self { search: Search::new(how), ..self }
     }
 
     /// The area.
@@ -115,6 +129,13 @@ impl Survey {
 impl Core {
     /// The next step in emptying the area of `survey`.
     pub fn empty_area(&mut self, survey: &mut Survey) -> Emptying {
+        if let Some(search) = &mut survey.search {
+            match self.search_owners(survey.area, search) {
+                Searched::Found(plan) => return Emptying::Load(plan),
+                Searched::More => return Emptying::Ask,
+                Searched::All => survey.search = None,
+            }
+        }
         if let Some(from) = survey.from {
             survey.moves.get_or_insert(self.counts.moves);
             self.look_for_slots(survey, from);
@@ -247,9 +268,13 @@ mod tests {
 
     /// Empties `AREA`; the pages in the order in which they came in.
     fn empty(core: &mut Core) -> Vec<u64> {
-        let mut survey = Survey::new(AREA);
+        let survey = Survey::new(AREA, core.slots(AREA).used());
+        empty_by(core, survey)
+    }
+
+    fn empty_by(core: &mut Core, mut survey: Survey) -> Vec<u64> {
         let mut order = Vec::new();
-        for _ in 0..10_000 {
+        for _ in 0..100_000 {
             match core.empty_area(&mut survey) {
                 Emptying::Load(plan) => {
                     for load in plan.pages() {
@@ -277,6 +302,24 @@ mod tests {
     }
 
     #[test]
+    fn searches_find_each_page_in_the_order_of_the_slots() {
+        for how in OwnerSearch::ALL {
+            let mut core = core(700);
+            core.adopt(PageRange { start: PageNumber(1000), pages: 5000 });
+            let order: Vec<u64> = (0..3000)
+                .map(|index| index * 2003 % 5000)
+                .map(|page| if page < 700 { page } else { page + 300 })
+                .collect();
+            for &page in &order {
+                swapped(&mut core, page, AREA);
+            }
+            let survey = Survey::new(AREA, 3000).after_search(how);
+            assert_eq!(empty_by(&mut core, survey), order, "{how:?}");
+            assert_eq!((core.swapped_pages(), core.loads_in_flight(), core.slots(AREA).used()), (0, 0, 0));
+        }
+    }
+
+    #[test]
     fn what_is_elsewhere_stays() {
         let mut core = core(100);
         (0..50).for_each(|page| _ = swapped(&mut core, page, OTHER));
@@ -288,7 +331,7 @@ mod tests {
     #[test]
     fn an_area_is_empty_though_memory_moves_all_the_time() {
         let mut core = core(64);
-        let mut survey = Survey::new(AREA);
+        let mut survey = Survey::new(AREA, core.slots(AREA).used());
         for round in 0..20 {
             match core.empty_area(&mut survey) {
                 Emptying::Empty => return,
@@ -305,7 +348,7 @@ mod tests {
     fn an_area_of_several_windows_is_emptied() {
         let mut core = core(150_000);
         (0..150_000).for_each(|page| _ = swapped(&mut core, page, AREA));
-        assert_eq!(empty(&mut core), (0..150_000).collect::<Vec<_>>());
+        assert_eq!(empty_by(&mut core, Survey::with_window(AREA, 1 << 16)), (0..150_000).collect::<Vec<_>>());
     }
 
     #[test]
@@ -324,7 +367,7 @@ mod tests {
         let mut core = core(100);
         swapped(&mut core, 5, AREA);
         let crate::fault::FaultPlan::Load(plan) = core.fault(PageNumber(5), false) else { panic!() };
-        let mut survey = Survey::new(AREA);
+        let mut survey = Survey::new(AREA, core.slots(AREA).used());
         for _ in 0..10 {
             assert!(matches!(core.empty_area(&mut survey), Emptying::Ask | Emptying::Later));
         }
@@ -337,7 +380,7 @@ mod tests {
         let mut core = core(100);
         swapped(&mut core, 5, AREA);
         core.table.add_heir();
-        let mut survey = Survey::new(AREA);
+        let mut survey = Survey::new(AREA, core.slots(AREA).used());
         let mut later = 0;
         for _ in 0..20 {
             match core.empty_area(&mut survey) {
@@ -361,6 +404,7 @@ mod tests {
         fn model_nothing_is_lost_and_nothing_stays(
             homes in proptest::collection::vec(0u8..3, 1..200),
             steps in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..3), 0..200),
+            how in proptest::sample::select(OwnerSearch::ALL.as_slice()),
         ) {
             let mut core = core(homes.len() as u64);
             for (page, &home) in homes.iter().enumerate() {
@@ -370,7 +414,7 @@ mod tests {
                     _ => {}
                 }
             }
-            let mut survey = Survey::new(AREA);
+            let mut survey = Survey::new(AREA, core.slots(AREA).used()).after_search(how);
             let mut unfinished = Vec::new();
             for (index, what) in steps {
                 let page = PageNumber(index.index(homes.len()) as u64);

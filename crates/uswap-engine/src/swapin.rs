@@ -199,18 +199,18 @@ impl<H: Host> Engine<H> {
         let mut index = mapped.start;
         while index < mapped.end {
             let load = &loads[index];
-            if !self.core().still_loading(load.page, plan.op) {
-                self.core().load_cancelled(load, plan.op);
-                self.memory.wake(load.page, 1);
+            let Some(core) = self.unless_cancelled(load, plan) else {
                 index += 1;
                 continue;
-            }
+            };
             if contents[index] != Content::Ready {
+                drop(core);
                 self.without_content(load, plan);
                 index += 1;
                 continue;
             }
-            let run = self.run_length(plan, contents, index);
+            let run = run_length(&core, plan, contents, index);
+            drop(core);
             let (progress, left) = self.install_run(work, index, run, worker);
             let done = progress.bytes / PAGE_SIZE;
             let mut core = self.core();
@@ -246,6 +246,18 @@ impl<H: Host> Engine<H> {
         drop(gate);
         self.content.release(&mut worker.released);
         served
+    }
+
+    /// The books, if the page of `load` still waits; else its load ends.
+    fn unless_cancelled(&self, load: &LoadPage, plan: &LoadPlan) -> Option<LockGuard<'_, Core, H>> {
+        let mut core = self.core();
+        if core.still_loading(load.page, plan.op) {
+            return Some(core);
+        }
+        core.load_cancelled(load, plan.op);
+        drop(core);
+        self.memory.wake(load.page, 1);
+        None
     }
 
     /// Moves or copies `run` pages from `index` on to where they belong.
@@ -301,27 +313,6 @@ impl<H: Host> Engine<H> {
         self.memory.wake(span.start, span.pages);
     }
 
-    /// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.
-    fn run_length(&self, plan: &LoadPlan, contents: &[Content; MAX_WINDOW], index: usize) -> usize {
-        let loads = plan.pages();
-        let core = self.core();
-        let mut run = 1;
-        while index + run < plan.mapped().end {
-            let (first, next) = (&loads[index], &loads[index + run]);
-            let beside = match (first.landing, next.landing) {
-                (Landing::Frame(first), Landing::Frame(next)) => next == FrameId(first.0 + run as u32),
-                (Landing::Buffer, Landing::Buffer) => true,
-                _ => false,
-            };
-            let beside = beside && next.page == first.page.plus(run as u64);
-            if !beside || contents[index + run] != Content::Ready || !core.still_loading(next.page, plan.op) {
-                break;
-            }
-            run += 1;
-        }
-        run
-    }
-
     /// The content of `load` could not be had. Where it was read ahead, whoever asks for it has it read once more.
     fn without_content(&self, load: &LoadPage, plan: &LoadPlan) {
         if plan.faulting.is_some_and(|faulting| plan.pages()[faulting].page == load.page) {
@@ -358,4 +349,24 @@ impl<H: Host> Engine<H> {
             PageName::<H>::new(page)
         ));
     }
+}
+
+/// Pages from `index` on that one call can bring in: ready, waited for, and side by side where they landed.
+fn run_length(core: &Core, plan: &LoadPlan, contents: &[Content; MAX_WINDOW], index: usize) -> usize {
+    let loads = plan.pages();
+    let mut run = 1;
+    while index + run < plan.mapped().end {
+        let (first, next) = (&loads[index], &loads[index + run]);
+        let beside = match (first.landing, next.landing) {
+            (Landing::Frame(first), Landing::Frame(next)) => next == FrameId(first.0 + run as u32),
+            (Landing::Buffer, Landing::Buffer) => true,
+            _ => false,
+        };
+        let beside = beside && next.page == first.page.plus(run as u64);
+        if !beside || contents[index + run] != Content::Ready || !core.still_loading(next.page, plan.op) {
+            break;
+        }
+        run += 1;
+    }
+    run
 }

@@ -57,7 +57,9 @@ impl<H: Host> Engine<H> {
             return Emptied::Later;
         }
         if swapoff.survey.as_ref().is_none_or(|survey| survey.area() != area) {
-            swapoff.survey = Some(Survey::new(area));
+            let used = self.core().slots(area).used();
+            let how = self.member.group.config().policies.swapoff;
+            swapoff.survey = Some(Survey::new(area, used).after_search(how));
         }
         let survey = swapoff.survey.as_mut().expect("made above");
         let mut outcome = Emptied::Some;

@@ -1,10 +1,11 @@
 //! What a program meets on the engine, in a world without haste.
 
-use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_core::{OwnerSearch, Policies, ReadaheadPolicy, ReclaimPolicy};
 use uswap_model::Chance;
 use uswap_model::replay::{Access, SIZE_MIN, replay};
 
-const ALONE: Policies = Policies { reclaim: ReclaimPolicy::Lists, readahead: ReadaheadPolicy::Off };
+const ALONE: Policies =
+    Policies { reclaim: ReclaimPolicy::Lists, readahead: ReadaheadPolicy::Off, swapoff: OwnerSearch::Book };
 
 fn reads(pages: impl IntoIterator<Item = u64>) -> Vec<Access> {
     pages.into_iter().map(|page| Access { page, writes: false }).collect()

@@ -156,6 +156,9 @@ pub trait SharedObject<U>: Send + Sync + fmt::Debug {
 
     /// The same with zeros.
     fn fill_with_zeros(&self, filler: &U, at: usize, len: usize) -> Progress;
+
+    /// What has been filled does not count as this process's own from here on.
+    fn forget_filled(&self) {}
 }
 
 /// Where messages of clients are waited for.

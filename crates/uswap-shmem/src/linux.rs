@@ -216,6 +216,10 @@ impl SharedObject<Uffd> for Object {
     fn fill_with_zeros(&self, filler: &Uffd, at: usize, len: usize) -> Progress {
         Object::fill_with_zeros(self, filler, at, len)
     }
+
+    fn forget_filled(&self) {
+        Object::forget_filled(self);
+    }
 }
 
 /// epoll.

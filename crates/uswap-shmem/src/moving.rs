@@ -228,11 +228,19 @@ pub enum Filling {
     Zeros,
 }
 
-/// Fills missing pages from `target` on, of a window, for all who have them mapped, and wakes whoever waits for them if asked.
-pub fn fill<K: Kernel>(shared: &Shared<K>, target: usize, filling: Filling, len: usize, wake: Wake) -> Progress {
-    let Some(object) = shared.object_at(target).filter(|object| target + len <= object.end()) else {
+/// Fills missing pages from `target` on, of the window of `object`, for all who have them mapped, and wakes whoever waits for them if
+/// asked.
+pub fn fill<K: Kernel>(
+    shared: &Shared<K>,
+    object: &K::Object,
+    target: usize,
+    filling: Filling,
+    len: usize,
+    wake: Wake,
+) -> Progress {
+    if target + len > object.end() {
         return stopped(Stop::Missing);
-    };
+    }
     let mut progress = if is_on(Sabotage::FilledTwice) {
         if object.punch(target, len).is_err() {
             return stopped(Stop::Busy);
@@ -278,8 +286,9 @@ fn fill_where_it_is_waited_for<K: Kernel>(
 
 /// Moves frames to where pages are missing from `target` on, of a window.
 pub fn move_in<K: Kernel>(shared: &Shared<K>, target: usize, frames: usize, len: usize, wake: Wake) -> Progress {
+    let Some(object) = shared.object_at(target) else { return stopped(Stop::Missing) };
     let source = std::ptr::with_exposed_provenance(frames);
-    let progress = fill(shared, target, Filling::From(source), len, wake);
+    let progress = fill(shared, &object, target, Filling::From(source), len, wake);
     if progress.bytes > 0 {
         drop_frames::<K>(frames, progress.bytes);
     }

@@ -4,14 +4,20 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use rustix::mm::{MapFlags, ProtFlags};
+use uswap_core::BLOCK_PAGES;
 use uswap_sys::shared_file::{Inode, Origin, SharedFile};
 use uswap_sys::uffd::Uffd;
 use uswap_system::PAGE_SIZE;
 use uswap_system::faults::{Progress, Wake};
 use uswap_system::looks::PopulatedRange;
+
+/// The server's page table has at most this part of a window, if nobody has it forget before.
+const FILLED_PART: usize = 16;
+/// Forgetting goes through the window's page table: of fewer than this part of it, it would cost more than it is worth.
+const FORGOTTEN_PART: usize = 1024;
 
 /// One object.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub struct Object {
     managed: AtomicBool,
     /// Nothing leaves any more: it is brought back.
     stays: AtomicBool,
+    /// Pages filled through the window since the server's page table has forgotten it.
+    filled: AtomicUsize,
 }
 
 impl Object {
@@ -53,7 +61,8 @@ impl Object {
         // SAFETY: a new mapping where the kernel has room, which nobody reads or writes: its addresses are names.
         let window = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, file.as_fd(), 0)? };
         let (managed, stays) = (AtomicBool::new(false), AtomicBool::new(false));
-        let object = Object { file, inode, origin, window: window as usize, len, managed, stays };
+        let filled = AtomicUsize::new(0);
+        let object = Object { file, inode, origin, window: window as usize, len, managed, stays, filled };
         filler.register_to_fill(object.window, len)?;
         Ok(object)
     }
@@ -114,22 +123,33 @@ impl Object {
     /// Fills pages of the object through its window, for whoever has it mapped.
     pub fn fill(&self, filler: &Uffd, at: usize, source: *const u8, len: usize) -> Progress {
         let progress = filler.copy(at, source, len, Wake::DontWake);
-        self.forget_pages(at, progress.bytes);
+        self.have_filled(progress.bytes / PAGE_SIZE);
         progress
     }
 
     /// As [`fill`](Self::fill), with zeros.
     pub fn fill_with_zeros(&self, filler: &Uffd, at: usize, len: usize) -> Progress {
         let progress = filler.zeropage(at, len, Wake::DontWake);
-        self.forget_pages(at, progress.bytes);
+        self.have_filled(progress.bytes / PAGE_SIZE);
         progress
     }
 
-    /// They stay in the object; the server's own page table need not have them.
-    fn forget_pages(&self, at: usize, len: usize) {
-        if len > 0 {
+    /// Pages filled through the window are in the server's page table from here on.
+    fn have_filled(&self, pages: usize) {
+        let most = (self.len / PAGE_SIZE / FILLED_PART).max(BLOCK_PAGES);
+        if self.filled.fetch_add(pages, Relaxed) + pages >= most {
+            self.forget_filled();
+        }
+    }
+
+    /// Has the server's page table forget what was filled, which stays in the object. Many pages at a time: to tell the CPUs on which
+    /// other threads of the server run takes several times as long as to fill a page.
+    pub fn forget_filled(&self) {
+        let filled = self.filled.load(Relaxed);
+        let is_worth_it = filled > self.len / PAGE_SIZE / FORGOTTEN_PART;
+        if is_worth_it && self.filled.compare_exchange(filled, 0, Relaxed, Relaxed).is_ok() {
             // SAFETY: the mapping is shared, so its content stays; nobody reads it here.
-            let _ = unsafe { rustix::mm::madvise(at as *mut _, len, rustix::mm::Advice::LinuxDontNeed) };
+            let _ = unsafe { rustix::mm::madvise(self.window as *mut _, self.len, rustix::mm::Advice::LinuxDontNeed) };
         }
     }
 }
@@ -138,5 +158,44 @@ impl Drop for Object {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nobody reads or writes it.
         let _ = unsafe { rustix::mm::munmap(self.window as *mut _, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uswap_sys::pagemap::PageMap;
+
+    use super::*;
+
+    #[test]
+    fn the_servers_page_table_forgets_what_was_filled_and_the_object_keeps_it() {
+        const PAGES: usize = 512;
+        let filler = match Uffd::to_fill_shared_memory(None) {
+            Ok(filler) => filler,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let file = SharedFile::new(PAGES * PAGE_SIZE).unwrap().as_fd().try_clone_to_owned().unwrap();
+        let object = Object::new(file, &filler).unwrap();
+        let pagemap = PageMap::open_self().unwrap();
+        let content = [7u8; PAGE_SIZE];
+        let mapped = || {
+            let mut found = [PopulatedRange { start: 0, end: 0, categories: 0 }; PAGES];
+            let (count, _) = pagemap.populated(object.start(), object.end(), &mut found).unwrap();
+            found[..count].iter().map(|range| (range.end - range.start) / PAGE_SIZE).sum::<usize>()
+        };
+        for page in 0..PAGES {
+            let at = object.start() + page * 5 % PAGES * PAGE_SIZE;
+            assert!(object.fill(&filler, at, content.as_ptr(), PAGE_SIZE).is_complete());
+            assert!(mapped() < PAGES / FILLED_PART, "after {page} pages");
+        }
+        assert!(object.fill(&filler, object.start(), content.as_ptr(), PAGE_SIZE).bytes == 0, "it is there");
+        object.file.punch(0, PAGE_SIZE as u64).unwrap();
+        assert!(object.fill_with_zeros(&filler, object.start(), PAGE_SIZE).is_complete());
+        assert_eq!(mapped(), 1);
+        object.forget_filled();
+        assert_eq!(mapped(), 0);
+        let mut back = vec![0; object.end() - object.start()];
+        object.file.read(0, &mut back).unwrap();
+        assert!(back[PAGE_SIZE..].iter().all(|&byte| byte == 7) && back[..PAGE_SIZE].iter().all(|&byte| byte == 0));
     }
 }

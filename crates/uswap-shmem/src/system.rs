@@ -255,16 +255,16 @@ impl<K: Kernel> Faults for SharedFaults<K> {
     }
 
     fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
-        match is_window::<K>(target) {
-            true => moving::fill(self.shared(), target, Filling::From(source), len, wake),
-            false => self.own.copy(target, source, len, wake),
+        match self.shared().object_at(target) {
+            Some(object) => moving::fill(self.shared(), &object, target, Filling::From(source), len, wake),
+            None => self.own.copy(target, source, len, wake),
         }
     }
 
     fn zeropage(&self, start: usize, len: usize, wake: Wake) -> Progress {
-        match is_window::<K>(start) {
-            true => moving::fill(self.shared(), start, Filling::Zeros, len, wake),
-            false => self.own.zeropage(start, len, wake),
+        match self.shared().object_at(start) {
+            Some(object) => moving::fill(self.shared(), &object, start, Filling::Zeros, len, wake),
+            None => self.own.zeropage(start, len, wake),
         }
     }
 
@@ -405,6 +405,8 @@ impl<K: Kernel> Footprint for SharedFootprint<K> {
     }
 
     fn read(&mut self) -> io::Result<(u64, u64)> {
+        let objects = K::shared().all_objects();
+        objects.iter().for_each(|object| object.forget_filled());
         let (resident, shared) = self.own.read()?;
         Ok((resident + K::shared().resident_pages(), shared))
     }

@@ -322,7 +322,7 @@ fn stay_behind(supervisor: &mut Supervisor, anchor: &Anchor) {
 }
 
 fn fault_plan(options: &RunOptions) -> Result<FaultPlan, Failure> {
-    match &options.fault_injection {
+    match &options.trials.fault_injection {
         None => Ok(FaultPlan::default()),
         Some(text) => text.parse().map_err(|error| Failure::ours(format!("--fault-injection: {error}"))),
     }

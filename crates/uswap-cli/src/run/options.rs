@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_core::{OwnerSearch, Policies, ReadaheadPolicy, ReclaimPolicy};
 use uswap_engine::group::{Compressor, SwappedShared};
 
 use super::watchdog::OnStall;
@@ -168,9 +168,8 @@ pub struct RunOptions {
     #[arg(short = 'v', long)]
     pub verbose: bool,
 
-    /// Makes the store fail on purpose, for tests: KIND:every=N,after=N,until=N
-    #[arg(long, value_name = "PLAN", hide = true)]
-    pub fault_injection: Option<String>,
+    #[command(flatten)]
+    pub trials: Trials,
 
     /// The program and its arguments
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -190,10 +189,26 @@ pub fn checked_budget(bytes: u64) -> Result<u64, Failure> {
     Ok(bytes / 4096 * 4096)
 }
 
+/// What tests and comparisons ask for.
+#[derive(Args, Debug)]
+pub struct Trials {
+    /// Makes the store fail on purpose, for tests: KIND:every=N,after=N,until=N
+    #[arg(long, value_name = "PLAN", hide = true)]
+    pub fault_injection: Option<String>,
+
+    /// How swapoff finds the page of a slot, for comparison: book, table, mapping or locate
+    #[arg(long, value_name = "SEARCH", hide = true, default_value = "book", value_parser = owner_search)]
+    pub swapoff_search: OwnerSearch,
+}
+
+fn owner_search(name: &str) -> Result<OwnerSearch, String> {
+    OwnerSearch::from_name(name).ok_or_else(|| "there is no such search".to_owned())
+}
+
 impl RunOptions {
     /// What leaves, and what comes along.
     pub fn policies(&self) -> Policies {
-        Policies { reclaim: self.reclaim.into(), readahead: self.readahead.into() }
+        Policies { reclaim: self.reclaim.into(), readahead: self.readahead.into(), swapoff: self.trials.swapoff_search }
     }
 
     /// 0 quiet, 1 as usual, 2 everything.

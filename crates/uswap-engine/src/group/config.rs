@@ -1,6 +1,6 @@
 //! What stays the same for the whole life of a group, and how it is written into the memory file.
 
-use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_core::{OwnerSearch, Policies, ReadaheadPolicy, ReclaimPolicy};
 
 use super::{AREAS_MAX, CLUSTER_SLOTS};
 use crate::store::faulty::FaultPlan;
@@ -118,7 +118,7 @@ pub(super) struct RawConfig {
     reclaim: u32,
     readahead: u32,
     gap_min_pages: u32,
-    /// In its second byte which shared memory is swapped.
+    /// In its second byte which shared memory is swapped, in its third how swapoff finds pages.
     verbosity: u32,
     areas: [RawArea; AREAS_MAX],
     fault_injection: FaultPlan,
@@ -134,7 +134,9 @@ impl RawConfig {
             reclaim: config.policies.reclaim as u32,
             readahead: config.policies.readahead as u32,
             gap_min_pages: config.gap_min_pages,
-            verbosity: u32::from(config.verbosity) | (config.shared as u32) << 8,
+            verbosity: u32::from(config.verbosity)
+                | (config.shared as u32) << 8
+                | (config.policies.swapoff as u32) << 16,
             areas: config.areas.map(|a| RawArea {
                 slots: a.slots,
                 file: a.file,
@@ -167,10 +169,11 @@ impl RawConfig {
             policies: Policies {
                 reclaim: ReclaimPolicy::from_number(self.reclaim)?,
                 readahead: ReadaheadPolicy::from_number(self.readahead)?,
+                swapoff: OwnerSearch::from_number(self.verbosity >> 16)?,
             },
             gap_min_pages: self.gap_min_pages,
             verbosity: self.verbosity as u8,
-            shared: SwappedShared::from_raw(self.verbosity >> 8)?,
+            shared: SwappedShared::from_raw(self.verbosity >> 8 & 0xff)?,
             areas,
             fault_injection: self.fault_injection,
         })

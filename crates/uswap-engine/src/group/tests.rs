@@ -1,6 +1,6 @@
 //! Tests of the group.
 
-use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_core::{OwnerSearch, Policies, ReadaheadPolicy, ReclaimPolicy};
 use uswap_system::atomic::Ordering::*;
 
 use super::*;
@@ -11,7 +11,11 @@ fn config() -> GroupConfig {
         zpool_percent: 35,
         accept_threshold_percent: 90,
         compressor: Compressor::Zstd,
-        policies: Policies { reclaim: ReclaimPolicy::S3Fifo, readahead: ReadaheadPolicy::Vma },
+        policies: Policies {
+            reclaim: ReclaimPolicy::S3Fifo,
+            readahead: ReadaheadPolicy::Vma,
+            swapoff: OwnerSearch::Locate,
+        },
         verbosity: 1,
         ..GroupConfig::default()
     };

@@ -3,7 +3,7 @@
 use uswap_engine::group::{Compressor, FaultPlan, GroupConfig};
 use uswap_engine::store::faulty::FaultKind;
 
-use uswap_core::{Policies, ReadaheadPolicy, ReclaimPolicy};
+use uswap_core::{OwnerSearch, Policies, ReadaheadPolicy, ReclaimPolicy};
 
 use super::copiers::Copiers;
 use super::disturbances::Disturbances;
@@ -46,6 +46,7 @@ impl Scenario {
         let policies = Policies {
             reclaim: ReclaimPolicy::ALL[chance.index(ReclaimPolicy::ALL.len())],
             readahead: ReadaheadPolicy::ALL[chance.index(ReadaheadPolicy::ALL.len())],
+            ..Policies::default()
         };
         let group = GroupConfig {
             memory_limit_bytes: limit_pages * 4096,
@@ -126,6 +127,9 @@ impl Scenario {
         rarely(&mut world.kernel_swap, 6, 200);
         world.spurious = world.spurious.min(20);
         rarely(&mut world.refused_unmaps, 4, 60);
+        if chance.happens(1, 8) {
+            self.group.policies.swapoff = OwnerSearch::ALL[chance.index(OwnerSearch::ALL.len())];
+        }
         self
     }
 

@@ -68,7 +68,7 @@ fn engine_misses(trace: &[u32], places: &[PageNumber], size: u64, reclaim: Recla
     let dense = Dense::of(places.iter().copied());
     let access = |&page: &u32| Access { page: dense.place(places[page as usize]), writes: false };
     let accesses: Vec<Access> = trace.iter().map(access).collect();
-    replay(size, Policies { reclaim, readahead: ReadaheadPolicy::Off }, &[], &accesses).misses
+    replay(size, Policies { reclaim, readahead: ReadaheadPolicy::Off, ..Policies::default() }, &[], &accesses).misses
 }
 
 #[cfg(test)]
