@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use uswap_core::PageRange;
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::in_common::{Between, Changes, LeftOut, Seen};
 use uswap_sys::maps;
@@ -169,12 +170,13 @@ impl InCommon {
             return false;
         }
         let begun = H::cpu_time();
-        if let Ok(pages) = self.count(engine) {
+        if let Ok((pages, fixed)) = self.count(engine) {
             if pages + DOUBT_MIN < slot.resident.in_common.left_out.load(Relaxed) {
                 engine.core().take_back_aside();
             }
             self.left_out = LeftOut::look(pages, self.least);
             slot.resident.in_common.left_out.store(self.left_out.pages(changes), Relaxed);
+            slot.resident.in_common.fixed.store(fixed, Relaxed);
         }
         self.parent_then = parent_now;
         self.looked = H::now();
@@ -182,10 +184,18 @@ impl InCommon {
         true
     }
 
-    /// Of all private memory: what libraries and uswap itself have filled before the fork is in common, too.
-    fn count<H: Host>(&mut self, engine: &Engine<H>) -> io::Result<u64> {
+    /// Of all private memory: what libraries and uswap itself have filled before the fork is in common, too. And how much of that cannot be
+    /// swapped.
+    fn count<H: Host>(&mut self, engine: &Engine<H>) -> io::Result<(u64, u64)> {
+        let in_common = |start, end| engine.memory.pagemap.in_common(start, end);
+        let adopted: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
+        let swappable: u64 = adopted
+            .into_iter()
+            .map(|range| in_common(range.start.address(), range.end().address()))
+            .sum::<io::Result<_>>()?;
         H::Mappings::read_maps(&mut self.maps)?;
         let private = maps::vmas(&self.maps).filter(|vma| !vma.shared && vma.read);
-        private.map(|vma| engine.memory.pagemap.in_common(vma.start, vma.end)).sum()
+        let all: u64 = private.map(|vma| in_common(vma.start, vma.end)).sum::<io::Result<_>>()?;
+        Ok((all, all.saturating_sub(swappable)))
     }
 }

@@ -18,6 +18,8 @@ pub struct InCommon {
     pub changes: AtomicU64,
     /// Pages that it leaves out as long as its parent lives.
     pub left_out: AtomicU64,
+    /// So many of them cannot be swapped.
+    pub fixed: AtomicU64,
     /// The changes of its parent when it was born.
     pub born_at: AtomicU64,
     /// The [`Holder`] that is its parent, as a word; 0: none that is known.
@@ -26,8 +28,8 @@ pub struct InCommon {
 
 impl InCommon {
     pub(super) fn clear(&self) {
-        let InCommon { changes, left_out, born_at, parent } = self;
-        [changes, left_out, born_at, parent].into_iter().for_each(|word| word.store(0, Relaxed));
+        let InCommon { changes, left_out, fixed, born_at, parent } = self;
+        [changes, left_out, fixed, born_at, parent].into_iter().for_each(|word| word.store(0, Relaxed));
     }
 }
 
@@ -81,7 +83,10 @@ impl Family {
     /// be among them.
     pub fn fixed_pages(&self, group: &Group, index: u32, slot: &ProcessSlot) -> u64 {
         let private = self.private_pages(group, index, slot);
-        slot.resident.unmanaged_pages.load(Relaxed).min(private) + slot.shared.pages.load(Relaxed)
+        // Its parent counts these.
+        let left_out = slot.resident.in_common.fixed.load(Relaxed);
+        let unmanaged = slot.resident.unmanaged_pages.load(Relaxed).saturating_sub(left_out);
+        unmanaged.min(private) + slot.shared.pages.load(Relaxed)
     }
 
     /// Pages that the process counts for itself and for children that have them, too: it cannot give them back alone.
@@ -121,13 +126,19 @@ impl Group {
     fn as_parent(&self, parent: Holder) -> Parent {
         let children = || {
             let is_child = |slot: &ProcessSlot| slot.parent() == Some(parent);
-            self.processes().filter(move |(_, slot)| is_child(slot)).map(|(_, slot)| Child {
-                left_out: slot.resident.in_common.left_out.load(Relaxed),
-                born_at: slot.resident.in_common.born_at.load(Relaxed),
-            })
+            self.processes().map(|(_, slot)| slot).filter(move |slot| is_child(slot))
         };
         let changes = self.process(parent.index).resident.in_common.changes.load(Relaxed);
-        let in_common = children().map(|child| child.left_out).max().unwrap_or(0);
-        Parent { index: parent.index, borne: borne(changes, children()), in_common }
+        // What cannot be swapped need not be left alone, either.
+        let swappable = |slot: &ProcessSlot| {
+            let in_common = &slot.resident.in_common;
+            in_common.left_out.load(Relaxed).saturating_sub(in_common.fixed.load(Relaxed))
+        };
+        let in_common = children().map(swappable).max().unwrap_or(0);
+        let children = children().map(|slot| Child {
+            left_out: slot.resident.in_common.left_out.load(Relaxed),
+            born_at: slot.resident.in_common.born_at.load(Relaxed),
+        });
+        Parent { index: parent.index, borne: borne(changes, children), in_common }
     }
 }
