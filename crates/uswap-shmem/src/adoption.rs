@@ -3,7 +3,9 @@
 //!
 //! A process sends its userfaultfd when it is asked to (`monitor`), or when it maps an object while others are swapped. What it has mapped
 //! is then read from its maps and registered. An object is managed from when two looks at all processes of the machine, some time apart,
-//! find no mapping of it that is not registered: a child that was being forked meanwhile is seen by the second. Later mappings of it come
+//! find no mapping of it that is not registered: a child that was being forked meanwhile is seen by the second. The kernel shows mappings
+//! part by part, and one that is moved meanwhile may be in none of them: what a look finds of a process counts where it is as much as the
+//! process has mapped. Later mappings of it come
 //! from those that are registered, by forks and mremap, and are reported; or, where it has a name, are told of by the agent (`named`); of forks the kernel tells, or the child itself does before anything
 //! of the program runs in it.
 
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::maps::{self, MapsOf};
 use uswap_sys::shared_file::{Inode, Origin};
+use uswap_system::PAGE_SIZE;
 use uswap_system::looks::Vma;
 
 use crate::client::{Client, Mapping};
@@ -27,6 +30,8 @@ use crate::trust;
 pub const APART: Duration = Duration::from_millis(30);
 /// How long processes may take to send their userfaultfds before an object is left alone.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the mappings of a process that changes them are read in one look.
+const TRIES: usize = 8;
 
 /// An object that is not managed yet.
 #[derive(Debug)]
@@ -85,6 +90,9 @@ impl Candidate {
             self.complete = None;
             let is_late = self.since.elapsed() > PATIENCE;
             return if is_late { Verdict::LeftAlone(place.process) } else { Verdict::Later };
+        }
+        if look.is_unsettled {
+            return Verdict::Later;
         }
         if found.mappings == 0 {
             return Verdict::Unmapped;
@@ -164,6 +172,8 @@ pub struct Look {
     found: BTreeMap<Inode, Found>,
     /// A process of the run that cannot be looked at.
     unknown: Option<Place>,
+    /// A process of the run changed its mappings while it was looked at.
+    is_unsettled: bool,
 }
 
 impl Look {
@@ -174,21 +184,25 @@ impl Look {
     pub fn at_all(shared: &Shared) -> io::Result<Look> {
         let mut look = Look::default();
         let objects: BTreeSet<Inode> = shared.all_objects().iter().map(|object| object.inode).collect();
-        for_processes(|pid, text| match text {
-            Some(text) => look.at(pid, text, &objects),
+        for_processes(|pid, maps| match maps {
+            Some(Maps { text, is_whole }) => {
+                let has_some = look.at(pid, text, &objects);
+                look.is_unsettled |= !is_whole && (has_some || is_of_the_run(pid));
+            }
             None if is_of_the_run(pid) => look.unknown = Some(Place { process: pid, start: 0 }),
             None => {}
         })?;
         Ok(look)
     }
 
-    fn at(&mut self, pid: u32, maps: &[u8], objects: &BTreeSet<Inode>) {
+    /// Whether a process has some mapped.
+    fn at(&mut self, pid: u32, maps: &[u8], objects: &BTreeSet<Inode>) -> bool {
         let mut here = Vec::new();
         for vma in maps::vmas(maps) {
             here.extend(Inode::of(&vma).filter(|inode| objects.contains(inode)).map(|inode| (inode, vma.start)));
         }
         if here.is_empty() {
-            return;
+            return false;
         }
         let smaps = fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
         let registered: BTreeSet<(Inode, usize)> =
@@ -200,6 +214,7 @@ impl Look {
                 found.unregistered = Some(Place { process: pid, start });
             }
         }
+        true
     }
 
     fn of(&self, inode: Inode) -> Found {
@@ -215,18 +230,48 @@ impl Look {
     /// Whether anybody has an object mapped, or may have.
     pub fn is_mapped(&self, object: &Object) -> bool {
         let found = self.of(object.inode);
-        found.mappings > 0 || found.unregistered.is_some()
+        self.is_unsettled || found.mappings > 0 || found.unregistered.is_some()
     }
 }
 
+/// What a process has mapped.
+struct Maps<'a> {
+    text: &'a [u8],
+    /// Nothing is missing.
+    is_whole: bool,
+}
+
+/// Reads the maps of a process. Whether that is all that it had mapped at some moment: they are shown some at a time, so that one which is
+/// moved meanwhile may be missing.
+fn read_whole_maps(pid: u32, text: &mut Vec<u8>) -> io::Result<bool> {
+    let mut before = mapped_pages(pid)?;
+    for _ in 0..TRIES {
+        maps::read_maps(MapsOf::Pid(pid), text)?;
+        let after = mapped_pages(pid)?;
+        // It is the same in all processes, and none has it for its own.
+        let shown = maps::vmas(text).filter(|vma| vma.name != b"[vsyscall]").map(|vma| vma.len() / PAGE_SIZE);
+        if before == after && shown.sum::<usize>() == after {
+            return Ok(true);
+        }
+        before = after;
+    }
+    Ok(false)
+}
+
+fn mapped_pages(pid: u32) -> io::Result<usize> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let size = statm.split_ascii_whitespace().next().and_then(|size| size.parse().ok());
+    size.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// Visits all processes but this one, with their maps, if they may be read.
-fn for_processes(mut visit: impl FnMut(u32, Option<&[u8]>)) -> io::Result<()> {
+fn for_processes(mut visit: impl FnMut(u32, Option<Maps<'_>>)) -> io::Result<()> {
     let (me, mut text) = (std::process::id(), Vec::new());
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         if pid != me {
-            match maps::read_maps(MapsOf::Pid(pid), &mut text) {
-                Ok(()) => visit(pid, Some(&text)),
+            match read_whole_maps(pid, &mut text) {
+                Ok(is_whole) => visit(pid, Some(Maps { text: &text, is_whole })),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => visit(pid, None),
                 // It has ended.
                 Err(_) => {}
@@ -272,6 +317,18 @@ fn registered(smaps: &[u8]) -> impl Iterator<Item = Vma<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn maps_are_whole_where_nothing_changes_and_not_where_something_is_missing() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut text = Vec::new();
+        // It may still be starting.
+        let is_whole = (0..1000).any(|_| read_whole_maps(child.id(), &mut text).is_ok_and(|is_whole| is_whole));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_whole && maps::vmas(&text).count() > 3);
+        assert!(read_whole_maps(child.id(), &mut text).is_err(), "it has ended");
+    }
 
     #[test]
     fn what_is_registered_is_told_by_the_flags_of_its_mapping() {

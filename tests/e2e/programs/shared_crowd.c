@@ -125,7 +125,8 @@ static void *work(void *argument)
 	return NULL;
 }
 
-static void crowd(int forks)
+/* `early`: while it is still being found out who has what mapped. */
+static void crowd(int forks, int early)
 {
 	static struct worker workers[THREADS];
 	for (unsigned k = 0; k < OBJECTS; k++) {
@@ -133,13 +134,16 @@ static void crowd(int forks)
 		for (unsigned page = 0; page < PAGES; page++)
 			*(volatile uint64_t *)(objects[k] + page * PAGE) = content(k, page);
 	}
-	wait_until_some_has_left(objects[0], PAGES * PAGE);
+	if (!early)
+		wait_until_some_has_left(objects[0], PAGES * PAGE);
 	for (unsigned k = 0; k < THREADS; k++) {
 		workers[k] = (struct worker){ .number = k, .chance = k + 1, .forks = forks };
 		MUST(!pthread_create(&workers[k].thread, NULL, work, &workers[k]));
 	}
 	for (unsigned k = 0; k < THREADS; k++)
 		MUST(!pthread_join(workers[k].thread, NULL));
+	if (early)
+		wait_until_some_has_left(objects[0], PAGES * PAGE);
 	for (unsigned k = 0; k < OBJECTS; k++)
 		for (unsigned page = 0; page < PAGES; page++)
 			if (*(volatile uint64_t *)(objects[k] + page * PAGE) != content(k, page))
@@ -148,16 +152,23 @@ static void crowd(int forks)
 
 static void without_forks(void)
 {
-	crowd(0);
+	crowd(0, 0);
+}
+
+static void from_the_first_moment(void)
+{
+	crowd(0, 1);
 }
 
 static void with_forks(void)
 {
-	crowd(1);
+	crowd(1, 0);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct test_case cases[] = { { "threads", without_forks }, { "forks", with_forks } };
+	static const struct test_case cases[] = { { "threads", without_forks },
+						  { "early", from_the_first_moment },
+						  { "forks", with_forks } };
 	return RUN_CASE(argc, argv, cases);
 }
