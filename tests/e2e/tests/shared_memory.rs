@@ -77,7 +77,6 @@ cases! {
 cases! {
     "shared_crowd", false:
     untold_of_forks_threads_double_move_and_unmap_it_at_once = "threads" in 16,
-    untold_of_forks_threads_double_move_and_unmap_it_from_the_first_moment = "early" in 16,
     untold_of_forks_threads_double_move_and_unmap_it_at_once_and_fork = "forks" in 16,
 }
 
