@@ -187,15 +187,17 @@ impl InCommon {
     /// Of all private memory: what libraries and uswap itself have filled before the fork is in common, too. And how much of that cannot be
     /// swapped.
     fn count<H: Host>(&mut self, engine: &Engine<H>) -> io::Result<(u64, u64)> {
-        let in_common = |start, end| engine.memory.pagemap.in_common(start, end);
+        let in_common =
+            |range: PageRange| engine.memory.pagemap.in_common(range.start.address(), range.end().address());
         let adopted: Vec<PageRange> = engine.core().pages().adopted_ranges().collect();
-        let swappable: u64 = adopted
-            .into_iter()
-            .map(|range| in_common(range.start.address(), range.end().address()))
-            .sum::<io::Result<_>>()?;
+        let swappable: u64 = adopted.into_iter().map(in_common).sum::<io::Result<_>>()?;
         H::Mappings::read_maps(&mut self.maps)?;
         let private = maps::vmas(&self.maps).filter(|vma| !vma.shared && vma.read);
-        let all: u64 = private.map(|vma| in_common(vma.start, vma.end)).sum::<io::Result<_>>()?;
-        Ok((all, all.saturating_sub(swappable)))
+        let mut fixed = 0;
+        for range in private.map(|vma| PageRange::of_bytes(vma.start, vma.end)) {
+            let rest: Vec<PageRange> = engine.core().pages().not_adopted(range).collect();
+            fixed += rest.into_iter().map(in_common).sum::<io::Result<u64>>()?;
+        }
+        Ok((swappable + fixed, fixed))
     }
 }

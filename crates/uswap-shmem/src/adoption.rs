@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_sys::maps::{self, MapsOf};
+use uswap_sys::rss;
 use uswap_sys::shared_file::{Inode, Origin};
 use uswap_system::PAGE_SIZE;
 use uswap_system::looks::Vma;
@@ -244,24 +245,18 @@ struct Maps<'a> {
 /// Reads the maps of a process. Whether that is all that it had mapped at some moment: they are shown some at a time, so that one which is
 /// moved meanwhile may be missing.
 fn read_whole_maps(pid: u32, text: &mut Vec<u8>) -> io::Result<bool> {
-    let mut before = mapped_pages(pid)?;
+    let mut before = rss::mapped_pages(pid)?;
     for _ in 0..TRIES {
         maps::read_maps(MapsOf::Pid(pid), text)?;
-        let after = mapped_pages(pid)?;
+        let after = rss::mapped_pages(pid)?;
         // It is the same in all processes, and none has it for its own.
-        let shown = maps::vmas(text).filter(|vma| vma.name != b"[vsyscall]").map(|vma| vma.len() / PAGE_SIZE);
-        if before == after && shown.sum::<usize>() == after {
+        let shown = maps::vmas(text).filter(|vma| vma.name != b"[vsyscall]").map(|vma| (vma.len() / PAGE_SIZE) as u64);
+        if before == after && shown.sum::<u64>() == after {
             return Ok(true);
         }
         before = after;
     }
     Ok(false)
-}
-
-fn mapped_pages(pid: u32) -> io::Result<usize> {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    let size = statm.split_ascii_whitespace().next().and_then(|size| size.parse().ok());
-    size.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Visits all processes but this one, with their maps, if they may be read.

@@ -203,6 +203,12 @@ pub fn mapped_bytes() -> io::Result<u64> {
     pages.map(|[mapped, ..]| mapped * crate::PAGE_SIZE as u64).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Pages of addresses that another process has mapped.
+pub fn mapped_pages(pid: u32) -> io::Result<u64> {
+    let statm = std::fs::read(format!("/proc/{pid}/statm"))?;
+    parse_statm(&statm).map(|[mapped, ..]| mapped).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// `size resident shared text lib data dt`
 fn parse_statm(text: &[u8]) -> Option<[u64; 3]> {
     let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace().map(|field| field.parse().ok());
