@@ -89,7 +89,7 @@ impl<H: Host> Engine<H> {
                 self.fatal(format_args!("uswap: page {:#x} is {state:?} while a fork is under way", known.address()))
             }
         };
-        let progress = self.memory.uffd.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
+        let progress = self.memory.copy(page.address(), source, PAGE_SIZE, Wake::Wake);
         match progress.stop {
             None => {
                 self.note_aside(&[Note::Installed(page)]);

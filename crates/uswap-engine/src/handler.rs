@@ -377,7 +377,7 @@ impl<H: Host> Engine<H> {
     /// Of memory that is gone, or is registered though it is none of our business, for a moment: there, a page that is missing has
     /// never been.
     fn answer_registered_of_others(&self, page: PageNumber) -> Served {
-        match self.memory.uffd.zeropage(page.address(), uswap_core::PAGE_SIZE, Wake::DontWake).stop {
+        match self.memory.zeropage(page.address(), uswap_core::PAGE_SIZE, Wake::DontWake).stop {
             Some(Stop::TryLater) => Served::AfterEvents,
             _ => {
                 self.memory.wake(page, 1);
@@ -415,11 +415,11 @@ impl<H: Host> Engine<H> {
             let len = pages * uswap_core::PAGE_SIZE;
             let progress = if write {
                 self.pressure.add(pages as u64);
-                let copied = self.memory.uffd.copy(address, self.memory.zeros(), len, Wake::Wake);
+                let copied = self.memory.copy(address, self.memory.zeros(), len, Wake::Wake);
                 self.pressure.freed((pages - copied.bytes / uswap_core::PAGE_SIZE) as u64);
                 copied
             } else {
-                self.memory.uffd.zeropage(address, len, Wake::Wake)
+                self.memory.zeropage(address, len, Wake::Wake)
             };
             done += (progress.bytes / uswap_core::PAGE_SIZE) as u64;
             match progress.stop {
@@ -515,7 +515,7 @@ impl<H: Host> Engine<H> {
         }
         let copies = if pages >= MOVE_PAGES_MIN { 1 } else { pages };
         self.pressure.add(copies as u64);
-        let copied = self.memory.uffd.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
+        let copied = self.memory.copy(target, source as *const u8, copies * uswap_core::PAGE_SIZE, Wake::Wake);
         self.pressure.freed((copies - copied.bytes / uswap_core::PAGE_SIZE) as u64);
         (copied, if copied.bytes > 0 { FrameLeft::Populated } else { FrameLeft::Empty })
     }

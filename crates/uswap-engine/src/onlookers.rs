@@ -29,16 +29,14 @@ impl<H: Host> Engine<H> {
                 drop(core);
                 self.fatal(format_args!("uswap: a frame of the engine is missing at {address:#x}"));
             }
-            Onlooked::Empty => {
-                match self.memory.uffd.copy(address, self.memory.zeros(), PAGE_SIZE, Wake::DontWake).stop {
-                    None => core.filled_for_onlooker(frame),
-                    Some(Stop::TryLater | Stop::NoMemory) => return Served::AfterEvents,
-                    Some(stop) => {
-                        drop(core);
-                        self.fatal(format_args!("uswap: an empty frame at {address:#x} cannot be filled: {stop:?}"));
-                    }
+            Onlooked::Empty => match self.memory.copy(address, self.memory.zeros(), PAGE_SIZE, Wake::DontWake).stop {
+                None => core.filled_for_onlooker(frame),
+                Some(Stop::TryLater | Stop::NoMemory) => return Served::AfterEvents,
+                Some(stop) => {
+                    drop(core);
+                    self.fatal(format_args!("uswap: an empty frame at {address:#x} cannot be filled: {stop:?}"));
                 }
-            }
+            },
         }
         drop(core);
         self.memory.wake(page, 1);

@@ -19,8 +19,8 @@
 //! | MOVE | EINVAL | mappings of another kind | out: one by one, with frames made executable. In: copied |
 //! | MOVE | EFAULT | a marker in its place: a guard, poison, memory that failed | out: it stays. In: cannot be, the process ends |
 //! | MOVE, COPY, ZEROPAGE, POISON | EAGAIN | an unread event comes first; the count is right but for the page above | after the events |
-//! | COPY | EEXIST | populated; markers are overwritten | what is there is newer |
-//! | ZEROPAGE, POISON | EEXIST | populated, or a marker | there: woken |
+//! | COPY | EEXIST | populated; markers are overwritten. Or, since Linux 6.14, nothing is there: its page table was just being freed, because another thread has dropped all that was in it | looked at: what is there is newer; where nothing is, tried again |
+//! | ZEROPAGE, POISON | EEXIST | populated, or a marker; or as above | looked at, tried again a few times; then there: woken |
 //! | COPY, ZEROPAGE | ENOMEM | the machine, or the memory cgroup, has none | tried again |
 //! | DONTNEED of the trash | success | gone, also from the kernel's swap | |
 //!
@@ -50,6 +50,9 @@ use crate::names::PageName;
 /// was asked last: a second in all.
 const LOOKS_MAX: u32 = 1000;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How often pages are filled again where the kernel says that they are there, and nothing is seen.
+const FILLS_MAX: u32 = 8;
 
 /// What became of a page that the books call resident.
 pub(crate) enum Presence {
@@ -130,6 +133,36 @@ impl<S: System> Memory<S> {
                 _ => Ok(()),
             });
         }
+    }
+
+    /// As [`Userfault::copy`](crate::userfault::Userfault::copy): with [`Stop::AlreadyThere`] there is something newer.
+    pub(crate) fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
+        let copy = |at: usize, len| self.uffd.copy(at, source.wrapping_add(at - target), len, wake);
+        let copied = self.fill(target, len, copy);
+        match copied.stop {
+            Some(Stop::AlreadyThere) if !self.is_populated(PageNumber::containing(target + copied.bytes)) => {
+                Progress { stop: Some(Stop::TryLater), ..copied }
+            }
+            _ => copied,
+        }
+    }
+
+    /// As [`Userfault::zeropage`](crate::userfault::Userfault::zeropage): with [`Stop::AlreadyThere`] there is something, or a marker.
+    pub(crate) fn zeropage(&self, start: usize, len: usize, wake: Wake) -> Progress {
+        self.fill(start, len, |at, len| self.uffd.zeropage(at, len, wake))
+    }
+
+    fn fill(&self, start: usize, len: usize, fill: impl Fn(usize, usize) -> Progress) -> Progress {
+        let mut done = 0;
+        for _ in 0..FILLS_MAX {
+            let progress = fill(start + done, len - done);
+            done += progress.bytes;
+            let is_there = || self.pagemap.is_exact() && self.is_seen(PageNumber::containing(start + done));
+            if progress.stop != Some(Stop::AlreadyThere) || is_there() {
+                return Progress { bytes: done, ..progress };
+            }
+        }
+        Progress { bytes: done, stop: Some(Stop::AlreadyThere) }
     }
 
     /// Moves `pages` pages with content from the frames at `source` to `target`, with the gate held.

@@ -268,7 +268,7 @@ impl<H: Host> Engine<H> {
             Landing::Buffer => {
                 self.pressure.add(run as u64);
                 let source = worker.buffer_page(work.buffer + index);
-                let copied = self.memory.uffd.copy(load.page.address(), source, run * PAGE_SIZE, Wake::Wake);
+                let copied = self.memory.copy(load.page.address(), source, run * PAGE_SIZE, Wake::Wake);
                 self.pressure.freed((run - copied.bytes / PAGE_SIZE) as u64);
                 (copied, FrameLeft::Populated)
             }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use uswap_engine::notices::Notices;
 use uswap_engine::staffed::Threads;
-use uswap_system::System;
-use uswap_system::faults::{Faults, Heard, Message, Progress, Wake};
+use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
 use uswap_system::looks::PopulatedRange;
+use uswap_system::{PAGE_SIZE, System};
 
 use crate::client::{Client, Mappings};
 use crate::shared::Shared;
@@ -150,6 +150,15 @@ pub trait SharedObject<U>: Send + Sync + fmt::Debug {
     /// # Errors
     /// It is refused.
     fn punch(&self, at: usize, len: usize) -> io::Result<()>;
+
+    /// What filling has come to, from an address of the window on: Linux since 6.14 says that a page is there also where the page table has
+    /// just been freed, because another thread has advised that all that was in it is not needed. Then it is to be tried again.
+    fn looked_at(&self, at: usize, progress: Progress) -> Progress {
+        let next = at + progress.bytes;
+        let is_so =
+            progress.stop != Some(Stop::AlreadyThere) || !matches!(self.populated(next, next + PAGE_SIZE), Ok(None));
+        if is_so { progress } else { Progress { stop: Some(Stop::TryLater), ..progress } }
+    }
 
     /// Fills missing pages, for whoever has them mapped.
     fn fill(&self, filler: &U, at: usize, source: *const u8, len: usize) -> Progress;

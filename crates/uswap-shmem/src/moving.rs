@@ -247,7 +247,8 @@ pub fn fill<K: Kernel>(
         }
         done(0)
     } else {
-        fill_where_it_is_waited_for(shared, target, filling, len).unwrap_or(done(0))
+        let waited_for = fill_where_it_is_waited_for(shared, target, filling, len);
+        waited_for.map_or(done(0), |progress| object.looked_at(target, progress))
     };
     if progress.bytes < len && progress.stop != Some(Stop::AlreadyThere) {
         let (from, left) = (progress.bytes, len - progress.bytes);
@@ -255,6 +256,7 @@ pub fn fill<K: Kernel>(
             Filling::From(source) => object.fill(&shared.filler, target + from, source.wrapping_add(from), left),
             Filling::Zeros => object.fill_with_zeros(&shared.filler, target + from, left),
         };
+        let rest = object.looked_at(target + from, rest);
         progress = Progress { bytes: from + rest.bytes, stop: rest.stop };
     }
     if wake == Wake::Wake && progress.bytes > 0 {

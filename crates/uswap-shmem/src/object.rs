@@ -164,8 +164,10 @@ impl Drop for Object {
 #[cfg(test)]
 mod tests {
     use uswap_sys::pagemap::PageMap;
+    use uswap_system::faults::Stop;
 
     use super::*;
+    use crate::kernel::SharedObject;
 
     #[test]
     fn the_servers_page_table_forgets_what_was_filled_and_the_object_keeps_it() {
@@ -197,5 +199,34 @@ mod tests {
         let mut back = vec![0; object.end() - object.start()];
         object.file.read(0, &mut back).unwrap();
         assert!(back[PAGE_SIZE..].iter().all(|&byte| byte == 7) && back[..PAGE_SIZE].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_page_is_said_to_be_there_only_where_it_is_while_page_tables_go() {
+        const ROUNDS: usize = 30_000;
+        let filler = match Uffd::to_fill_shared_memory(None) {
+            Ok(filler) => filler,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let file = SharedFile::new(PAGE_SIZE).unwrap().as_fd().try_clone_to_owned().unwrap();
+        let object = Object::new(file, &filler).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // The page table of the window has this page alone: it is freed each time.
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    object.filled.store(1, Relaxed);
+                    object.forget_filled();
+                }
+            });
+            let wrong = (0..ROUNDS).filter(|_| {
+                object.file.punch(0, PAGE_SIZE as u64).unwrap();
+                let filled = object.fill(&filler, object.start(), [7; PAGE_SIZE].as_ptr(), PAGE_SIZE);
+                SharedObject::looked_at(&object, object.start(), filled).stop == Some(Stop::AlreadyThere)
+            });
+            let wrong = wrong.count();
+            is_over.store(true, Relaxed);
+            assert_eq!(wrong, 0, "times that nothing was there");
+        });
     }
 }
