@@ -203,26 +203,32 @@ mod tests {
 
     #[test]
     fn a_page_is_said_to_be_there_only_where_it_is_while_page_tables_go() {
-        const ROUNDS: usize = 30_000;
+        const ROUNDS: usize = 300_000;
+        /// More than there are CPUs: it takes that who fills is not running for a moment.
+        const FORGETTERS: usize = 6;
+        /// What a page table is about: it is freed where all of that is dropped at once.
+        const TABLE: usize = 2 << 20;
         let filler = match Uffd::to_fill_shared_memory(None) {
             Ok(filler) => filler,
             Err(why) => return println!("skipped: {why}"),
         };
-        let file = SharedFile::new(PAGE_SIZE).unwrap().as_fd().try_clone_to_owned().unwrap();
+        let file = SharedFile::new(2 * TABLE).unwrap().as_fd().try_clone_to_owned().unwrap();
         let object = Object::new(file, &filler).unwrap();
+        let page = object.start().next_multiple_of(TABLE);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // The page table of the window has this page alone: it is freed each time.
-            scope.spawn(|| {
+            // The page table has this page alone.
+            let forget = || {
                 while !is_over.load(Relaxed) {
-                    object.filled.store(1, Relaxed);
+                    object.filled.store(TABLE, Relaxed);
                     object.forget_filled();
                 }
-            });
+            };
+            (0..FORGETTERS).for_each(|_| drop(scope.spawn(forget)));
             let wrong = (0..ROUNDS).filter(|_| {
-                object.file.punch(0, PAGE_SIZE as u64).unwrap();
-                let filled = object.fill(&filler, object.start(), [7; PAGE_SIZE].as_ptr(), PAGE_SIZE);
-                SharedObject::looked_at(&object, object.start(), filled).stop == Some(Stop::AlreadyThere)
+                object.file.punch(object.offset(page), PAGE_SIZE as u64).unwrap();
+                let filled = object.fill(&filler, page, [7; PAGE_SIZE].as_ptr(), PAGE_SIZE);
+                object.looked_at(page, filled).stop == Some(Stop::AlreadyThere)
             });
             let wrong = wrong.count();
             is_over.store(true, Relaxed);
