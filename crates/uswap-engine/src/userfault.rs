@@ -46,7 +46,8 @@ impl<F: Faults> Userfault<F> {
         }
     }
 
-    /// As [`Faults::copy`]; where the pages are of several mappings, only some of them, without a reason to stop.
+    /// As [`Faults::copy`]; where the pages are of several mappings, only some of them, without a reason to stop. What is said to be there
+    /// is to be looked at: `Memory::copy`.
     pub fn copy(&self, target: usize, source: *const u8, len: usize, wake: Wake) -> Progress {
         self.brought.fetch_add((len / PAGE_SIZE) as u64, Relaxed);
         let progress = self.in_one_mapping(len, |uffd, len| uffd.copy(target, source, len, wake));
@@ -55,7 +56,8 @@ impl<F: Faults> Userfault<F> {
         progress
     }
 
-    /// As [`Faults::zeropage`]; where the pages are of several mappings, only some of them, without a reason to stop.
+    /// As [`Faults::zeropage`]; where the pages are of several mappings, only some of them, without a reason to stop. What is said to be there
+    /// is to be looked at: `Memory::zeropage`.
     pub fn zeropage(&self, target: usize, len: usize, wake: Wake) -> Progress {
         self.in_one_mapping(len, |uffd, len| uffd.zeropage(target, len, wake))
     }

@@ -125,18 +125,6 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Of which object is not for us to say. */
-static void wait_until_any_has_left(void)
-{
-	size_t out = 0;
-	for (double begun = now(); swaps() && out == 0; sleep_ms(1)) {
-		for (unsigned k = 0; k < OBJECTS; k++)
-			out += pages_out(objects[k], PAGES * PAGE);
-		if (now() - begun > 20)
-			bad("nothing leaves");
-	}
-}
-
 /* `early`: while it is still being found out who has what mapped. */
 static void crowd(int forks, int early)
 {
@@ -147,7 +135,7 @@ static void crowd(int forks, int early)
 			*(volatile uint64_t *)(objects[k] + page * PAGE) = content(k, page);
 	}
 	if (!early)
-		wait_until_any_has_left();
+		wait_until_any_has_left(objects, OBJECTS, PAGES * PAGE);
 	for (unsigned k = 0; k < THREADS; k++) {
 		workers[k] = (struct worker){ .number = k, .chance = k + 1, .forks = forks };
 		MUST(!pthread_create(&workers[k].thread, NULL, work, &workers[k]));
@@ -155,7 +143,7 @@ static void crowd(int forks, int early)
 	for (unsigned k = 0; k < THREADS; k++)
 		MUST(!pthread_join(workers[k].thread, NULL));
 	if (early)
-		wait_until_any_has_left();
+		wait_until_any_has_left(objects, OBJECTS, PAGES * PAGE);
 	for (unsigned k = 0; k < OBJECTS; k++)
 		for (unsigned page = 0; page < PAGES; page++)
 			if (*(volatile uint64_t *)(objects[k] + page * PAGE) != content(k, page))
