@@ -87,6 +87,8 @@ sabotages! {
     SettledTooEarly in "engine/events.rs",
     /// Holes in what is moved are filled while events are held back.
     FilledWhileHeld in "engine/userfault.rs",
+    /// A page that is said to be there is believed to be, though its page table may just have gone.
+    ThereIsBelieved in "engine/presence.rs",
     /// An event that is read in the window of a fork is not noted.
     ForkNoteLost in "engine/events.rs",
     /// What was noted in the window of a fork is not applied to the parent's books.
@@ -199,6 +201,8 @@ sabotages! {
     DoubtIsTrust in "shmem/changes.rs",
     /// A page is taken away also where something was taken in since it was protected.
     ReportsMissed in "shmem/reports.rs",
+    /// A page of shared memory that is said to be there is believed to be.
+    SharedThereIsBelieved in "shmem/kernel.rs",
 }
 
 /// One more than the number of the defect that is planted; 0: none.

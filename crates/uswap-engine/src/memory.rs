@@ -278,7 +278,8 @@ impl<S: System> Memory<S> {
         self.without_events.sees_registered(range.start.address(), range.pages as usize * PAGE_SIZE)
     }
 
-    /// Fills a frame with zeros, if nothing is in it, also while the program is changing its memory.
+    /// Fills a frame with zeros, if nothing is in it, also while the program is changing its memory. What is said to be there is: no page table
+    /// of frames is ever dropped as a whole.
     pub fn fill_frame(&self, address: usize) -> Progress {
         self.without_events.zeropage(address, PAGE_SIZE, Wake::DontWake)
     }

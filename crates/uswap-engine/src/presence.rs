@@ -19,7 +19,7 @@
 //! | MOVE | EINVAL | mappings of another kind | out: one by one, with frames made executable. In: copied |
 //! | MOVE | EFAULT | a marker in its place: a guard, poison, memory that failed | out: it stays. In: cannot be, the process ends |
 //! | MOVE, COPY, ZEROPAGE, POISON | EAGAIN | an unread event comes first; the count is right but for the page above | after the events |
-//! | COPY | EEXIST | populated; markers are overwritten. Or, since Linux 6.14, nothing is there: its page table was just being freed, because another thread has dropped all that was in it | looked at: what is there is newer; where nothing is, tried again |
+//! | COPY | EEXIST | populated; markers are overwritten. Or, since Linux 6.14, nothing is there: its page table was just being freed, because another thread drops all 2 MiB that it is about in one call (of private memory this page, too; what is shared stays) | looked at: what is there is newer; where nothing is, tried again |
 //! | ZEROPAGE, POISON | EEXIST | populated, or a marker; or as above | looked at, tried again a few times; then there: woken |
 //! | COPY, ZEROPAGE | ENOMEM | the machine, or the memory cgroup, has none | tried again |
 //! | DONTNEED of the trash | success | gone, also from the kernel's swap | |
@@ -33,6 +33,7 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::Vanished;
 use uswap_core::{BLOCK_PAGES, FrameBlock, PAGE_SIZE, PageNumber};
 use uswap_sys::report::Reason;
@@ -140,7 +141,7 @@ impl<S: System> Memory<S> {
         let copy = |at: usize, len| self.uffd.copy(at, source.wrapping_add(at - target), len, wake);
         let copied = self.fill(target, len, copy);
         match copied.stop {
-            Some(Stop::AlreadyThere) if !self.is_populated(PageNumber::containing(target + copied.bytes)) => {
+            Some(Stop::AlreadyThere) if self.pagemap.is_exact() && !self.is_there(target + copied.bytes) => {
                 Progress { stop: Some(Stop::TryLater), ..copied }
             }
             _ => copied,
@@ -157,12 +158,19 @@ impl<S: System> Memory<S> {
         for _ in 0..FILLS_MAX {
             let progress = fill(start + done, len - done);
             done += progress.bytes;
-            let is_there = || self.pagemap.is_exact() && self.is_seen(PageNumber::containing(start + done));
+            let is_there = || self.pagemap.is_exact() && self.is_there(start + done);
             if progress.stop != Some(Stop::AlreadyThere) || is_there() {
                 return Progress { bytes: done, ..progress };
             }
         }
         Progress { bytes: done, stop: Some(Stop::AlreadyThere) }
+    }
+
+    /// Whether the page at `start`, which is said to be there, is; where that can be known. A look that fails tells nothing.
+    fn is_there(&self, start: usize) -> bool {
+        is_on(Sabotage::ThereIsBelieved)
+            || is_on(Sabotage::SharedThereIsBelieved)
+            || self.has_populated(start, start + PAGE_SIZE)
     }
 
     /// Moves `pages` pages with content from the frames at `source` to `target`, with the gate held.

@@ -18,6 +18,12 @@ impl Chance {
         Self { source }
     }
 
+    /// Another stream, of what came later than the seeds that are on record: from this one nothing is drawn, so that what follows of it stays as
+    /// it is.
+    pub fn apart(&self) -> Self {
+        Self::new(self.clone().any())
+    }
+
     /// Any number.
     pub fn any(&mut self) -> u64 {
         self.source.rand_u64()
@@ -56,5 +62,13 @@ mod tests {
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
+    }
+
+    #[test]
+    fn a_stream_apart_takes_nothing_of_the_other() {
+        let (mut one, mut two) = (Chance::new(7), Chance::new(7));
+        let mut apart = two.apart();
+        assert_ne!(apart.any(), two.clone().any());
+        assert_eq!((one.any(), one.any()), (two.any(), two.any()));
     }
 }

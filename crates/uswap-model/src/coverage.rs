@@ -41,6 +41,7 @@ happenings! {
     TryLater = "operations that an unread event stood in the way of",
     Busy = "moves refused as busy",
     NoMemory = "operations refused for want of memory",
+    SaidToBeThere = "pages said to be there where nothing was",
     Miscount = "moves of which a page was not counted",
     ShortCount = "operations that ended early",
     RegisterRefused = "registrations refused",

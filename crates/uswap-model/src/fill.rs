@@ -2,6 +2,9 @@
 //!
 //! Whether anything is counted is looked at once, at the start; from there on the lock of the mappings is held for reading, so that
 //! nothing is unmapped or moved, but other threads touch pages and fill them.
+//!
+//! Where nothing is there all three may say that something is, or that it is to be tried again: the page table has just gone
+//! ([`tables_go`](crate::WorldConfig::tables_go)). Those of frames never go: nobody drops 2 MiB of them.
 
 use std::ops::Range;
 
@@ -113,7 +116,12 @@ impl World {
         };
         self.hold_mappings(process);
         let (done, stop) = self.each_page(pages.len(), |index| {
-            one(&mut self.kernel_mut().process_mut(process).mm, pages.start + index, index)
+            let (mut kernel, page) = (self.kernel_mut(), pages.start + index);
+            let mm = &mut kernel.process_mut(process).mm;
+            if mm.pte(page) == Pte::Missing && !is_host(page) {
+                self.has_a_table()?;
+            }
+            one(mm, page, index)
         });
         self.let_go_of_mappings(process);
         if wake == Wake::Wake {

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 
+use uswap_system::faults::Stop;
+
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::coverage::{Coverage, Happening, Tally};
@@ -78,6 +80,8 @@ pub struct World {
     /// What it is like.
     pub config: WorldConfig,
     pub(crate) chance: RefCell<Chance>,
+    /// Of page tables that go.
+    apart: RefCell<Chance>,
     pub(crate) clock: Clock,
     pub(crate) scheduler: Scheduler,
     kernel: RefCell<Kernel>,
@@ -136,6 +140,7 @@ impl World {
         Rc::new(World {
             scheduler: Scheduler::new(config.switching),
             config,
+            apart: RefCell::new(chance.apart()),
             chance: RefCell::new(chance),
             clock: Clock::new(),
             kernel: RefCell::new(Kernel::default()),
@@ -240,6 +245,17 @@ impl World {
     /// Something has happened so often.
     pub(crate) fn note(&self, what: Happening, count: usize) {
         self.tally.add(what, count as u64);
+    }
+
+    /// A page that is missing may not be filled now: its page table has just gone.
+    pub(crate) fn has_a_table(&self) -> Result<(), Stop> {
+        let mut apart = self.apart.borrow_mut();
+        if !apart.happens(self.config.tables_go, 1000) {
+            return Ok(());
+        }
+        let is_said_to_be_there = apart.happens(1, 2);
+        self.note(Happening::SaidToBeThere, usize::from(is_said_to_be_there));
+        Err(if is_said_to_be_there { Stop::AlreadyThere } else { Stop::TryLater })
     }
 
     /// Whether a request of the engine is refused.

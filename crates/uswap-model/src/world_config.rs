@@ -37,6 +37,10 @@ pub struct WorldConfig {
     pub spurious: u64,
     /// Parts of 1000 pages that the kernel has no memory for.
     pub no_memory: u64,
+    /// Parts of 1000 missing pages that COPY, ZEROPAGE and POISON do not fill, for their page table has just gone: half of them they say are
+    /// there, the others are to be tried again. Linux does so since 6.14 where another thread drops all that a page table is about
+    /// (MADV_DONTNEED of 2 MiB in one call), at that moment; here it may be any page, at any time.
+    pub tables_go: u64,
     /// Parts of 1000 requests of the engine for threads, memory, registrations and advice that are refused.
     pub refusals: u64,
     /// Parts of 1000 pages that it does not move although they are exclusive.
@@ -88,6 +92,7 @@ impl WorldConfig {
             failed_looks: 0,
             spurious: 0,
             no_memory: 0,
+            tables_go: 0,
             refusals: 0,
             busy: 0,
             miscounts: 0,
@@ -108,6 +113,8 @@ impl WorldConfig {
 
     /// The world of `chance`.
     pub fn draw(chance: &mut Chance) -> WorldConfig {
+        let mut apart = chance.apart();
+        let tables_go = if apart.happens(1, 6) { 1 + apart.below(100) } else { 0 };
         let mut rare = |one_in: u64, most: u64| if chance.happens(1, one_in) { 1 + chance.below(most) } else { 0 };
         let (stops, spurious, no_memory, busy) = (rare(2, 100), rare(2, 100), rare(4, 30), rare(4, 15));
         let refusals = rare(8, 60);
@@ -131,6 +138,7 @@ impl WorldConfig {
             failed_looks,
             spurious,
             no_memory,
+            tables_go,
             refusals,
             busy,
             miscounts,

@@ -17,6 +17,7 @@ fn what_is_shared_reads_as_it_was_written() {
     assert!(came_in > 1000 && went_out > 1000, "{came_in} pages came in, {went_out} went out");
     assert!(processes > 120, "{processes} processes");
     assert!(coverage.count(Happening::Remap) > 100 && coverage.count(Happening::SharedFound) > 1000);
+    assert!(coverage.count(Happening::SaidToBeThere) > 20);
 }
 
 /// A child that was forked, and what its parent unmapped then, were read while it was looked which objects nobody has: of one that the child

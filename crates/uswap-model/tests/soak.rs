@@ -28,6 +28,8 @@ fn pages_come_back_as_they_were() {
 fn calls_and_forks_change_nothing() {
     let soaked = run(0..60, |scenario| scenario);
     assert!(soaked.iter().any(|soaked| soaked.processes > 4), "some fork");
+    let said_to_be_there: u64 = soaked.iter().map(|soaked| soaked.coverage.count(Happening::SaidToBeThere)).sum();
+    assert!(said_to_be_there > 20, "{said_to_be_there} pages");
 }
 
 /// What was given up with MADV_FREE is known, also where the kernel does not tell.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use uswap_core::defects::{Sabotage, is_on};
 use uswap_engine::notices::Notices;
 use uswap_engine::staffed::Threads;
 use uswap_system::faults::{Faults, Heard, Message, Progress, Stop, Wake};
@@ -155,8 +156,9 @@ pub trait SharedObject<U>: Send + Sync + fmt::Debug {
     /// just been freed, because another thread has advised that all that was in it is not needed. Then it is to be tried again.
     fn looked_at(&self, at: usize, progress: Progress) -> Progress {
         let next = at + progress.bytes;
-        let is_so =
-            progress.stop != Some(Stop::AlreadyThere) || !matches!(self.populated(next, next + PAGE_SIZE), Ok(None));
+        let is_so = progress.stop != Some(Stop::AlreadyThere)
+            || is_on(Sabotage::SharedThereIsBelieved)
+            || !matches!(self.populated(next, next + PAGE_SIZE), Ok(None));
         if is_so { progress } else { Progress { stop: Some(Stop::TryLater), ..progress } }
     }
 

@@ -71,7 +71,9 @@ impl ModelObject {
         let world = current();
         for (index, page) in self.pages(at, at + len).enumerate() {
             world.point();
-            if let Err(stop) = world.add_to_cache(&mut world.kernel_mut(), self.id, page, content(index)) {
+            // The page table of the window is freed where what has been filled is forgotten.
+            let fill = |()| world.add_to_cache(&mut world.kernel_mut(), self.id, page, content(index));
+            if let Err(stop) = world.has_a_table().and_then(fill) {
                 return Progress { bytes: index * PAGE_SIZE, stop: Some(stop) };
             }
         }

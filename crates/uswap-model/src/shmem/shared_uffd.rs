@@ -107,7 +107,11 @@ impl SharedUffd {
                 if !world.kernel().process(process).is_alive {
                     return stopped(index * PAGE_SIZE, Stop::ProcessGone);
                 }
-                if let Err(stop) = fill(&mut world.kernel_mut(), process, vma, page) {
+                let mut kernel = world.kernel_mut();
+                // A page table with a marker in it stays.
+                let is_empty = kernel.shmem.mms.get(&process).is_none_or(|mm| !mm.ptes.contains_key(&page));
+                let table = if is_empty { world.has_a_table() } else { Ok(()) };
+                if let Err(stop) = table.and_then(|()| fill(&mut kernel, process, vma, page)) {
                     return stopped(index * PAGE_SIZE, stop);
                 }
             }
