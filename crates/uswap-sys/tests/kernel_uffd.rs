@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::with_exposed_provenance_mut as at;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use uswap_sys::PAGE_SIZE as P;
@@ -85,6 +86,8 @@ fn next(uffd: &Uffd) -> Message {
 }
 
 static DATA: [u8; 4 * P] = [7; 4 * P];
+/// What a page table is about.
+const TABLE: usize = 512 * P;
 
 #[test]
 fn t11a_a_second_copy_finds_the_page_there() {
@@ -345,6 +348,50 @@ fn a_poisoned_page_refuses_to_be_filled_with_zeros() {
     // A copy overwrites the marker.
     assert_eq!(uffd.copy(start, DATA.as_ptr(), P, Wake::Wake), complete(P));
     assert_eq!(read(start), 7);
+}
+
+/// Fills of a page that only one thread fills and drops, refused while others drop these parts of its 2 MiB.
+fn refused_while_others_drop(uffd: &Uffd, parts: impl Fn(usize) -> Vec<(usize, usize)>) -> usize {
+    const FILLS: usize = 60_000;
+    /// More than there are CPUs: it takes that who fills is not running for a moment.
+    const DROPPERS: usize = 6;
+    let start = registered(uffd, 2 * TABLE / P).next_multiple_of(TABLE);
+    let page = start + TABLE / 2;
+    let drop_all = |parts: &[(usize, usize)]| {
+        for &(from, to) in parts {
+            // SAFETY: private memory of this test's, in which nobody has a reference.
+            unsafe { rustix::mm::madvise(at(from), to - from, Advice::LinuxDontNeed) }.unwrap();
+        }
+    };
+    let parts = parts(start);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..DROPPERS {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    drop_all(&parts);
+                }
+            });
+        }
+        let fills = (0..FILLS).filter(|_| {
+            drop_all(&[(page, page + P)]);
+            !uffd.copy(page, DATA.as_ptr(), P, Wake::Wake).is_complete()
+        });
+        let refused = fills.count();
+        is_over.store(true, Relaxed);
+        refused
+    })
+}
+
+/// Since 6.14 a page table goes where all 2 MiB that it is about are dropped in one call, and then nothing may be filled for a moment
+/// (EAGAIN), or it is said to be there (EEXIST). So of private memory a fill is never refused for a page that nobody drops.
+#[test]
+fn a_page_table_stays_where_not_all_of_it_is_dropped_at_once() {
+    let uffd = uffd_or_skip!(Features::NONE);
+    let all = refused_while_others_drop(&uffd, |start| vec![(start, start + TABLE)]);
+    println!("{all} fills were refused where all was dropped at once");
+    let all_else = |start| vec![(start, start + TABLE / 2), (start + TABLE / 2 + P, start + TABLE)];
+    assert_eq!(refused_while_others_drop(&uffd, all_else), 0);
 }
 
 #[test]

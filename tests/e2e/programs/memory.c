@@ -788,6 +788,55 @@ static void free_dropped(void)
 	MUST(pthread_join(thread, NULL) == 0);
 }
 
+/* --- page tables that go: all that one is about is dropped in one call while its pages are filled --- */
+
+enum { DROPPERS = 4, FILLERS = 2 };
+static const size_t TABLE = 2 * MiB;
+static char *table;
+static volatile int dropped_enough;
+
+static void *drop_table(void *unused)
+{
+	while (!dropped_enough)
+		MUST(madvise(table, TABLE, MADV_DONTNEED) == 0);
+	return unused;
+}
+
+static void *fill_table(void *first)
+{
+	for (uint64_t round = 0; !dropped_enough; round++)
+		for (size_t k = (size_t)first; k < TABLE / PAGE; k += FILLERS) {
+			volatile uint64_t *words = (uint64_t *)(table + k * PAGE);
+			fill_page((uint64_t *)words, 150 + round, k);
+			for (size_t w = 0; w < WORDS; w += 64) {
+				uint64_t word = words[w];
+				if (word && word != word_of(150 + round, k, w))
+					bad("page %zu of the table has neither what was written nor zeros", k);
+			}
+		}
+	return first;
+}
+
+static void drop_tables(void)
+{
+	pthread_t threads[DROPPERS + FILLERS];
+	char *p = swapped(SIZE, 150, "around a page table");
+	table = (char *)(((uintptr_t)p + SIZE / 2) & ~(TABLE - 1));
+	size_t before = (size_t)(table - p) / PAGE, after = before + TABLE / PAGE;
+	for (size_t k = 0; k < DROPPERS + FILLERS; k++)
+		MUST(pthread_create(&threads[k], NULL, k < DROPPERS ? drop_table : fill_table, (void *)(k % FILLERS)) == 0);
+	for (double end = now() + 3; now() < end;) {
+		check_pages(p, 0, before, 150, "before the table");
+		check_pages(p, after, SIZE / PAGE, 150, "behind the table");
+	}
+	dropped_enough = 1;
+	for (size_t k = 0; k < DROPPERS + FILLERS; k++)
+		MUST(pthread_join(threads[k], NULL) == 0);
+	fill(p, SIZE, 151);
+	push_out(p, SIZE, "with the table");
+	check(p, SIZE, 151, "with the table");
+}
+
 static void advise(void)
 {
 	char *p = swapped(SIZE, 17, "madvise");
@@ -1334,6 +1383,7 @@ int main(int argc, char **argv)
 		{ "mremap-large", remap_large },  { "mremap-signals", remap_under_signals },
 		{ "mremap-own", remap_own },	  { "mremap-pieces", remap_pieces }, { "many-mappings", many_mappings },
 		{ "free-early", free_early },	  { "free-dropped", free_dropped },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
+		{ "madvise-tables", drop_tables },
 		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
 		{ "madvise-fork-gone", advise_gone }, { "wiped-early", wiped_early },
 		{ "fork-grown", fork_grown },

@@ -74,6 +74,7 @@ cases! { "memory":
     mremap_dontunmap = "mremap-dontunmap",
     munmap_and_brk = "munmap",
     madvise_dontneed_and_free = "madvise",
+    page_tables_that_go_while_their_pages_are_filled = "madvise-tables",
     madvise_dontfork_and_wipeonfork = "madvise-fork",
     madvise_dontfork_and_a_mapping_that_grows = "madvise-fork-grown",
     madvise_dontfork_of_memory_that_is_gone = "madvise-fork-gone",
