@@ -97,6 +97,11 @@ impl LeftOut {
         LeftOut { pages: in_common, at: changes }
     }
 
+    /// When this became known.
+    pub fn known(&self) -> u64 {
+        self.pages
+    }
+
     /// When it has had so many changes.
     pub fn pages(&self, changes: u64) -> u64 {
         self.pages.saturating_sub(changes.saturating_sub(self.at))

@@ -304,6 +304,11 @@ impl Core {
         }
     }
 
+    /// How many blocks are put aside.
+    pub fn blocks_aside(&self) -> usize {
+        self.eviction.order.blocks_aside()
+    }
+
     /// What was put aside is to be looked at again: others may have let it go.
     pub fn take_back_aside(&mut self) {
         self.eviction.order.take_back_aside(&mut self.pages);

@@ -177,6 +177,8 @@ pub const LET_GO_MIN: u64 = 1024;
 pub const KERNEL_BROUGHT_MIN: u64 = 256;
 /// How often blocks that were put aside are looked at again: those that others have where nothing else is left.
 pub const LOOK_AT_ASIDE_EVERY: Duration = Duration::from_secs(1);
+/// The same, where looking has been in vain several times over, and no process has ended since.
+pub const LOOK_AT_ASIDE_AT_LEAST_EVERY: Duration = Duration::from_secs(8);
 /// Milliseconds for which faults do not wait for memory after nothing could be stored.
 pub const HOPELESS_MS: u64 = 50;
 

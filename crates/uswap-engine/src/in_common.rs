@@ -24,6 +24,9 @@ const LOOK_SOON: Duration = Duration::from_millis(10);
 const LOOK_COST: u32 = 50;
 /// The same where the budget is used up: what passes for the process's own would be swapped out for nothing.
 const PRESSING: (Duration, u32) = (Duration::from_millis(2), 4);
+/// Looks in vain after which it looks no rarer: each has halved the part of a CPU that looking may take then. A page in doubt is mostly a fault
+/// that has brought it back.
+const IN_VAIN_MAX: u32 = 4;
 /// What the first look is taken to cost. Most of what a child has changed by then its own start has changed.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// Changes of a process that cannot be told how many it had: all that there may be.
@@ -42,6 +45,8 @@ pub(crate) struct InCommon {
     parent_then: u64,
     /// CPU time of the last look.
     took: Duration,
+    /// So many looks before it found that most of what had been in doubt was in common still.
+    in_vain: u32,
     /// The text of /proc/self/maps, whenever it is read.
     maps: Vec<u8>,
 }
@@ -113,6 +118,7 @@ impl InCommon {
             looked: H::now(),
             parent_then: parent.map_or(0, |parent| parent.changes),
             took: FIRST_LOOK,
+            in_vain: 0,
             maps: Vec::new(),
         }
     }
@@ -131,6 +137,7 @@ impl InCommon {
             most => most,
         };
         slot.resident.in_common.left_out.store(self.left_out.pages(seen), Relaxed);
+        slot.resident.in_common.when_looked.store(self.left_out.known(), Relaxed);
         told.changes.store(least, Relaxed);
         told.private_pages.store(private, Relaxed);
     }
@@ -161,7 +168,10 @@ impl InCommon {
             self.looked = H::now();
             return false;
         }
-        let (soonest, cost) = if scarcity.is_pressing { PRESSING } else { (LOOK_SOON, LOOK_COST) };
+        let (soonest, cost) = match PRESSING {
+            (soonest, cost) if scarcity.is_pressing => (soonest, cost << self.in_vain),
+            _ => (LOOK_SOON, LOOK_COST),
+        };
         let Some(parent) = slot.parent().filter(|&parent| group.has(parent)) else { return false };
         let changes = slot.resident.in_common.changes.load(Relaxed);
         let parent_now = group.process(parent.index).resident.in_common.changes.load(Relaxed);
@@ -174,6 +184,8 @@ impl InCommon {
             if pages + DOUBT_MIN < slot.resident.in_common.left_out.load(Relaxed) {
                 engine.core().take_back_aside();
             }
+            let is_in_vain = 4 * self.left_out.known().saturating_sub(pages) < doubt;
+            self.in_vain = if is_in_vain { (self.in_vain + 1).min(IN_VAIN_MAX) } else { 0 };
             self.left_out = LeftOut::look(pages, self.least);
             slot.resident.in_common.left_out.store(self.left_out.pages(changes), Relaxed);
             slot.resident.in_common.fixed.store(fixed, Relaxed);

@@ -128,6 +128,11 @@ impl Order {
         }
     }
 
+    /// Blocks that are put aside.
+    pub fn blocks_aside(&self) -> usize {
+        self.aside.len()
+    }
+
     /// What was put aside is to be looked at again.
     pub fn take_back_aside(&mut self, pages: &mut PageTable) {
         if is_on(Sabotage::AsideForgotten) {

@@ -18,6 +18,8 @@ pub struct InCommon {
     pub changes: AtomicU64,
     /// Pages that it leaves out as long as its parent lives.
     pub left_out: AtomicU64,
+    /// Pages that it had in common when it last looked: what it leaves out is fewer by all that it may have changed since.
+    pub when_looked: AtomicU64,
     /// So many of them cannot be swapped.
     pub fixed: AtomicU64,
     /// The changes of its parent when it was born.
@@ -28,8 +30,8 @@ pub struct InCommon {
 
 impl InCommon {
     pub(super) fn clear(&self) {
-        let InCommon { changes, left_out, fixed, born_at, parent } = self;
-        [changes, left_out, fixed, born_at, parent].into_iter().for_each(|word| word.store(0, Relaxed));
+        let InCommon { changes, left_out, when_looked, fixed, born_at, parent } = self;
+        [changes, left_out, when_looked, fixed, born_at, parent].into_iter().for_each(|word| word.store(0, Relaxed));
     }
 }
 
@@ -41,6 +43,8 @@ struct Parent {
     borne: u64,
     /// Pages that it has in common with the one that has most.
     in_common: u64,
+    /// The same when that one last looked.
+    when_looked: u64,
 }
 
 /// What the processes of a group had in common at one moment.
@@ -94,6 +98,11 @@ impl Family {
         let most = self.parent(index).map_or(0, |parent| parent.in_common);
         most.min(slot.resident.anon_pages.load(Relaxed))
     }
+
+    /// The same when its children last looked. It becomes less only where one has been seen to have let go.
+    pub fn in_common_when_looked(&self, index: u32) -> u64 {
+        self.parent(index).map_or(0, |parent| parent.when_looked)
+    }
 }
 
 impl ProcessSlot {
@@ -111,7 +120,7 @@ impl ProcessSlot {
 impl Group {
     /// What its processes have in common at this moment.
     pub fn family(&self) -> Family {
-        let none = Parent { index: u32::MAX, borne: 0, in_common: 0 };
+        let none = Parent { index: u32::MAX, borne: 0, in_common: 0, when_looked: 0 };
         let mut family = Family { parents: [none; PARENTS_MAX], count: 0 };
         for (_, slot) in self.processes().filter(|(_, slot)| slot.resident.in_common.left_out.load(Relaxed) > 0) {
             let Some(parent) = slot.parent().filter(|&parent| self.has(parent)) else { continue };
@@ -135,10 +144,11 @@ impl Group {
             in_common.left_out.load(Relaxed).saturating_sub(in_common.fixed.load(Relaxed))
         };
         let in_common = children().map(swappable).max().unwrap_or(0);
+        let when_looked = children().map(|slot| slot.resident.in_common.when_looked.load(Relaxed)).max().unwrap_or(0);
         let children = children().map(|slot| Child {
             left_out: slot.resident.in_common.left_out.load(Relaxed),
             born_at: slot.resident.in_common.born_at.load(Relaxed),
         });
-        Parent { index: parent.index, borne: borne(changes, children), in_common }
+        Parent { index: parent.index, borne: borne(changes, children), in_common, when_looked }
     }
 }

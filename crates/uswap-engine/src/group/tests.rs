@@ -265,6 +265,14 @@ fn what_a_fork_left_in_common_counts_once_as_long_as_the_parent_lives() {
     assert_eq!([parent, one, other].map(|index| group.usage_pages_of(index)), [1000, 100, 0]);
     let family = group.family();
     assert_eq!([parent, one].map(|index| family.in_common(index, group.process(index))), [1000, 0]);
+    // What may have changed since they looked is no sign that any has let go.
+    for (child, when_looked) in [(one, 980), (other, 1000)] {
+        group.process(child).resident.in_common.when_looked.store(when_looked, Relaxed);
+    }
+    group.process(other).resident.in_common.left_out.store(950, Relaxed);
+    let family = group.family();
+    assert_eq!((family.in_common(parent, group.process(parent)), family.in_common_when_looked(parent)), (950, 1000));
+    group.process(other).resident.in_common.left_out.store(1000, Relaxed);
     // The parent may have copied or dropped so many, which its children still have.
     group.process(parent).resident.in_common.changes.store(50, Relaxed);
     assert_eq!(group.usage_pages_of(parent), 1050);

@@ -31,6 +31,7 @@ use crate::post::Post;
 use crate::staffed::Staffed;
 use crate::worker::Worker;
 pub use join::main;
+use reclaiming::AsideLooks;
 use resting::Rest;
 use share::Share;
 
@@ -71,8 +72,7 @@ pub(crate) struct Looks {
     /// At all adopted memory, and how long that took.
     all: Instant,
     all_took: Duration,
-    /// At blocks that were put aside.
-    aside: Instant,
+    aside: AsideLooks,
     /// The kernel refused to keep some of it from forks.
     pub refused: Option<Instant>,
     /// The engine could not start then, and is not tried again for so long.
@@ -110,7 +110,7 @@ impl<H: Staffed> Monitor<H> {
                 discards_aged: now,
                 all: now,
                 all_took: Duration::ZERO,
-                aside: now,
+                aside: AsideLooks::new(now),
                 refused: None,
                 not_started: None,
                 rest: Rest::default(),

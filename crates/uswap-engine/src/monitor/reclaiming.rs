@@ -1,6 +1,6 @@
 //! Reclaim, as long as something is left to reclaim and the process has more than it shall have.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::{PageRange, tuning};
@@ -68,6 +68,34 @@ impl Rounds {
         self.fruitless += 1;
         let is_over = self.fruitless > tuning::FRUITLESS_ROUNDS || engine.pressure.is_hopeless();
         if is_over { Outcome::Nothing } else { Outcome::Achieved }
+    }
+}
+
+/// When all blocks that were put aside are looked at again.
+pub(super) struct AsideLooks {
+    last: Instant,
+    every: Duration,
+    /// So many were aside then, and the run had so many processes.
+    blocks: usize,
+    processes: usize,
+}
+
+impl AsideLooks {
+    pub fn new(now: Instant) -> Self {
+        AsideLooks { last: now, every: tuning::LOOK_AT_ASIDE_EVERY, blocks: 0, processes: 0 }
+    }
+
+    /// Whether it is time, in a run of so many `processes`: what one that ends had in common with this one may be this one's alone.
+    fn are_due(&self, now: Instant, processes: usize) -> bool {
+        let every = if processes < self.processes { tuning::LOOK_AT_ASIDE_EVERY } else { self.every };
+        now.saturating_duration_since(self.last) > every
+    }
+
+    /// They are looked at, `blocks` of them: half as often from now on, if most of what was looked at the last time is aside again.
+    fn begin(&mut self, now: Instant, blocks: usize, processes: usize) {
+        let is_in_vain = blocks > 0 && blocks >= self.blocks - self.blocks / 8;
+        let most = if is_in_vain { tuning::LOOK_AT_ASIDE_AT_LEAST_EVERY } else { tuning::LOOK_AT_ASIDE_EVERY };
+        *self = AsideLooks { last: now, every: (2 * self.every).min(most), blocks, processes };
     }
 }
 
@@ -149,11 +177,13 @@ impl<H: Staffed> Monitor<H> {
             return Look::New;
         }
         self.looks.all = H::now();
+        let processes = self.member().group.processes().count();
         if let Some(engine) = self.engine()
-            && H::since(self.looks.aside) > tuning::LOOK_AT_ASIDE_EVERY
+            && self.looks.aside.are_due(self.looks.all, processes)
         {
-            engine.core().take_back_aside();
-            self.looks.aside = H::now();
+            let mut core = engine.core();
+            self.looks.aside.begin(self.looks.all, core.blocks_aside(), processes);
+            core.take_back_aside();
         }
         Look::All
     }
@@ -202,5 +232,29 @@ impl<H: Staffed> Monitor<H> {
             broken += range.pages;
         }
         broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_aside_is_looked_at_more_rarely_where_that_is_in_vain() {
+        let begun = Instant::now();
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let mut looks = AsideLooks::new(begun);
+        let mut at = Vec::new();
+        for second in 0..40 {
+            if looks.are_due(after(second), 3) {
+                looks.begin(after(second), 1000, 3);
+                at.push(second);
+            }
+        }
+        assert_eq!(at, [2, 5, 10, 19, 28, 37]);
+        // Most of it has left, or another process has ended.
+        assert!(looks.are_due(after(39), 2));
+        looks.begin(after(39), 100, 3);
+        assert!(looks.are_due(after(41), 3));
     }
 }

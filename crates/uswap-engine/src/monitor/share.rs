@@ -49,8 +49,9 @@ struct Aside {
 pub(super) struct Kept {
     /// In all of them.
     pub all: u64,
-    /// Those that this process counts.
+    /// Those that this process counts, now and when its children last looked.
     pub mine: u64,
+    mine_when_looked: u64,
     /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then all who have
     /// them let them go.
     pub most: u64,
@@ -138,6 +139,7 @@ impl<H: Staffed> Monitor<H> {
         self.share.in_common = Kept {
             all: in_common,
             mine: family.in_common(mine_index, slot),
+            mine_when_looked: family.in_common_when_looked(mine_index),
             // As long as all fits, nobody has to let anything go.
             most: if total <= limit - limit / 16 { in_common } else { tuning::in_common_max(limit, processes, fixed) },
             fixed,
@@ -187,7 +189,7 @@ impl<H: Staffed> Monitor<H> {
             has_looked = self.share.scale.in_common.look_in_time(group, slot, engine, scarcity);
         }
         // Where its children have let go of some, what it put aside may be its own.
-        let left = self.share.in_common.mine;
+        let left = self.share.in_common.mine_when_looked;
         if left + tuning::LET_GO_MIN < self.share.aside.had_in_common {
             engine.core().take_back_aside();
         }

@@ -33,6 +33,11 @@ struct Moving {
 }
 
 impl Moving {
+    /// Pages from `index` on that are to leave.
+    fn rest(&self, index: usize) -> u64 {
+        (self.mask >> index).count_ones().into()
+    }
+
     /// The next page that is to leave.
     fn next(&self, index: usize) -> Option<usize> {
         (index..BLOCK_PAGES).find(|index| self.mask >> index & 1 == 1)
@@ -100,6 +105,11 @@ impl<H: Host> Engine<H> {
         let index = index + done;
         let Some(stop) = progress.stop else { return Some(index) };
         match stop {
+            // Mostly others of a fork have all of the block, and each page would be asked about in vain.
+            Stop::Busy if self.others_have_the_rest(moving, index) => {
+                moving.busy += moving.rest(index);
+                return None;
+            }
             Stop::Busy => moving.busy += u64::from(moving.mask >> index & 1),
             // The run crosses from one mapping to another, or is not as the frames' mapping is.
             Stop::Invalid if run > 1 && !moving.single => {
@@ -122,6 +132,13 @@ impl<H: Host> Engine<H> {
             )),
         }
         Some(index + 1)
+    }
+
+    /// Whether no page of those from `index` on could be moved, for other processes have them as well. Asked for the first alone: where it
+    /// is not so, most can.
+    fn others_have_the_rest(&self, moving: &Moving, index: usize) -> bool {
+        let (start, end) = (moving.first.plus(index as u64).address(), moving.first.address() + BLOCK_BYTES);
+        moving.busy == 0 && self.memory.pagemap.in_common(start, end).is_ok_and(|pages| pages == moving.rest(index))
     }
 
     /// What became of the pages of `mask`. What is in the frames tells what was moved.
