@@ -85,41 +85,51 @@ fn kept_by_the_kernel(mappings: &[Range]) -> io::Result<Vec<Range>> {
     Ok(kept)
 }
 
-fn advise_range(range: Range, advice: Advice) {
-    // SAFETY: the advice changes no content. What is not mapped any more is passed over by the kernel; for what may have been mapped in its
-    // place meanwhile, see `keep`.
-    let _ = unsafe { rustix::mm::madvise(range.start as *mut _, range.end - range.start, advice) };
+/// Whether all of them were there.
+fn advise_ranges(ranges: &[Range], advice: Advice) -> bool {
+    let mut were_there = true;
+    for range in ranges {
+        // SAFETY: the advice changes no content. What is not mapped any more is passed over by the kernel; for what may have been mapped in
+        // its place meanwhile, see `keep`.
+        were_there &= unsafe { rustix::mm::madvise(range.start as *mut _, range.end - range.start, advice) }.is_ok();
+    }
+    were_there
 }
 
 /// No child gets shared memory from here on. Whether that is so: mappings may move while they are looked for. What else has come into their
 /// places meanwhile may have been kept from children by mistake, and is told to `others`.
 pub fn keep(mut others: impl FnMut(usize, usize)) -> bool {
-    let mut before: Vec<Range> = Vec::new();
-    for _ in 0..LOOKS {
+    let (mut before, mut were_there) = (Vec::new(), true);
+    for look in 0..=LOOKS {
         let Ok(now) = mappings() else { return false };
-        if now == before {
+        // What moves to and fro may have been away in between.
+        if now == before && were_there {
             return true;
         }
-        for gone in before.iter().filter(|range| !now.contains(range)) {
+        for gone in before.iter().filter(|range: &&Range| !now.contains(range)) {
             others(gone.start, gone.end - gone.start);
         }
-        now.iter().for_each(|&range| advise_range(range, Advice::LinuxDontFork));
+        if look < LOOKS {
+            were_there = advise_ranges(&now, Advice::LinuxDontFork);
+        }
         before = now;
     }
     false
 }
 
-/// Before shared memory of this process can be swapped: from here on it is kept from children. Whether it is.
+/// Before shared memory of this process can be swapped: from here on it is kept from children, and forks are followed. Whether all of it is
+/// kept: where not, it may be tried again, and the child of a fork that is followed gets what moves no more.
 pub fn begin(others: impl FnMut(usize, usize)) -> bool {
-    let is_new = KEPT_IN.load(Acquire) == 0;
-    let kept = if is_new { mappings().and_then(|mappings| kept_by_the_kernel(&mappings)) } else { Ok(Vec::new()) };
-    let Ok(kept) = kept else { return false };
-    *kept_by_program() = kept;
-    let is_kept = keep(others);
-    if is_kept {
+    let kept_in = KEPT_IN.load(Acquire);
+    if kept_in != process_id() {
+        // What a parent's program has kept from it a child does not have.
+        let kept =
+            if kept_in == 0 { mappings().and_then(|mappings| kept_by_the_kernel(&mappings)) } else { Ok(Vec::new()) };
+        let Ok(kept) = kept else { return false };
+        *kept_by_program() = kept;
         KEPT_IN.store(process_id(), Release);
     }
-    is_kept
+    keep(others)
 }
 
 /// In a forked child: whether nobody knows of its shared memory yet.
@@ -132,17 +142,25 @@ pub fn keep_new(start: usize, len: usize) {
     let new = Range { start, end: start + len };
     let mut kept = kept_by_program();
     *kept = kept.iter().flat_map(|range| range.without(new)).collect();
-    advise_range(new, Advice::LinuxDontFork);
+    advise_ranges(&[new], Advice::LinuxDontFork);
 }
 
-/// The child of the fork that comes gets what the program does not keep from it.
+/// The child of the fork that comes gets what the program does not keep from it. Looked at again where mappings have moved meanwhile.
 pub fn let_fork() {
     let kept = kept_by_program();
-    let mut parts = mappings().unwrap_or_default();
-    for &cut in kept.iter() {
-        parts = parts.iter().flat_map(|part| part.without(cut)).collect();
+    let (mut before, mut were_there) = (Vec::new(), true);
+    for _ in 0..LOOKS {
+        let now = mappings().unwrap_or_default();
+        if now == before && were_there {
+            return;
+        }
+        let mut parts = now.clone();
+        for &cut in kept.iter() {
+            parts = parts.iter().flat_map(|part| part.without(cut)).collect();
+        }
+        were_there = advise_ranges(&parts, Advice::LinuxDoFork);
+        before = now;
     }
-    parts.into_iter().for_each(|part| advise_range(part, Advice::LinuxDoFork));
 }
 
 /// The program's MADV_DONTFORK or MADV_DOFORK. Whether that was about shared memory that can be swapped: then it has been noted, and given
@@ -167,7 +185,7 @@ pub fn advise(start: usize, len: usize, keeps: bool) -> bool {
         }
     }
     let advice = if keeps { Advice::LinuxDontFork } else { Advice::LinuxDoFork };
-    others.into_iter().for_each(|other| advise_range(other, advice));
+    advise_ranges(&others, advice);
     true
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -27,6 +28,8 @@ static MAPPED_BY: AtomicU32 = AtomicU32::new(0);
 static HAS_NAMED: AtomicBool = AtomicBool::new(false);
 /// The process for which no userfaultfd could be handed over.
 static FAILED_IN: AtomicU32 = AtomicU32::new(0);
+/// Where other threads move what is to be kept from forks, and it was not.
+static NOT_KEPT: Mutex<Option<NotKept>> = Mutex::new(None);
 /// The process whose userfaultfd has been handed over without an answer.
 static UNANSWERED_IN: AtomicU32 = AtomicU32::new(0);
 /// The userfaultfd that `SHARED_BY` or `UNANSWERED_IN` has handed over. In a forked child its descriptor is another file's, or none.
@@ -36,6 +39,35 @@ static OWN: Mutex<Option<Uffd>> = Mutex::new(None);
 pub type Share<'a> = &'a dyn Fn(BorrowedFd<'_>, Sharing) -> io::Result<()>;
 /// Hands something over by what it is given, and waits for a while until the shared-memory server knows of it.
 pub type Known<'a> = &'a dyn Fn(&dyn Fn()) -> Reply;
+
+/// When it is tried again.
+struct NotKept {
+    process: u32,
+    since: Instant,
+    pause: Duration,
+}
+
+impl NotKept {
+    const FIRST_PAUSE: Duration = Duration::from_millis(50);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+    /// Keeps shared memory from forks of `process`, which this is, if it is time to try. Whether it is kept.
+    fn keeps(process: u32, others: &mut dyn FnMut(usize, usize)) -> bool {
+        let mut state = NOT_KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        // What a forked child inherits is its parent's.
+        let before = state.take().filter(|before| before.process == process);
+        let pause = before.as_ref().map(|before| before.pause);
+        let is_due = before.as_ref().is_none_or(|before| before.since.elapsed() >= before.pause);
+        if !is_due {
+            *state = before;
+            return false;
+        }
+        let is_kept = shared_forks::begin(others);
+        let pause = pause.map_or(NotKept::FIRST_PAUSE, |pause| (2 * pause).min(NotKept::LONGEST_PAUSE));
+        *state = (!is_kept).then(|| NotKept { process, since: Instant::now(), pause });
+        is_kept
+    }
+}
 
 /// How shared memory gets to its server.
 pub struct Way<'a> {
@@ -57,9 +89,13 @@ fn error(errno: Errno) -> isize {
 pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
     let Ok(file) = SharedFile::new(wanted.len.next_multiple_of(crate::PAGE_SIZE)) else { return error(Errno::NOSYS) };
     let is_new = swap != SharedSwap::Off && SHARED_BY.load(Acquire) != process_id();
-    if is_new && hand_over_uffd(swap, way, &mut |_, _| {}) != Reply::Known {
-        return error(Errno::NOSYS);
-    }
+    let heard = if is_new { hand_over_uffd(swap, way, &mut |_, _| {}) } else { Reply::Known };
+    let swap = match heard {
+        Reply::Known => swap,
+        // As before there was a server: it can be swapped as soon as all is kept from forks.
+        Reply::NotYet if UNANSWERED_IN.load(Acquire) != process_id() => SharedSwap::Off,
+        _ => return error(Errno::NOSYS),
+    };
     let protection = ProtFlags::from_bits_retain(wanted.protection);
     let flags = MapFlags::from_bits_retain(wanted.flags).difference(MapFlags::from_bits_retain(ANONYMOUS));
     let start = std::ptr::with_exposed_provenance_mut(wanted.start);
@@ -130,14 +166,15 @@ pub fn is_shared() -> bool {
 /// Makes this process's userfaultfd for shared memory, and has the server know of it.
 fn hand_over_uffd(swap: SharedSwap, way: &Way<'_>, others: &mut dyn FnMut(usize, usize)) -> Reply {
     let process = process_id();
-    // Nor is it tried again.
-    if FAILED_IN.swap(process, AcqRel) == process {
+    if FAILED_IN.load(Acquire) == process {
         return Reply::Refused;
     }
     // Before anything can leave.
-    if swap == SharedSwap::ChildrenTell && !shared_forks::begin(others) {
-        return Reply::Refused;
+    if swap == SharedSwap::ChildrenTell && !NotKept::keeps(process, others) {
+        return Reply::NotYet;
     }
+    // Nor is it tried again.
+    FAILED_IN.store(process, Release);
     let own = || OWN.lock().unwrap_or_else(PoisonError::into_inner);
     if UNANSWERED_IN.load(Acquire) != process {
         let Ok(uffd) = Uffd::for_shared_memory(way.device) else { return Reply::Refused };
