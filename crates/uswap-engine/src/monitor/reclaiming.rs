@@ -93,7 +93,7 @@ impl AsideLooks {
 
     /// They are looked at, `blocks` of them: half as often from now on, if most of what was looked at the last time is aside again.
     fn begin(&mut self, now: Instant, blocks: usize, processes: usize) {
-        let is_in_vain = blocks > 0 && blocks >= self.blocks - self.blocks / 8;
+        let is_in_vain = self.blocks > 0 && blocks >= self.blocks - self.blocks / 8;
         let most = if is_in_vain { tuning::LOOK_AT_ASIDE_AT_LEAST_EVERY } else { tuning::LOOK_AT_ASIDE_EVERY };
         *self = AsideLooks { last: now, every: (2 * self.every).min(most), blocks, processes };
     }
@@ -251,10 +251,10 @@ mod tests {
                 at.push(second);
             }
         }
-        assert_eq!(at, [2, 5, 10, 19, 28, 37]);
+        assert_eq!(at, [2, 4, 7, 12, 21, 30, 39]);
         // Most of it has left, or another process has ended.
-        assert!(looks.are_due(after(39), 2));
-        looks.begin(after(39), 100, 3);
-        assert!(looks.are_due(after(41), 3));
+        assert!(!looks.are_due(after(41), 3) && looks.are_due(after(41), 2));
+        looks.begin(after(41), 100, 3);
+        assert!(looks.are_due(after(43), 3));
     }
 }
