@@ -96,9 +96,9 @@ fn advise_ranges(ranges: &[Range], advice: Advice) -> bool {
     were_there
 }
 
-/// No child gets shared memory from here on. Whether that is so: mappings may move while they are looked for. What else has come into their
-/// places meanwhile may have been kept from children by mistake, and is told to `others`.
-pub fn keep(mut others: impl FnMut(usize, usize)) -> bool {
+/// Gives this advice for all mappings, but for what is in `cuts`. Whether that is so: they may move while they are looked for. Where one was
+/// and is not any more is told to `gone`.
+fn advise_all(advice: Advice, cuts: &[Range], mut gone: impl FnMut(Range)) -> bool {
     let (mut before, mut were_there) = (Vec::new(), true);
     for look in 0..=LOOKS {
         let Ok(now) = mappings() else { return false };
@@ -106,15 +106,20 @@ pub fn keep(mut others: impl FnMut(usize, usize)) -> bool {
         if now == before && were_there {
             return true;
         }
-        for gone in before.iter().filter(|range: &&Range| !now.contains(range)) {
-            others(gone.start, gone.end - gone.start);
-        }
+        before.into_iter().filter(|range| !now.contains(range)).for_each(&mut gone);
         if look < LOOKS {
-            were_there = advise_ranges(&now, Advice::LinuxDontFork);
+            let cut = |parts: Vec<Range>, &cut: &Range| parts.iter().flat_map(|part| part.without(cut)).collect();
+            were_there = advise_ranges(&cuts.iter().fold(now.clone(), cut), advice);
         }
         before = now;
     }
     false
+}
+
+/// No child gets shared memory from here on. Whether that is so. What else has come into the places of mappings that move may have been kept
+/// from children by mistake, and is told to `others`.
+pub fn keep(mut others: impl FnMut(usize, usize)) -> bool {
+    advise_all(Advice::LinuxDontFork, &[], |range| others(range.start, range.end - range.start))
 }
 
 /// Before shared memory of this process can be swapped: from here on it is kept from children, and forks are followed. Whether all of it is
@@ -145,22 +150,9 @@ pub fn keep_new(start: usize, len: usize) {
     advise_ranges(&[new], Advice::LinuxDontFork);
 }
 
-/// The child of the fork that comes gets what the program does not keep from it. Looked at again where mappings have moved meanwhile.
+/// The child of the fork that comes gets what the program does not keep from it, and what moves no more.
 pub fn let_fork() {
-    let kept = kept_by_program();
-    let (mut before, mut were_there) = (Vec::new(), true);
-    for _ in 0..LOOKS {
-        let now = mappings().unwrap_or_default();
-        if now == before && were_there {
-            return;
-        }
-        let mut parts = now.clone();
-        for &cut in kept.iter() {
-            parts = parts.iter().flat_map(|part| part.without(cut)).collect();
-        }
-        were_there = advise_ranges(&parts, Advice::LinuxDoFork);
-        before = now;
-    }
+    advise_all(Advice::LinuxDoFork, &kept_by_program(), |_| ());
 }
 
 /// The program's MADV_DONTFORK or MADV_DOFORK. Whether that was about shared memory that can be swapped: then it has been noted, and given

@@ -55,15 +55,12 @@ impl NotKept {
     fn keeps(process: u32, others: &mut dyn FnMut(usize, usize)) -> bool {
         let mut state = NOT_KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         // What a forked child inherits is its parent's.
-        let before = state.take().filter(|before| before.process == process);
-        let pause = before.as_ref().map(|before| before.pause);
-        let is_due = before.as_ref().is_none_or(|before| before.since.elapsed() >= before.pause);
-        if !is_due {
-            *state = before;
+        let before = state.as_ref().filter(|before| before.process == process);
+        if before.is_some_and(|before| before.since.elapsed() < before.pause) {
             return false;
         }
+        let pause = before.map_or(NotKept::FIRST_PAUSE, |before| (2 * before.pause).min(NotKept::LONGEST_PAUSE));
         let is_kept = shared_forks::begin(others);
-        let pause = pause.map_or(NotKept::FIRST_PAUSE, |pause| (2 * pause).min(NotKept::LONGEST_PAUSE));
         *state = (!is_kept).then(|| NotKept { process, since: Instant::now(), pause });
         is_kept
     }
