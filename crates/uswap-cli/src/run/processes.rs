@@ -29,10 +29,15 @@ pub fn parents_of_all_processes() -> Vec<(u32, u32)> {
 
 /// Whether a process is below us, by the parents of all.
 pub fn descends_from_us(pid: u32, parents: &HashMap<u32, u32>) -> bool {
+    generations_below_us(pid, parents).is_some()
+}
+
+/// How many generations lie between us and a process below us, by the parents of all. None for who is not below us.
+pub fn generations_below_us(pid: u32, parents: &HashMap<u32, u32>) -> Option<usize> {
     let me = std::process::id();
     // A pid may have been used again while the list was made: no more steps than there are processes.
     let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1);
-    line.skip(1).any(|parent| parent == me)
+    line.skip(1).position(|parent| parent == me)
 }
 
 /// The parent of a process that lives.
@@ -135,6 +140,7 @@ mod tests {
         let (child, grandchild) = (me + 1, me + 2);
         let parents = HashMap::from([(child, me), (grandchild, child), (7_000_001, 7_000_002), (7_000_002, 7_000_001)]);
         assert!(descends_from_us(child, &parents) && descends_from_us(grandchild, &parents));
+        assert!(generations_below_us(child, &parents) < generations_below_us(grandchild, &parents));
         assert!(!descends_from_us(7_000_001, &parents) && !descends_from_us(7_000_003, &parents));
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 use rustix::process::WaitOptions;
 use uswap_sys::launch;
 
-use super::super::processes::{descends_from_us, job_of, parents_of_all_processes, session_of};
+use super::super::processes::{generations_below_us, job_of, parents_of_all_processes, session_of};
 use super::super::signals;
 use super::{Ending, Supervisor};
 
@@ -80,14 +80,10 @@ impl Supervisor {
                 continue;
             }
             if let Some(code) = status.exit_status() {
-                self.tree.main.ending = Some(Ending::Exited(code));
+                self.tree.main.ends(Ending::Exited(code));
             } else if let Some(signal) = status.terminating_signal() {
                 self.look_for_end_by_us(pid);
-                self.tree.main.ending = Some(match (self.seen.stalls.end_tree, self.tree.main.ended_by_us) {
-                    (true, _) => Ending::Stalled,
-                    (false, true) => Ending::EndedByUs,
-                    (false, false) => Ending::Signaled(signal),
-                });
+                self.tree.main.ends(Ending::Signaled(signal));
             } else if let Some(signal) = status.stopping_signal() {
                 // Ours may have come after the last look.
                 self.handle_signals();
@@ -132,10 +128,17 @@ impl Supervisor {
         }
     }
 
-    /// Everything that we or those below us have started, and whoever has said hello.
-    pub(super) fn kill_tree(&self) {
+    /// Ends everything that we or those below us have started, and whoever has said hello. Whoever was forked meanwhile is found when
+    /// it is done again.
+    pub(super) fn end_tree(&mut self, ending: Ending) {
+        self.tree.main.tree_ends.get_or_insert(ending);
         let parents: HashMap<u32, u32> = parents_of_all_processes().into_iter().collect();
-        for pid in parents.keys().copied().filter(|pid| descends_from_us(*pid, &parents) && !self.is_anchor(*pid)) {
+        let others = parents.keys().copied().filter(|pid| !self.is_anchor(*pid));
+        let mut below: Vec<(usize, u32)> =
+            others.filter_map(|pid| Some((generations_below_us(pid, &parents)?, pid))).collect();
+        // Parents first: who waits for children is not to see them killed, for it would report it, or start others.
+        below.sort_unstable();
+        for (_, pid) in below {
             let _ = launch::send_signal(pid, libc::SIGKILL);
         }
         for member in &self.tree.members {

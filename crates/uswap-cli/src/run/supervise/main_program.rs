@@ -44,6 +44,8 @@ pub(super) struct MainProgram {
     /// When it was, as long as it has not said hello.
     started: Option<Instant>,
     pub ending: Option<Ending>,
+    /// The whole tree is being ended, for this reason.
+    pub tree_ends: Option<Ending>,
     /// Its agent says that it ends it.
     pub ended_by_us: bool,
     /// A signal that stops a whole job has come to us.
@@ -62,6 +64,7 @@ impl MainProgram {
             pid: None,
             started: None,
             ending: None,
+            tree_ends: None,
             ended_by_us: false,
             job_is_to_stop: None,
             stopped_alone: false,
@@ -77,6 +80,16 @@ impl MainProgram {
     /// Whether it is this process.
     pub fn is(&self, pid: u32) -> bool {
         self.pid == Some(pid)
+    }
+
+    /// It has ended in this way, as its parent sees it. What one says whose tree was being ended is no result: it may have seen its children
+    /// killed.
+    pub fn ends(&mut self, seen: Ending) {
+        let ending = match seen {
+            Ending::Signaled(_) if self.ended_by_us => Ending::EndedByUs,
+            seen => seen,
+        };
+        self.ending = Some(self.tree_ends.unwrap_or(ending));
     }
 
     /// It has said hello.
@@ -120,5 +133,29 @@ impl MainProgram {
     /// Whether it stands, and we go on.
     pub fn is_stopped_alone(&self) -> bool {
         self.stopped_alone && self.pid.is_some_and(is_stopped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ending(seen: Ending, tree_ends: Option<Ending>, ended_by_us: bool) -> i32 {
+        let mut main = MainProgram::new();
+        (main.tree_ends, main.ended_by_us) = (tree_ends, ended_by_us);
+        main.ends(seen);
+        main.ending.expect("it has ended").status()
+    }
+
+    #[test]
+    fn who_sees_his_children_killed_because_the_run_is_ended_has_no_say_in_its_status() {
+        for seen in [Ending::Exited(0), Ending::Exited(99), Ending::Signaled(libc::SIGKILL)] {
+            for tree_ends in [Ending::Stalled, Ending::EndedByUs] {
+                assert_eq!(ending(seen, Some(tree_ends), false), 125, "{seen:?} {tree_ends:?}");
+            }
+        }
+        assert_eq!(ending(Ending::Signaled(libc::SIGKILL), None, true), 125);
+        assert_eq!(ending(Ending::Exited(3), None, true), 3);
+        assert_eq!(ending(Ending::Signaled(libc::SIGKILL), None, false), 137);
     }
 }

@@ -20,7 +20,7 @@ use uswap_sys::thread;
 use uswap_sys::uffd::{Uffd, UffdUnavailable};
 
 use super::super::watchdog::SharedServer;
-use super::{Shared, Supervisor};
+use super::{Ending, Shared, Supervisor};
 use crate::failure::{reason, say};
 
 /// So much of the budget must be in use before shared memory is swapped, as for private memory.
@@ -208,8 +208,7 @@ impl Supervisor {
             return self.shared.group.retire(server.index);
         }
         say("the run is ended: the process that has its shared memory has ended");
-        self.kill_tree();
-        self.tree.main.ended_by_us = true;
+        self.end_tree(Ending::EndedByUs);
         self.shared.group.retire(server.index);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::kept_memory::let_go_of_memory;
 use super::super::watchdog::{self, OnStall, Watchdog, Watched};
-use super::Supervisor;
+use super::{Ending, Supervisor};
 use crate::failure::say;
 use crate::stderr;
 
@@ -10,13 +10,11 @@ use crate::stderr;
 pub(super) struct Stalls {
     pub watchdog: Watchdog,
     on_stall: OnStall,
-    /// The tree is being ended because of one.
-    pub end_tree: bool,
 }
 
 impl Stalls {
     pub fn new(on_stall: OnStall) -> Stalls {
-        Stalls { watchdog: Watchdog::new(), on_stall, end_tree: false }
+        Stalls { watchdog: Watchdog::new(), on_stall }
     }
 }
 
@@ -26,8 +24,8 @@ impl Supervisor {
         if !self.seen.stalls.watchdog.is_due() {
             return;
         }
-        if self.seen.stalls.end_tree {
-            self.kill_tree();
+        if let Some(ending) = self.tree.main.tree_ends {
+            self.end_tree(ending);
             return self.let_go_of_the_killed();
         }
         let group = &self.shared.group;
@@ -35,19 +33,18 @@ impl Supervisor {
             let slot = group.process(member.index?);
             Some(Watched { id: member.id, pid: member.pid, uffds: &member.uffds, slot })
         });
-        let Stalls { watchdog, on_stall, .. } = &mut self.seen.stalls;
+        let Stalls { watchdog, on_stall } = &mut self.seen.stalls;
         let server = self.tree.shared_memory.watched(group);
         let Some(text) = watchdog.look(watched, server.as_ref(), *on_stall == OnStall::Dump) else { return };
         // Also for who asked for quiet: nothing else will be said.
         stderr::write(text.as_bytes());
         if *on_stall == OnStall::Kill {
             say("the tree is ended, because its pages do not come (--on-stall kill)");
-            self.seen.stalls.end_tree = true;
-            self.kill_tree();
+            self.end_tree(Ending::Stalled);
         }
     }
 
-    /// Of a stalled tree that has been killed: who waits for a page of a process that is over, its tracer perhaps, without which that
+    /// Of a tree that has been killed: who waits for a page of a process that is over, its tracer perhaps, without which that
     /// process cannot be reaped, waits no longer.
     fn let_go_of_the_killed(&self) {
         for member in self.tree.members.iter().filter(|member| watchdog::is_over(member.pid)) {
