@@ -107,13 +107,14 @@ impl<H: Staffed> Monitor<H> {
         self.end_promise();
         let family = group.family();
         let mine = family.usage_pages(group, mine_index, slot);
-        let (mut total, mut processes, mut claims, mut fixed, mut in_common) = (0, 0, 0, 0, 0);
+        let (mut total, mut processes, mut claims, mut fixed, mut pools, mut in_common) = (0, 0, 0, 0, 0, 0);
         for (index, other) in group.processes() {
             if index != mine_index {
                 claims += other.wants.claimed_pages.load(Relaxed);
             }
             fixed += family.fixed_pages(group, index, other);
             in_common += family.in_common(index, other);
+            pools += other.pool.bytes.load(Relaxed) / PAGE_SIZE as u64;
             for pages in [family.usage_pages(group, index, other), other.wants.promised_pages.load(Relaxed)] {
                 total += pages;
                 processes += u64::from(pages > 0);
@@ -141,7 +142,7 @@ impl<H: Staffed> Monitor<H> {
             mine: family.in_common(mine_index, slot),
             mine_when_looked: family.in_common_when_looked(mine_index),
             // As long as all fits, nobody has to let anything go.
-            most: if total <= limit - limit / 16 { in_common } else { tuning::in_common_max(limit, processes, fixed) },
+            most: if total <= limit - limit / 16 { in_common } else { tuning::in_common_max(limit, processes, fixed + pools) },
             fixed,
             fixed_mine: family.fixed_pages(group, mine_index, slot),
         };
