@@ -196,8 +196,8 @@ pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
 /// Pages of a child for which nobody has to give way: 4 MiB.
 pub const PROMISE_MIN: u64 = 1024;
 /// Pages that processes may have in common after forks, and keep, of a budget of `limit` pages: where they let go of one, each has to
-/// store it. What so many processes need beside is left to them: `fixed` pages that cannot be swapped, and what they work in, an eighth
-/// of the budget, or 8 MiB for each.
+/// store it. What so many processes need beside is left to them: `fixed` pages that cannot be swapped or are of compressed pools, and what
+/// they work in, an eighth of the budget, or 8 MiB for each.
 pub fn in_common_max(limit: u64, processes: u64, fixed: u64) -> u64 {
     let works_in = (limit / 8).min(CHILD_NEEDS);
     limit.saturating_sub(fixed + processes * works_in).min(limit / 8 * 7)
