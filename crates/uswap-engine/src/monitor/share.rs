@@ -142,7 +142,11 @@ impl<H: Staffed> Monitor<H> {
             mine: family.in_common(mine_index, slot),
             mine_when_looked: family.in_common_when_looked(mine_index),
             // As long as all fits, nobody has to let anything go.
-            most: if total <= limit - limit / 16 { in_common } else { tuning::in_common_max(limit, processes, fixed + pools) },
+            most: if total <= limit - limit / 16 {
+                in_common
+            } else {
+                tuning::in_common_max(limit, processes, fixed + pools)
+            },
             fixed,
             fixed_mine: family.fixed_pages(group, mine_index, slot),
         };
