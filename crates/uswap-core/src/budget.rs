@@ -67,6 +67,8 @@ const LEAST_GAP_MIN: u64 = 32;
 const UNSEEN_MAX: u64 = 32;
 /// 16 MiB: nobody has to wait for so little.
 const HELD_MIN: u64 = 4096;
+/// Of a small budget, one part in so many.
+const HELD_PART: u64 = 32;
 /// So many may be beyond the budget by two megabytes each for a moment.
 const FEW_SIBLINGS: u64 = 8;
 /// How long a process waits for others to give way before it takes its fair share.
@@ -172,7 +174,7 @@ impl Usage {
         let limit = match self.held_at {
             // What nobody has serves the claims, too.
             _ if left > fair => left.min(self.left_by_others().saturating_sub(self.claims)).max(fair),
-            Some(held_at) => left.max(held_at.max(fair / 2).max(HELD_MIN).min(fair)),
+            Some(held_at) => left.max(held_at.max(fair / 2).max(HELD_MIN.min(self.limit / HELD_PART)).min(fair)),
             None => fair,
         };
         let limit = limit - self.unseen.min(limit / UNSEEN_MAX);
@@ -299,10 +301,13 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_little() {
-        let usage = Usage { limit: 5 * HELD_MIN, total: 5 * HELD_MIN, mine: 10, processes: 4, ..Usage::default() };
+        let limit = HELD_PART * HELD_MIN;
+        let usage = Usage { limit, total: limit, mine: 10, processes: 20, ..Usage::default() };
         assert_eq!(judge(&mut Claim::default(), usage, 0).1, HELD_MIN);
-        let usage = Usage { processes: 8, ..usage };
-        assert_eq!(judge(&mut Claim::default(), usage, 0).1, 5 * HELD_MIN / 8, "its share is smaller");
+        let usage = Usage { limit: limit / 4, total: limit / 4, ..usage };
+        assert_eq!(judge(&mut Claim::default(), usage, 0).1, HELD_MIN / 4, "of less it is less");
+        let usage = Usage { processes: 64, ..usage };
+        assert_eq!(judge(&mut Claim::default(), usage, 0).1, HELD_MIN / 8, "its share is smaller");
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub(super) struct Kept {
     /// Those that this process counts, now and when its children last looked.
     pub mine: u64,
     mine_when_looked: u64,
+    /// Those that this process leaves out, and that its parent has in common with the child that has most.
+    left_out: u64,
+    of_parent: u64,
     /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then all who have
     /// them let them go.
     pub most: u64,
@@ -66,6 +69,12 @@ impl Kept {
         let all = self.all.min(self.most).min(usage.total);
         let mine = (self.mine * all).checked_div(self.all).unwrap_or(0).min(usage.mine);
         (usage.limit, usage.total, usage.mine) = (usage.limit - all, usage.total - all, usage.mine - mine);
+    }
+
+    /// Whether what this process has of them may stay, and goes last. A child that has no more of its parent than may stay in all lets go
+    /// of none, for that would free nothing: who has more does.
+    fn may_stay(&self) -> bool {
+        self.all <= self.most || self.mine == 0 && self.left_out * self.all <= self.of_parent * self.most
     }
 }
 
@@ -141,6 +150,11 @@ impl<H: Staffed> Monitor<H> {
             all: in_common,
             mine: family.in_common(mine_index, slot),
             mine_when_looked: family.in_common_when_looked(mine_index),
+            left_out: slot.resident.in_common.left_out.load(Relaxed),
+            of_parent: slot
+                .parent()
+                .filter(|&parent| group.has(parent))
+                .map_or(0, |parent| family.in_common(parent.index, group.process(parent.index))),
             // As long as all fits, nobody has to let anything go.
             most: if total <= limit - limit / 16 {
                 in_common
@@ -221,7 +235,7 @@ impl<H: Staffed> Monitor<H> {
 
     /// Whether what processes have in common after forks may stay, and goes last.
     pub(crate) fn in_common_may_stay(&self) -> bool {
-        self.share.in_common.all <= self.share.in_common.most
+        self.share.in_common.may_stay()
     }
 
     /// Pages of all processes that cannot be swapped, when this one last looked.
@@ -265,5 +279,29 @@ impl<H: Staffed> Monitor<H> {
         if is_kept || H::since(since) > tuning::PROMISE_ENDS {
             self.promise(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A parent has 800 pages in common with one child, and that one 300 or 700 with it.
+    #[test]
+    fn who_has_no_more_in_common_than_may_stay_lets_go_of_none() {
+        let parent = Kept { all: 800, mine: 800, most: 600, ..Kept::default() };
+        assert!(!parent.may_stay());
+        let child = Kept { all: 800, of_parent: 800, most: 600, left_out: 300, ..Kept::default() };
+        assert!(child.may_stay(), "the others have more");
+        assert!(!Kept { left_out: 700, ..child }.may_stay());
+        assert!(Kept { left_out: 700, most: 800, ..child }.may_stay(), "all may stay");
+        assert!(!Kept { of_parent: 0, ..child }.may_stay(), "nobody counts for it");
+    }
+
+    /// Beside another family that has as much.
+    #[test]
+    fn each_family_keeps_its_part() {
+        let child = Kept { all: 1600, of_parent: 800, most: 800, left_out: 400, ..Kept::default() };
+        assert!(child.may_stay() && !Kept { left_out: 401, ..child }.may_stay());
     }
 }
