@@ -10,7 +10,7 @@ use uswap_core::floor::{Evidence, Floor};
 use uswap_core::{PAGE_SIZE, tuning};
 
 use super::Monitor;
-use crate::group::Counter;
+use crate::group::{Counter, Family, Holder};
 use crate::host::Host;
 use crate::in_common::Scarcity;
 use crate::last_told::LastTold;
@@ -64,6 +64,20 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// What concerns the process that is `member` alone.
+    fn by<H: Host>(member: &Member<H>, family: &Family) -> Kept {
+        let (group, index, slot) = (member.group, member.index, member.slot());
+        let of_parent = |parent: Holder| family.in_common(parent.index, group.process(parent.index));
+        Kept {
+            mine: family.in_common(index, slot),
+            mine_when_looked: family.in_common_when_looked(index),
+            left_out: slot.resident.in_common.left_out.load(Relaxed),
+            of_parent: slot.parent().filter(|&parent| group.has(parent)).map_or(0, of_parent),
+            fixed_mine: family.fixed_pages(group, index, slot),
+            ..Kept::default()
+        }
+    }
+
     /// What is left to share out, without them.
     fn leave_out(&self, usage: &mut Usage) {
         let all = self.all.min(self.most).min(usage.total);
@@ -146,24 +160,10 @@ impl<H: Staffed> Monitor<H> {
             least: 0,
             gap_min: group.config().gap_min_pages.into(),
         };
-        self.share.in_common = Kept {
-            all: in_common,
-            mine: family.in_common(mine_index, slot),
-            mine_when_looked: family.in_common_when_looked(mine_index),
-            left_out: slot.resident.in_common.left_out.load(Relaxed),
-            of_parent: slot
-                .parent()
-                .filter(|&parent| group.has(parent))
-                .map_or(0, |parent| family.in_common(parent.index, group.process(parent.index))),
-            // As long as all fits, nobody has to let anything go.
-            most: if total <= limit - limit / 16 {
-                in_common
-            } else {
-                tuning::in_common_max(limit, processes, fixed + pools)
-            },
-            fixed,
-            fixed_mine: family.fixed_pages(group, mine_index, slot),
-        };
+        // As long as all fits, nobody has to let anything go.
+        let fits = total <= limit - limit / 16;
+        let most = if fits { in_common } else { tuning::in_common_max(limit, processes, fixed + pools) };
+        self.share.in_common = Kept { all: in_common, most, fixed, ..Kept::by(self.member(), &family) };
         self.share.in_common.leave_out(&mut usage);
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.share.claim.update(&usage, now_ms);
