@@ -55,8 +55,8 @@ pub(super) struct Kept {
     /// Those that this process leaves out, and that its parent has in common with the child that has most.
     left_out: u64,
     of_parent: u64,
-    /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then all who have
-    /// them let them go.
+    /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then who has more of
+    /// them lets them go.
     pub most: u64,
     /// Pages of all processes that cannot be swapped, and those of this one.
     pub fixed: u64,
