@@ -172,7 +172,7 @@ impl InCommon {
             (soonest, cost) if scarcity.is_pressing => (soonest, cost << self.in_vain),
             _ => (LOOK_SOON, LOOK_COST),
         };
-        let Some(parent) = slot.parent().filter(|&parent| group.has(parent)) else { return false };
+        let Some(parent) = group.living_parent(slot) else { return false };
         let changes = slot.resident.in_common.changes.load(Relaxed);
         let parent_now = group.process(parent.index).resident.in_common.changes.load(Relaxed);
         let doubt = self.left_out.doubt(changes) + parent_now.saturating_sub(self.parent_then);

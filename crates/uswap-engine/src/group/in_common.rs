@@ -60,9 +60,8 @@ impl Family {
 
     /// Pages of a process that its parent counts.
     fn leaves_out(&self, group: &Group, slot: &ProcessSlot) -> u64 {
-        let is_counted = |parent: Holder| group.has(parent) && self.parent(parent.index).is_some();
-        match slot.parent() {
-            Some(parent) if is_counted(parent) => slot.resident.in_common.left_out.load(Relaxed),
+        match group.living_parent(slot) {
+            Some(parent) if self.parent(parent.index).is_some() => slot.resident.in_common.left_out.load(Relaxed),
             _ => 0,
         }
     }
@@ -118,12 +117,17 @@ impl ProcessSlot {
 }
 
 impl Group {
+    /// The process that `slot`'s was forked from, as long as it lives.
+    pub fn living_parent(&self, slot: &ProcessSlot) -> Option<Holder> {
+        slot.parent().filter(|&parent| self.has(parent))
+    }
+
     /// What its processes have in common at this moment.
     pub fn family(&self) -> Family {
         let none = Parent { index: u32::MAX, borne: 0, in_common: 0, when_looked: 0 };
         let mut family = Family { parents: [none; PARENTS_MAX], count: 0 };
         for (_, slot) in self.processes().filter(|(_, slot)| slot.resident.in_common.left_out.load(Relaxed) > 0) {
-            let Some(parent) = slot.parent().filter(|&parent| self.has(parent)) else { continue };
+            let Some(parent) = self.living_parent(slot) else { continue };
             if family.parent(parent.index).is_none() && family.count < PARENTS_MAX {
                 family.parents[family.count] = self.as_parent(parent);
                 family.count += 1;

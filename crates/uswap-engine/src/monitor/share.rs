@@ -72,7 +72,7 @@ impl Kept {
             mine: family.in_common(index, slot),
             mine_when_looked: family.in_common_when_looked(index),
             left_out: slot.resident.in_common.left_out.load(Relaxed),
-            of_parent: slot.parent().filter(|&parent| group.has(parent)).map_or(0, of_parent),
+            of_parent: group.living_parent(slot).map_or(0, of_parent),
             fixed_mine: family.fixed_pages(group, index, slot),
             ..Kept::default()
         }
@@ -85,8 +85,8 @@ impl Kept {
         (usage.limit, usage.total, usage.mine) = (usage.limit - all, usage.total - all, usage.mine - mine);
     }
 
-    /// Whether what this process has of them may stay, and goes last. A child that has no more of its parent than may stay in all lets go
-    /// of none, for that would free nothing: who has more does.
+    /// Whether what this process has of them may stay, and goes last. A child without children of its own that has no more of its parent
+    /// than may stay in all lets go of none, for that would free nothing: who has more does.
     fn may_stay(&self) -> bool {
         self.all <= self.most || self.mine == 0 && self.left_out * self.all <= self.of_parent * self.most
     }
