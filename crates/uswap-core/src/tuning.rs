@@ -45,6 +45,10 @@ pub const LAZY_DISCARD_ENDS: Duration = Duration::from_millis(200);
 pub const DISCARD_TAKES_MAX: Duration = Duration::from_secs(30);
 /// Pieces of adopted memory that are looked up each time the monitor wakes.
 pub const LOOK_UP_STEPS: u32 = 8;
+/// But no more of them once they have taken so long: what they have found can leave meanwhile, and reclaim goes on with them.
+pub const LOOK_UP_TAKES: Duration = Duration::from_millis(4);
+/// What the monitor knows of the budget is asked for again before it reclaims, if it is older than this.
+pub const USAGE_IS_OLD: Duration = Duration::from_millis(1);
 /// Rounds in which sharing is broken and nothing is moved, before the pages are taken for pinned.
 pub const ONLY_BROKEN_MAX: u32 = 8;
 /// Rounds that achieve nothing, one after the other, before the monitor takes it that nothing is left to reclaim: the second one

@@ -117,7 +117,7 @@ static void *own_megabyte(void *argument)
 	size_t size = 512 << 10;
 	char *p = map(size);
 	fill(p, size, me);
-	for (int round = 0; round < 3; round++) {
+	for (int round = 0; round < 8; round++) {
 		pthread_barrier_wait(&barrier);
 		check(p, size, me + 1000 * (unsigned)round, "one of 200 threads");
 		fill(p, size, me + 1000 * (unsigned)(round + 1));

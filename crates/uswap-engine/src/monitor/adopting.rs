@@ -2,6 +2,7 @@
 
 use std::io;
 
+use uswap_core::tuning;
 use uswap_sys::report::Reason;
 
 use super::Monitor;
@@ -47,8 +48,11 @@ impl<H: Staffed> Monitor<H> {
     /// Looks at up to `steps` pieces of memory that was adopted: nothing of it can leave before. Returns the pages found.
     pub(super) fn look_up(&mut self, steps: u32) -> u64 {
         let Some(engine) = self.engine().filter(|engine| !engine.is_out_of_memory()) else { return 0 };
-        let mut found = 0;
+        let (begun, mut found) = (H::now(), 0);
         for _ in 0..steps {
+            if H::since(begun) > tuning::LOOK_UP_TAKES {
+                break;
+            }
             match self.adopter.look_up(engine) {
                 Ok(Some(pages)) => found += pages,
                 Ok(None) => break,

@@ -186,6 +186,7 @@ impl<H: Staffed> Monitor<H> {
         self.share_memory();
         let usage = self.usage();
         let marks = usage.watermarks();
+        let begun = H::now();
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
         if usage.mine > marks.limit.min(usage.limit) / 8 * 5 && self.ready() {
@@ -197,6 +198,9 @@ impl<H: Staffed> Monitor<H> {
         // Also when handlers keep the program below its high watermark by themselves: what was filled before is older.
         self.look_up(tuning::LOOK_UP_STEPS);
         self.judge_pool();
+        // Where hundreds of threads map and fill memory, each call of the two waits for them, and the program fills a budget meanwhile.
+        let usage = if H::since(begun) > tuning::USAGE_IS_OLD { self.usage() } else { usage };
+        let marks = usage.watermarks();
         if usage.mine > marks.start() && !is_on(Sabotage::BudgetNotKept) {
             self.reclaim(marks);
         }
