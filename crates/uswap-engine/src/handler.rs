@@ -460,6 +460,7 @@ impl<H: Host> Engine<H> {
     /// have kept their memory; `None` if something newer is in the first one's place. Who waits for the others is woken by the
     /// caller.
     pub(crate) fn move_in(&self, first: PageNumber, frame: FrameId, pages: u32) -> (u32, Option<FrameLeft>, Served) {
+        let pages = if self.memory.moves_several() { pages } else { 1 };
         let mut done = 0;
         let mut served = Served::Done;
         let mut left = FrameLeft::Empty;

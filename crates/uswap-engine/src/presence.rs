@@ -26,8 +26,11 @@
 //!
 //! That a page has vanished is said only when POISON has taken its place: no page that is there can be poisoned.
 //!
-//! A process that has changed its user cannot see what the kernel has swapped out (`PageMap::is_exact`). There pages are moved
-//! one by one, each call taken at its word: one page is moved or not, and a page that cannot be moved is never called missing.
+//! A process that has changed its user cannot see what the kernel has swapped out (`PageMap::is_exact`). Where there is no kernel
+//! swap, what it does not see is not there all the same (`Residency::shows_absence`). Where there is, pages are moved one by one, and a page
+//! that cannot be moved is never called missing. No call is taken at its word there, either: a page that was moved and not counted is seen
+//! in its frame, or is not seen where it was while its frame is said to be taken; and what is brought in is brought in alone, so that
+//! EEXIST means that its content, or a newer one, is in its place.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering::Relaxed;
@@ -89,7 +92,8 @@ fn answered<S: System, T>(mut ask: impl FnMut() -> io::Result<T>) -> T {
 impl<S: System> Memory<S> {
     /// Whether `page` is populated. Where that cannot be known it is said to be.
     pub(crate) fn is_populated(&self, page: PageNumber) -> bool {
-        !self.pagemap.is_exact() || self.is_seen(page)
+        // In this order: kernel swap may be turned on meanwhile.
+        self.is_seen(page) || !self.pagemap.shows_absence()
     }
 
     /// Which frames of a block have content. Only where that can be known.
@@ -141,7 +145,7 @@ impl<S: System> Memory<S> {
         let copy = |at: usize, len| self.uffd.copy(at, source.wrapping_add(at - target), len, wake);
         let copied = self.fill(target, len, copy);
         match copied.stop {
-            Some(Stop::AlreadyThere) if self.pagemap.is_exact() && !self.is_there(target + copied.bytes) => {
+            Some(Stop::AlreadyThere) if !self.is_there(target + copied.bytes) && self.pagemap.shows_absence() => {
                 Progress { stop: Some(Stop::TryLater), ..copied }
             }
             _ => copied,
@@ -158,8 +162,7 @@ impl<S: System> Memory<S> {
         for _ in 0..FILLS_MAX {
             let progress = fill(start + done, len - done);
             done += progress.bytes;
-            let is_there = || self.pagemap.is_exact() && self.is_there(start + done);
-            if progress.stop != Some(Stop::AlreadyThere) || is_there() {
+            if progress.stop != Some(Stop::AlreadyThere) || self.is_there(start + done) {
                 return Progress { bytes: done, ..progress };
             }
         }
@@ -173,20 +176,32 @@ impl<S: System> Memory<S> {
             || self.has_populated(start, start + PAGE_SIZE)
     }
 
+    /// Whether a page that was to move from `source` to the frame at `target`, which was empty, has moved, though the kernel has stopped
+    /// with `stop` and not counted it.
+    pub(crate) fn has_moved_uncounted(&self, target: usize, source: usize, stop: Stop) -> bool {
+        let is_seen = |start: usize| self.is_seen(PageNumber::containing(start));
+        is_seen(target) || stop == Stop::AlreadyThere && !is_seen(source)
+    }
+
+    /// Whether several pages can be brought in by one call, and it be told afterwards which of them have been.
+    pub(crate) fn moves_several(&self) -> bool {
+        self.pagemap.shows_absence()
+    }
+
     /// Moves `pages` pages with content from the frames at `source` to `target`, with the gate held.
     ///
     /// As nobody else moves these frames, one that is not populated any more tells that it was this call.
     pub(crate) fn move_run(&self, target: usize, source: usize, pages: usize, wake: Wake) -> Progress {
         let len = pages * PAGE_SIZE;
-        let is_exact = self.pagemap.is_exact();
+        let sees_all = self.moves_several();
         let mut done = 0;
         loop {
-            let step = if is_exact { len - done } else { PAGE_SIZE };
+            let step = if sees_all { len - done } else { PAGE_SIZE };
             let progress = self.uffd.move_pages(target + done, source + done, step, Holes::Refuse, wake);
             done += progress.bytes;
             if progress.stop.is_some() {
                 let before = done;
-                while is_exact && done < len && !self.is_populated(PageNumber::containing(source + done)) {
+                while sees_all && done < len && !self.is_populated(PageNumber::containing(source + done)) {
                     done += PAGE_SIZE;
                 }
                 if done == before {

@@ -66,7 +66,7 @@ impl<H: Host> Engine<H> {
             return (IsolationOutcome { refused: mask, ..IsolationOutcome::default() }, 0);
         }
         let kept = kept | must_stay::<H>(first);
-        let one_by_one = !self.memory.pagemap.is_exact();
+        let one_by_one = !self.memory.pagemap.shows_absence();
         let mut moving = Moving {
             first,
             frames,
@@ -104,6 +104,10 @@ impl<H: Host> Engine<H> {
         }
         let index = index + done;
         let Some(stop) = progress.stop else { return Some(index) };
+        if moving.one_by_one && self.memory.has_moved_uncounted(target, source, stop) {
+            moving.moved |= 1 << index;
+            return Some(index + 1);
+        }
         match stop {
             // Mostly others of a fork have all of the block, and each page would be asked about in vain.
             Stop::Busy if self.others_have_the_rest(moving, index) => {
