@@ -179,7 +179,7 @@ impl<S: System> Memory<S> {
     /// Whether a page that was to move from `source` to the frame at `target`, which was empty, has moved, though the kernel has stopped
     /// with `stop` and not counted it.
     pub(crate) fn has_moved_uncounted(&self, target: usize, source: usize, stop: Stop) -> bool {
-        let is_seen = |start: usize| self.is_seen(PageNumber::containing(start));
+        let is_seen = |start: usize| self.has_populated(start, start + PAGE_SIZE);
         is_seen(target) || stop == Stop::AlreadyThere && !is_seen(source)
     }
 

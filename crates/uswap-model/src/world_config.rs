@@ -123,7 +123,7 @@ impl WorldConfig {
         let (late_reports, late_drops, late_reads) = (rare(3, 128), rare(3, 128), rare(6, 32));
         let (late_looks, failed_looks) = (rare(6, 64), rare(48, 60));
         let kernel_swap = rare(4, 300);
-        let (miscounts, lazy_drops) = (rare(2, 50), rare(2, 400));
+        let (miscounts, lazy_drops) = (if kernel_swap > 0 { rare(2, 50) } else { 0 }, rare(2, 400));
         WorldConfig {
             span: 64 + 32 * chance.index(10),
             switching: Switching::draw(chance),
