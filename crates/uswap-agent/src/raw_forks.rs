@@ -11,6 +11,8 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+use uswap_engine::host::notices;
+
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
 use crate::kernel;
@@ -145,6 +147,9 @@ extern "C" fn raw_fork_begins(number: c_long, first: usize) -> RawFork {
         _ => 0,
     };
     if flags & libc::CLONE_VM as u64 != 0 {
+        if flags & libc::CLONE_VFORK as u64 == 0 {
+            notices().uses.threads.note();
+        }
         return RawFork { answer: forks::RAW_GOES_ON, mask: fork_turns::NO_MASK };
     }
     forks::raw_fork_begins(flags & libc::CLONE_VFORK as u64 != 0)
@@ -259,7 +264,13 @@ pub unsafe extern "C" fn clone(
         // SAFETY: the caller's promise.
         unsafe { real(begin, stack, flags, argument, parent_tid, tls, child_tid) }
     };
-    if flags & libc::CLONE_VM == 0 { beside_no_other(flags & libc::CLONE_VFORK != 0, fork) } else { fork(false) }
+    if flags & libc::CLONE_VM == 0 {
+        return beside_no_other(flags & libc::CLONE_VFORK != 0, fork);
+    }
+    if flags & libc::CLONE_VFORK == 0 {
+        notices().uses.threads.note();
+    }
+    fork(false)
 }
 
 /// What the child that is being made begins with, and its argument.

@@ -15,6 +15,7 @@ use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
 use crate::libc_functions::MMAP;
+use crate::locks;
 use crate::named_memory;
 use crate::real::Wrapper;
 use crate::start::POST;
@@ -54,9 +55,13 @@ pub unsafe extern "C" fn mmap(
         // Shared.
         "test ecx, 1",
         "jnz {shared}",
+        "test ecx, {lock}",
+        "jnz {locked}",
         "jmp {hand_on}",
+        lock = const libc::MAP_LOCKED,
         file = sym map_file,
         shared = sym map_shared,
+        locked = sym map_locked,
         hand_on = sym hand_on,
     )
 }
@@ -129,6 +134,22 @@ unsafe extern "C" fn map_shared(
     }
     // SAFETY: the caller's promise.
     unsafe { hand_on(start, len, protection, flags, fd, offset) }
+}
+
+unsafe extern "C" fn map_locked(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let mapped = unsafe { hand_on(start, len, protection, flags, fd, offset) };
+    if mapped != libc::MAP_FAILED {
+        locks::lock_later_parts_on_fault(mapped, len);
+    }
+    mapped
 }
 
 unsafe extern "C" fn map_file(

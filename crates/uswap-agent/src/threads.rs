@@ -10,7 +10,7 @@
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use uswap_engine::host::notices;
 use uswap_sys::thread;
@@ -29,8 +29,6 @@ static REAL: Real = Real::new(c"pthread_create");
 static REAL_OF_C11: Real = Real::new(c"thrd_create");
 /// thrd_error of <threads.h>.
 const THRD_ERROR: c_int = 2;
-/// A thread has been made, or tried to be.
-static ASKED_FOR: AtomicBool = AtomicBool::new(false);
 
 /// What a thread that has been made, but has not run yet, is to begin with.
 struct Beginning {
@@ -108,9 +106,9 @@ pub(crate) fn wrappers() -> [Wrapper; 2] {
     [REAL.wrapper(), REAL_OF_C11.wrapper()]
 }
 
-/// Whether the program has never made a thread by libc. libc's own, which it makes for timers and the like, are not seen.
+/// Whether this process's program has never made a thread by libc. libc's own, which it makes for timers and the like, are not seen.
 pub(crate) fn were_never_made() -> bool {
-    !ASKED_FOR.load(Relaxed)
+    !notices().uses.threads.is_noted()
 }
 
 /// As libc's.
@@ -148,7 +146,7 @@ pub unsafe extern "C" fn thrd_create(thread: *mut libc::pthread_t, start: Start,
 
 /// Has libc's function `real` make a thread; what that answers, 0 for success.
 fn made_by(start: Start, argument: *mut c_void, real: impl FnOnce(Start, *mut c_void) -> c_int) -> c_int {
-    ASKED_FOR.store(true, Relaxed);
+    notices().uses.threads.note();
     match Beginning::of(start, argument) {
         Some(place) => {
             // `first` goes on with what was asked for.

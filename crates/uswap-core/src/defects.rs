@@ -119,6 +119,8 @@ sabotages! {
     WriterNotWoken in "engine/write_protection.rs",
     /// MREMAP_DONTUNMAP passes for any mremap.
     LeftMappedUntold in "engine/left_mapped.rs",
+    /// A program of several threads passes for one of a single thread.
+    ThreadsNotCounted in "engine/events.rs",
     /// A call with MREMAP_DONTUNMAP that has returned is not told to whoever has just read its event.
     LeftMappedForgotten in "engine/left_mapped.rs",
     /// What the program keeps from a forked child passes for unmapped there.

@@ -224,6 +224,10 @@ impl<M: Mappings> Mappings for Noted<'_, M> {
     fn sees_absence(&self) -> bool {
         self.kernel.sees_absence()
     }
+
+    fn are_by_one_thread(&self) -> bool {
+        self.kernel.are_by_one_thread()
+    }
 }
 
 impl<M: Mappings> Witness for Noted<'_, M> {
@@ -289,6 +293,10 @@ mod tests {
 
         fn sees_absence(&self) -> bool {
             true
+        }
+
+        fn are_by_one_thread(&self) -> bool {
+            false
         }
     }
 

@@ -175,4 +175,9 @@ impl<H: Host> Mappings for Engine<H> {
     fn sees_absence(&self) -> bool {
         self.memory.pagemap.shows_absence()
     }
+
+    /// A thread that a program has made by a system call in its own machine code is counted while it lives.
+    fn are_by_one_thread(&self) -> bool {
+        is_on(Sabotage::ThreadsNotCounted) || !H::notices().uses.threads.is_noted() && H::program_has_one_thread()
+    }
 }

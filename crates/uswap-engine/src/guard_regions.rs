@@ -11,5 +11,5 @@ use crate::host::Host;
 
 /// The program is about to install guards.
 pub fn note() {
-    Linux::notices().guard_regions.note();
+    Linux::notices().uses.guard_regions.note();
 }

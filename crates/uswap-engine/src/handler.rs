@@ -388,7 +388,7 @@ impl<H: Host> Engine<H> {
 
     fn plan(&self, page: PageNumber, write: bool) -> FaultPlan {
         let mut core = self.core();
-        if H::notices().page_references.is_noted() {
+        if H::notices().uses.page_references.is_noted() {
             core.leave_free_frames_alone();
         }
         let plan = core.fault(page, write);
@@ -407,7 +407,7 @@ impl<H: Host> Engine<H> {
     /// caller.
     pub(crate) fn install_zeros(&self, range: PageRange, write: bool) -> (u64, Served) {
         let range =
-            if H::notices().guard_regions.is_noted() { PageRange { start: range.start, pages: 1 } } else { range };
+            if H::notices().uses.guard_regions.is_noted() { PageRange { start: range.start, pages: 1 } } else { range };
         let mut done = 0;
         while done < range.pages {
             let address = range.start.plus(done).address();

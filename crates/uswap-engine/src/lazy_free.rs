@@ -6,9 +6,9 @@
 //! asked about the memory that is adopted.
 //!
 //! *In the frame area.* A page that is still there takes its state along when it is moved out, and the kernel would drop it from
-//! a frame that the engine is about to read. So it is written to at once, by a way that answers with an error where there is
-//! nothing any more; from then on it stays. A process that has changed its user has no such way. There what is gone becomes zeros
-//! first, as it would read, so that the way that is left waits only for what goes at that very moment.
+//! a frame that the engine is about to read. So it is written to at once, by a call that answers with an error where there is
+//! nothing any more, and waits for nobody; from then on it stays. A process that has changed its user cannot look whether it was there:
+//! what seems gone becomes zeros, as it would read.
 
 use std::io;
 
@@ -22,7 +22,7 @@ use crate::smaps;
 
 /// The program is about to give memory up with MADV_FREE.
 pub fn note() {
-    Linux::notices().lazy_free.note();
+    Linux::notices().uses.lazy_free.note();
 }
 
 /// Mappings of which pages were given up.
@@ -35,7 +35,7 @@ impl<H: Host> Engine<H> {
     /// Of `fresh`, which has been adopted since the books had seen so many `moves`, the program may have given pages up before. After
     /// the registration: what it gives up from there on is reported.
     pub(crate) fn note_lazily_freed(&self, fresh: &[(usize, usize)], moves: u64) {
-        if fresh.is_empty() || !H::notices().lazy_free.is_noted() {
+        if fresh.is_empty() || !H::notices().uses.lazy_free.is_noted() {
             return;
         }
         for tries in 1.. {
@@ -66,7 +66,7 @@ impl<H: Host> Engine<H> {
 
     /// Makes the kernel keep the pages that were moved into these frames of a block; returns which are gone already.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
-        if !H::notices().lazy_free.is_noted() || moved == 0 || is_on(Sabotage::LazyFreeNotNoted) {
+        if !H::notices().uses.lazy_free.is_noted() || moved == 0 || is_on(Sabotage::LazyFreeNotNoted) {
             return 0;
         }
         self.memory.hold_on_to(block, moved)

@@ -22,12 +22,8 @@ pub struct Notices<S: System> {
     pub fork_advice: ForkAdvice,
     /// Changes of memory that give way to faults.
     pub giving_way: GivingWay<S>,
-    /// It has installed guards.
-    pub guard_regions: Noted,
-    /// It has given pages of its memory to a pipe or a socket.
-    pub page_references: Noted,
-    /// It has given memory up with MADV_FREE.
-    pub lazy_free: Noted,
+    /// What it has used.
+    pub uses: Uses,
     /// Its discards that are in the kernel.
     pub discards: Discards,
     /// Its mremaps that leave the old range mapped.
@@ -45,9 +41,7 @@ impl<S: System> Notices<S> {
             engine: AtomicPtr::new(std::ptr::null_mut()),
             fork_advice: ForkAdvice::new(),
             giving_way: GivingWay::new(),
-            guard_regions: Noted::new(),
-            page_references: Noted::new(),
-            lazy_free: Noted::new(),
+            uses: Uses::new(),
             discards: Discards::new(),
             left_mapped: LeftMapped::new(),
             whole_mappings: Requests::new(),
@@ -80,12 +74,37 @@ impl<S: System> Notices<S> {
         self.fork_advice.child_begins();
         self.giving_way.child_begins();
         self.discards.child_begins();
+        self.uses.threads.forget();
     }
 }
 
 impl<S: System> Default for Notices<S> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// What the program has used at least once.
+#[derive(Debug, Default)]
+pub struct Uses {
+    /// Guards: it has installed some.
+    pub guard_regions: Noted,
+    /// It has given pages of its memory to a pipe or a socket.
+    pub page_references: Noted,
+    /// It has given memory up with MADV_FREE.
+    pub lazy_free: Noted,
+    /// It has made a thread, or another process that shares its memory and does not hold up its maker meanwhile.
+    pub threads: Noted,
+}
+
+impl Uses {
+    const fn new() -> Uses {
+        Uses {
+            guard_regions: Noted::new(),
+            page_references: Noted::new(),
+            lazy_free: Noted::new(),
+            threads: Noted::new(),
+        }
     }
 }
 
@@ -101,6 +120,11 @@ impl Noted {
     /// It is about to do it.
     pub fn note(&self) {
         self.0.store(true, Release);
+    }
+
+    /// In a forked child, which has not.
+    fn forget(&self) {
+        self.0.store(false, Release);
     }
 
     /// Whether it has.

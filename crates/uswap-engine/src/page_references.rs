@@ -11,5 +11,5 @@ use crate::host::Host;
 
 /// The program is about to give pages of its memory to a pipe or a socket.
 pub fn note() {
-    Linux::notices().page_references.note();
+    Linux::notices().uses.page_references.note();
 }

@@ -113,19 +113,22 @@ impl<S: System> Memory<S> {
     }
 
     /// Makes the kernel keep what was moved into these frames and may be dropped; which of it is gone. What cannot be told is
-    /// never called gone.
+    /// never called gone: it becomes zeros, as it would read, if it is.
     pub(crate) fn hold_on_to(&self, block: FrameBlock, moved: u16) -> u16 {
         let start = self.frame_address(block.frame(0));
-        if !self.pagemap.keeps_by_proc() {
-            self.fill_frames(start, moved);
-            answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, moved));
-            return 0;
+        let keep = |pages| answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, pages));
+        let mut gone = keep(moved);
+        if gone != 0 && self.pagemap.is_exact() {
+            return gone & !self.populated(block);
         }
-        match answered::<S, _>(|| self.pagemap.keep_lazily_freed(start, moved)) {
-            0 => 0,
-            gone if self.pagemap.is_exact() => gone & !self.populated(block),
-            gone => gone,
+        for _ in 0..FILLS_MAX {
+            if gone == 0 {
+                break;
+            }
+            self.fill_frames(start, gone);
+            gone = keep(gone);
         }
+        0
     }
 
     /// Fills those of some frames that are missing with zeros. The userfaultfd that does it has no events, so that the kernel does it also

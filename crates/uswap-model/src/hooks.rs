@@ -100,9 +100,9 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
     of_child.post.fork.copies(&post.fork);
     of_child.post.last_told.copies(&post.last_told);
     for (mine, of_child) in [
-        (&notices.lazy_free, &of_child.notices.lazy_free),
-        (&notices.page_references, &of_child.notices.page_references),
-        (&notices.guard_regions, &of_child.notices.guard_regions),
+        (&notices.uses.lazy_free, &of_child.notices.uses.lazy_free),
+        (&notices.uses.page_references, &of_child.notices.uses.page_references),
+        (&notices.uses.guard_regions, &of_child.notices.uses.guard_regions),
     ] {
         if mine.is_noted() {
             of_child.note();
@@ -130,10 +130,10 @@ pub fn fork(child_does: impl FnOnce() + 'static) -> bool {
 pub fn note([references, guards]: [bool; 2]) {
     let notices = &environment().notices;
     if references {
-        notices.page_references.note();
+        notices.uses.page_references.note();
     }
     if guards {
-        notices.guard_regions.note();
+        notices.uses.guard_regions.note();
     }
 }
 
@@ -162,7 +162,7 @@ pub fn discard(range: Range<usize>, lazily: bool) {
         notices.giving_way.give_way();
     }
     if lazily {
-        notices.lazy_free.note();
+        notices.uses.lazy_free.note();
     }
     let _counted = notices.discards.begin();
     user_mode::discard(range, lazily);

@@ -7,7 +7,6 @@ use uswap_system::PAGE_SIZE;
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
 
 use crate::coverage::Happening;
-use crate::host_memory;
 use crate::mm::{Mm, is_host};
 use crate::pte::{Page, Pte};
 use crate::world::{World, current};
@@ -91,11 +90,6 @@ impl Residency for ModelResidency {
         self.is_exact || current().config.kernel_swap == 0
     }
 
-    /// Both files of /proc are refused to the same processes.
-    fn keeps_by_proc(&self) -> bool {
-        self.is_exact
-    }
-
     fn in_common(&self, start: usize, end: usize) -> io::Result<u64> {
         if !self.is_exact {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -123,12 +117,7 @@ impl Residency for ModelResidency {
             let mm = &mut kernel.process_mut(world.this_process()).mm;
             match mm.pte(page).page() {
                 Some(found) => mm.set(page, Pte::Present(Page { is_lazy: false, ..found })),
-                None if self.is_exact => gone |= 1 << index,
-                // Dropped at the last moment: the call waits until another handler has filled it.
-                None => {
-                    mm.set(page, Pte::Present(Page::zero()));
-                    host_memory::clear(page);
-                }
+                None => gone |= 1 << index,
             }
         }
         Ok(gone)

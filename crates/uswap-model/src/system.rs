@@ -189,6 +189,11 @@ impl System for Model {
         current().is_of_engine(thread)
     }
 
+    fn program_has_one_thread() -> bool {
+        let world = current();
+        world.has_had_one_thread(world.this_process())
+    }
+
     /// The world ends a process with the last thread of its program.
     fn end_with_the_program(_threads: &[u32]) {}
 

@@ -183,6 +183,12 @@ impl World {
         self.scheduler.threads().get(index).is_none_or(|thread| thread.kind == Kind::Engine)
     }
 
+    /// Whether the program of a process has never had more than one thread.
+    pub(crate) fn has_had_one_thread(&self, process: ProcessId) -> bool {
+        let threads = self.scheduler.threads();
+        threads.iter().filter(|thread| thread.process == process && thread.kind == Kind::Program).count() == 1
+    }
+
     /// Whether a thread of the program has waited for the engine for so long that nobody will come.
     pub(crate) fn has_waited_for_too_long(&self) -> bool {
         let (now, forgotten) = (self.clock.now_ns(), FORGOTTEN_NS.max(self.config.step_ns * FORGOTTEN_STEPS));

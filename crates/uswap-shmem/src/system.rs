@@ -174,6 +174,10 @@ impl<K: Kernel> System for SharedMemory<K> {
     }
 
     /// No program is in the server: it ends with the run.
+    fn program_has_one_thread() -> bool {
+        false
+    }
+
     fn end_with_the_program(_: &[u32]) {}
 
     fn parent_is(process: u32) -> bool {
@@ -347,10 +351,6 @@ impl<K: Kernel> Residency for SharedResidency<K> {
 
     fn in_common(&self, _: usize, _: usize) -> io::Result<u64> {
         Ok(0)
-    }
-
-    fn keeps_by_proc(&self) -> bool {
-        self.own.keeps_by_proc()
     }
 
     fn keep_lazily_freed(&self, start: usize, pages: u16) -> io::Result<u16> {

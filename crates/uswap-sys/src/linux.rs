@@ -19,7 +19,7 @@ use uswap_system::{Advice, MapShared, PAGE_SIZE, Reply, Scope, SharedSwap, Shari
 
 use crate::call::Call;
 use crate::maps::{self, MapQuery, MapsOf};
-use crate::own_memory::OwnMemory;
+use crate::pagemap::PageMap;
 use crate::report::Reason;
 use crate::rss::{self, StatM};
 use crate::shared_forks;
@@ -47,7 +47,7 @@ pub struct Linux;
 
 impl System for Linux {
     type Faults = Uffd;
-    type Residency = OwnMemory;
+    type Residency = PageMap;
     type Mappings = MapQuery;
     type Footprint = StatM;
     type Supervisor = Supervisor;
@@ -184,6 +184,11 @@ impl System for Linux {
             Ok(len) => name[..len].starts_with(ENGINE_THREADS),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
+    }
+
+    fn program_has_one_thread() -> bool {
+        // The directory has two links, and one more for each thread.
+        proc::links(c"/proc/self/task").is_ok_and(|links| links == 2 + u64::from(crate::thread::running()) + 1)
     }
 
     fn end_with_the_program(threads: &[u32]) {

@@ -39,27 +39,26 @@ pub fn set_root(root: OwnedFd) {
     ROOT.store(root.into_raw_fd(), Ordering::Release);
 }
 
+/// How many links a directory has; `path` begins with `/proc/`.
+pub fn links(path: &CStr) -> io::Result<u64> {
+    let (root, path) = below_root(path);
+    Ok(rustix::fs::statat(root, path, rustix::fs::AtFlags::empty())?.st_nlink)
+}
+
 /// Opens a file for reading; `path` begins with `/proc/`.
 pub fn open(path: &CStr) -> io::Result<OwnedFd> {
-    open_as(OFlags::RDONLY, path)
+    let (root, path) = below_root(path);
+    Ok(rustix::fs::openat(root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a file for reading and writing; `path` begins with `/proc/`.
-pub fn open_for_writing(path: &CStr) -> io::Result<OwnedFd> {
-    open_as(OFlags::RDWR, path)
-}
-
-fn open_as(mode: OFlags, path: &CStr) -> io::Result<OwnedFd> {
-    let flags = mode | OFlags::CLOEXEC;
+/// `path`, as seen from a descriptor.
+fn below_root(path: &CStr) -> (BorrowedFd<'static>, &CStr) {
     let root = ROOT.load(Ordering::Acquire);
     let relative =
         path.to_bytes_with_nul().strip_prefix(b"/proc/").and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
     match relative {
-        Some(relative) if root >= 0 => {
-            // SAFETY: `set_root` gave the descriptor away for ever.
-            let root = unsafe { BorrowedFd::borrow_raw(root) };
-            Ok(rustix::fs::openat(root, relative, flags, Mode::empty())?)
-        }
-        _ => Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?),
+        // SAFETY: `set_root` gave the descriptor away for ever.
+        Some(relative) if root >= 0 => (unsafe { BorrowedFd::borrow_raw(root) }, relative),
+        _ => (CWD, path),
     }
 }

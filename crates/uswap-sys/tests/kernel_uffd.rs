@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use uswap_sys::PAGE_SIZE as P;
-use uswap_sys::own_memory::OwnMemory;
+use uswap_sys::pagemap::PageMap;
 use uswap_sys::uffd::{
     Features, Holes, Message, Progress, RawMessage, Stop, Uffd, UffdUnavailable, Wake, make_exclusive,
 };
@@ -157,36 +157,33 @@ fn t11d_a_page_shared_by_fork_cannot_be_moved_until_written() {
 fn what_was_given_up_lazily_may_be_dropped_where_it_was_moved_to() {
     let uffd = uffd_or_skip!(Features::MOVE);
     const COUNT: usize = 64;
-    let by_proc = OwnMemory::open().unwrap();
-    assert!(by_proc.keeps_by_proc());
+    let pagemap = PageMap::open_self().unwrap();
     let page_out = |start: usize| {
         // SAFETY: the test's own pages; the advice changes no content but of what was given up.
         let _ = unsafe { rustix::mm::madvise(at(start), COUNT * P, Advice::LinuxPageOut) };
-        let pagemap = uswap_sys::pagemap::PageMap::open_self().unwrap();
         (0..COUNT).filter(|index| !pagemap.has_populated(start + index * P, start + (index + 1) * P).unwrap()).count()
     };
-    let dropped = |holds: Option<&OwnMemory>| {
+    let dropped = |holds: bool| {
         let (source, target) = (pages(COUNT), registered(&uffd, COUNT));
         (0..COUNT).for_each(|index| write(source + index * P, 7));
         // SAFETY: the test's own pages.
         unsafe { rustix::mm::madvise(at(source), COUNT * P, Advice::LinuxFree).unwrap() };
         let moved = uffd.move_pages(target, source, COUNT * P, Holes::Refuse, Wake::DontWake);
         assert_eq!(moved, complete(COUNT * P));
-        if let Some(memory) = holds {
+        if holds {
             for first in (0..COUNT).step_by(16) {
-                assert_eq!(memory.keep_lazily_freed(target + first * P, u16::MAX).unwrap(), 0);
+                assert_eq!(pagemap.keep_lazily_freed(target + first * P, u16::MAX).unwrap(), 0);
             }
             (0..COUNT).for_each(|index| assert_eq!(read(target + index * P), 7));
         }
         page_out(target)
     };
-    let lazy = dropped(None);
+    let lazy = dropped(false);
     println!("of {COUNT} pages {lazy} were dropped");
-    assert_eq!(dropped(Some(&by_proc)), 0);
-    assert_eq!(dropped(Some(&OwnMemory::without_proc())), 0);
+    assert_eq!(dropped(true), 0);
     // A page that is not there is gone, and nobody waits.
     let (start, mask) = (registered(&uffd, 16), 0b1010_0000_0000_0110);
-    assert_eq!(by_proc.keep_lazily_freed(start, mask).unwrap(), mask);
+    assert_eq!(pagemap.keep_lazily_freed(start, mask).unwrap(), mask);
     assert!(lazy > 0, "this kernel drops nothing of what it moved");
 }
 

@@ -287,6 +287,9 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Whether a thread of this process is one of the engine's. Where that cannot be told it is said to be.
     fn is_thread_of_engine(thread: u32) -> bool;
 
+    /// Whether the program has a single thread at this moment, beside the engine's. No, where that cannot be told.
+    fn program_has_one_thread() -> bool;
+
     /// Ends the process as the end of its last thread would have, if the calling thread and `threads`, the engine's others,
     /// are all that is left of it.
     fn end_with_the_program(threads: &[u32]);

@@ -89,10 +89,6 @@ pub trait Residency: Sized + Send + Sync {
     /// It cannot be looked at.
     fn has_populated(&self, start: usize, end: usize) -> io::Result<bool>;
 
-    /// Whether [`keep_lazily_freed`](Self::keep_lazily_freed) waits for nothing where a page is gone. Otherwise none of those
-    /// that it is asked for must be.
-    fn keeps_by_proc(&self) -> bool;
-
     /// Private pages in memory of `start..end` that other processes have as well.
     ///
     /// # Errors
@@ -100,8 +96,8 @@ pub trait Residency: Sized + Send + Sync {
     fn in_common(&self, start: usize, end: usize) -> io::Result<u64>;
 
     /// Makes the kernel keep pages of the engine's that it may drop at any time, as they came from a program that gave them up
-    /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them seem to be gone already. Nothing of
-    /// a page that is there is changed.
+    /// (MADV_FREE): bit `i` of `pages` is the page at `start + i * PAGE_SIZE`. Which of them seem to be gone already, for which
+    /// nobody waits. Nothing of a page that is there is changed.
     ///
     /// # Errors
     /// It is refused; some may be kept.

@@ -157,6 +157,26 @@ static void lock(void)
 		ballast();
 	MUST(pages_out(q, part) == 0);
 	check(q, part, 5, "locked from the start");
+	/* It grows, and moves for that: what is new is locked as it is touched. */
+	char *later = mmap(0, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+	MUST(later != MAP_FAILED);
+	fill(later, part, 6);
+	ballast();
+	for (int k = 0; k < 2; k++) {
+		char *from = k ? later : q;
+		char *wall = mmap(from + part, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		char *longer = mremap(from, part, 2 * part, MREMAP_MAYMOVE);
+		MUST(longer != MAP_FAILED && longer != from);
+		check(longer, part, k ? 6 : 5, "locked and moved");
+		check_zero(longer + part, part, "grown while locked");
+		fill(longer + part, part, 8);
+		ballast();
+		MUST(pages_out(longer, 2 * part) == 0);
+		check(longer + part, part, 8, "written where it has grown");
+		if (wall != MAP_FAILED)
+			MUST(munmap(wall, PAGE) == 0);
+		MUST(munmap(longer, 2 * part) == 0);
+	}
 }
 
 /* All that is mapped is locked: the program's memory stays, and uswap's own must neither be filled nor get stuck. */

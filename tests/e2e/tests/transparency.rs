@@ -97,6 +97,7 @@ cases! { "remaps":
     faults_are_served_while_threads_never_stop_moving_memory = "restless",
     faults_are_served_while_one_thread_never_stops_moving_memory = "restless-alone",
     a_shared_segment_takes_the_place_of_swapped_memory = "attached-over",
+    one_thread_calls_faster_than_it_is_reported = "by-one-thread",
 }
 
 cases! { "sockets":

@@ -94,6 +94,25 @@ pub(super) fn of(log: &[Event], has_ends: bool) -> Vec<Call> {
     calls.into_iter().flatten().collect()
 }
 
+/// The same of one thread: a mremap's end is what it reports next.
+pub(super) fn of_one_thread(log: &[Event], has_ends: bool) -> Vec<Call> {
+    let mut calls: Vec<Call> = Vec::with_capacity(log.len());
+    for (read, &event) in log.iter().enumerate() {
+        if has_ends
+            && let Some(call) = calls.last_mut()
+            && let Event::Remapped { from, to, .. } = call.event
+            && (event, read) == (Event::Unmapped(from), call.read + 1)
+        {
+            // Or it is a call of its own, which comes to the same.
+            call.event = Event::Remapped { from, to, may_stay: false };
+            (call.end, call.last) = (Some(read), read);
+        } else {
+            calls.push(Call { event, read, last: read, end: None });
+        }
+    }
+    calls
+}
+
 /// As [`of`] has them, and each mremap that may have left its old place mapped as one that did, with what was taken for its end
 /// on its own; and all mixtures. `None` if there are too many.
 pub(super) fn with_and_without_ends(calls: &[Call]) -> Option<Vec<Vec<Call>>> {

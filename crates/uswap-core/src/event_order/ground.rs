@@ -79,16 +79,19 @@ pub(super) struct Questions<'a, W> {
     pub witness: &'a W,
     /// What was read, of all components.
     log: &'a [Event],
+    /// Whether one thread has made all of it.
+    pub by_one_thread: bool,
     known: RefCell<BTreeMap<(u64, u64), bool>>,
     registered: RefCell<BTreeMap<(u64, u64, bool), bool>>,
     is_changing: Cell<bool>,
 }
 
 impl<'a, W: Witness> Questions<'a, W> {
-    pub fn new(witness: &'a W, log: &'a [Event]) -> Self {
+    pub fn new(witness: &'a W, log: &'a [Event], by_one_thread: bool) -> Self {
         Questions {
             witness,
             log,
+            by_one_thread,
             known: RefCell::default(),
             registered: RefCell::default(),
             is_changing: Cell::new(false),
@@ -144,11 +147,21 @@ impl<'a, W: Witness> Questions<'a, W> {
 
     /// Whether a mapping that ended just before `start` may have grown: it is registered still, unless a call took it.
     pub fn may_grow_to(&self, start: PageNumber) -> bool {
+        self.may_have_grown_to(start, self.log)
+    }
+
+    /// The same after `call`, which one thread has made that has made all others, too.
+    pub fn may_grow_after(&self, call: &Call) -> bool {
+        self.may_have_grown_to(call.from().start, &self.log[call.last + 1..])
+    }
+
+    /// As only calls that `log` reports on can have taken it.
+    fn may_have_grown_to(&self, start: PageNumber, log: &[Event]) -> bool {
         let Some(before) = start.0.checked_sub(1).map(PageNumber) else { return false };
         let touches = |event: &Event| match *event {
             Event::Remapped { from, to, .. } => from.contains(before) || from.moved_to(to).contains(before),
             other => other.range().contains(before),
         };
-        self.log.iter().any(touches) || self.is_registered(before.alone(), false)
+        log.iter().any(touches) || self.is_registered(before.alone(), false)
     }
 }

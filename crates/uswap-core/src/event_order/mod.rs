@@ -16,6 +16,8 @@
 //! Nothing is applied as it is read. What was read is kept, and nothing is filled meanwhile (which the kernel refuses
 //! anyway, most of that time); when the kernel counts no change, everything that has happened is known, and is applied:
 //!
+//! - Lemma 0: *the calls of one thread are in the order of its reports* (Blocked). If no other can have made any of what was read, nothing
+//!   is left to be searched but what has grown, and an unmapping that was refused.
 //! - Lemma 1: *without a mremap any order is right.* Unmapping and discarding only take content away, and nothing comes to
 //!   be while changes are counted: what the books have was there before all of them. An unmapping may have been reported and then
 //!   refused, so it is asked whether the memory has stayed ([`refused`]).
@@ -92,6 +94,8 @@ pub trait Mappings {
     fn is_present(&self, page: PageNumber) -> Option<bool>;
     /// Whether what is called absent is. Otherwise the kernel may have swapped it out by itself.
     fn sees_absence(&self) -> bool;
+    /// Whether one thread alone has made all changes that are not in the books. No, if that is not known.
+    fn are_by_one_thread(&self) -> bool;
 }
 
 /// Who is asked when nothing is being changed: the kernel, and the books as they were before everything that was read.
@@ -123,6 +127,10 @@ impl<M: Mappings> Mappings for Beside<'_, M> {
 
     fn sees_absence(&self) -> bool {
         self.kernel.sees_absence()
+    }
+
+    fn are_by_one_thread(&self) -> bool {
+        self.kernel.are_by_one_thread()
     }
 }
 
@@ -160,6 +168,8 @@ pub enum Settlement {
 pub enum Rule {
     /// What was read is put in order, not applied as it was read.
     Settled,
+    /// The calls of one thread happened as they were read (Lemma 0).
+    OneThread,
     /// A mremap's own unmapping takes nothing away (Twice).
     OwnEnd,
     /// What is read before a mremap's end was before what that brings (Lemma 3).
@@ -182,8 +192,9 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 10] = [
+    pub const ALL: [Rule; 11] = [
         Rule::Settled,
+        Rule::OneThread,
         Rule::OwnEnd,
         Rule::BeforeReturn,
         Rule::DiscardLast,
@@ -295,7 +306,9 @@ impl EventOrder {
         if !self.obeys(Rule::Settled) {
             return Settlement::Decided(self.log.clone());
         }
-        let Some(calls) = self.done(calls::of(&self.log, self.obeys(Rule::OwnEnd)), witness) else {
+        let by_one = self.are_by_one_thread(witness);
+        let calls = if by_one { calls::of_one_thread } else { calls::of };
+        let Some(calls) = self.done(calls(&self.log, self.obeys(Rule::OwnEnd)), witness) else {
             return Settlement::Changing;
         };
         let mut events = Vec::with_capacity(self.log.len());
@@ -312,8 +325,10 @@ impl EventOrder {
                 call.append_to(&mut events);
                 continue;
             }
-            match self.put_in_order(&calls, witness) {
+            match self.put_in_order(&calls, by_one, witness) {
                 Ok(Some(outcome)) => events.extend(outcome.events),
+                // As it was read it was. What has grown has no content, wherever that was.
+                Ok(None) if by_one => calls.iter().for_each(|call| call.append_to(&mut events)),
                 Ok(None) => return Settlement::Unclear(calls[0].from().start),
                 Err(Changing) => return Settlement::Changing,
             }
@@ -321,9 +336,15 @@ impl EventOrder {
         Settlement::Decided(events)
     }
 
+    /// Whether Lemma 0 is of use, and holds.
+    fn are_by_one_thread(&self, witness: &impl Witness) -> bool {
+        let may_matter = self.log.len() > 1 && self.log.iter().any(|event| matches!(event, Event::Remapped { .. }));
+        may_matter && self.obeys(Rule::OneThread) && witness.are_by_one_thread()
+    }
+
     /// What calls that have to do with each other come to, if nothing else can have happened.
-    fn put_in_order(&self, calls: &[Call], witness: &impl Witness) -> Asked<Option<Outcome>> {
-        let questions = Questions::new(witness, &self.log);
+    fn put_in_order(&self, calls: &[Call], by_one: bool, witness: &impl Witness) -> Asked<Option<Outcome>> {
+        let questions = Questions::new(witness, &self.log, by_one);
         let (orders, is_owned) = search::orders(calls, &self.came, self.dropped(), &questions);
         let mut found = verdict::decide(orders, self.dropped(), witness)?;
         let unmappings = refused::unmappings(calls);

@@ -1,6 +1,6 @@
 //! Which calls happened before which, whatever else there was.
 //!
-//! Lemmas 3 and 4, and, where the kernel may be asked, what follows of others:
+//! Lemmas 0, 3 and 4, and, where the kernel may be asked, what follows of others:
 //!
 //! - Of Lemma 7: *where a mremap has brought memory, and some of it is not registered, a call has taken that since.* If only
 //!   one can have, that one came later.
@@ -55,6 +55,9 @@ impl<W: Witness> Search<'_, W> {
     /// All that is known before the search.
     pub fn precedence(&self) -> Precedence {
         let count = self.calls.len();
+        if self.questions.by_one_thread {
+            return Precedence((0..count).map(|earlier| (0..count).map(|later| earlier < later).collect()).collect());
+        }
         let row = |earlier: usize| {
             let is_before = |later| {
                 earlier != later && self.rules.is_owned && self.was_before(&self.calls[earlier], &self.calls[later])

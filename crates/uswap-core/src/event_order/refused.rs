@@ -229,16 +229,25 @@ impl<'a, W: Witness> Registered<'a, W> {
     /// Whether memory may have come to a part after the last call took it: it was adopted, or has grown over all from where that call began,
     /// from what lies before or what others have brought there, but not here.
     fn may_have_come(&self, part: &Part) -> bool {
-        let page = part.range.start;
+        let (page, by_one_thread) = (part.range.start, self.questions.by_one_thread);
+        // Nothing is adopted while anything is held: what came was there before one thread's second call, which has two reports at most.
+        let may_come_after = |call: &Call| !by_one_thread || call.read <= 1;
         let has_grown = |&taker: &usize| {
-            let start = self.calls[taker].from().start;
+            let call = &self.calls[taker];
+            let start = call.from().start;
             let before = PageRange { start, pages: page.0 - start.0 };
             let bringers = self.ground.parts_of(before).iter().flat_map(|part| &part.bringers);
-            self.questions.may_grow_to(start)
-                || self.came.iter().any(|came| came.overlaps(before) || came.contains(page))
+            let grows = match by_one_thread {
+                true => self.questions.may_grow_after(call),
+                false => self.questions.may_grow_to(start),
+            };
+            grows
+                || may_come_after(call) && self.came.iter().any(|came| came.overlaps(before) || came.contains(page))
                 || before.pages > 0 && bringers.into_iter().any(|bringer| !part.bringers.contains(bringer))
         };
-        part.takers.is_empty() || part.takers.iter().any(has_grown)
+        // Of one thread it is known which was the last.
+        let first = if by_one_thread { part.takers.len().saturating_sub(1) } else { 0 };
+        part.takers.is_empty() || part.takers[first..].iter().any(has_grown)
     }
 
     /// Whether a page is there that `outcome` has, and `other` has not.

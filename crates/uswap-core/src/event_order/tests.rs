@@ -22,6 +22,7 @@ struct Kernel {
     present: Vec<PageNumber>,
     is_changing: bool,
     hides_absence: bool,
+    has_one_thread: bool,
 }
 
 impl Mappings for Kernel {
@@ -32,6 +33,10 @@ impl Mappings for Kernel {
 
     fn sees_absence(&self) -> bool {
         !self.hides_absence
+    }
+
+    fn are_by_one_thread(&self) -> bool {
+        self.has_one_thread
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {
@@ -297,6 +302,10 @@ impl Mappings for Counted {
 
     fn sees_absence(&self) -> bool {
         true
+    }
+
+    fn are_by_one_thread(&self) -> bool {
+        false
     }
 
     fn is_present(&self, page: PageNumber) -> Option<bool> {

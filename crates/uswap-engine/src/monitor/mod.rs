@@ -231,7 +231,7 @@ impl<H: Staffed> Monitor<H> {
         let percent = u64::from(engine.member.group.config().zpool_percent);
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
         kept.pool_limit.store(self.pool.share.limit_bytes(usage.entitled(), percent), Relaxed);
-        let reserve = if H::notices().page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
+        let reserve = if H::notices().uses.page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
         kept.reserve.store(reserve, Relaxed);
         kept.inactive.store(tuning::swap_cache_pages(marks.limit, engine.memory.frame_count()), Relaxed);
     }
@@ -258,7 +258,7 @@ impl<H: Staffed> Monitor<H> {
     /// What has been discarded is done with when all calls have ended that may be about it, or none of them can be under way any more.
     fn let_discards_grow_old(&mut self, engine: &Engine<H>) {
         let notices = H::notices();
-        let patience = if notices.lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
+        let patience = if notices.uses.lazy_free.is_noted() { tuning::LAZY_DISCARD_ENDS } else { tuning::DISCARD_ENDS };
         let age = H::since(self.looks.discards_aged);
         if age <= patience {
             return;

@@ -517,6 +517,10 @@ impl Mappings for World {
         true
     }
 
+    fn are_by_one_thread(&self) -> bool {
+        self.size.threads == 1
+    }
+
     fn is_present(&self, page: PageNumber) -> Option<bool> {
         Some(self.at(page).is_present)
     }

@@ -184,6 +184,10 @@ impl System for Shuttle {
         true
     }
 
+    fn program_has_one_thread() -> bool {
+        false
+    }
+
     fn end_with_the_program(_: &[u32]) {}
 
     fn parent_is(_: u32) -> bool {
@@ -310,10 +314,6 @@ impl Residency for NoSystem {
     }
 
     fn has_populated(&self, _: usize, _: usize) -> io::Result<bool> {
-        match *self {}
-    }
-
-    fn keeps_by_proc(&self) -> bool {
         match *self {}
     }
 
