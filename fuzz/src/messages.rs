@@ -50,8 +50,8 @@ fn says_what_stands_there(message: Message, bytes: &[u8]) {
         // The fourth says whether there is a device: any number but 0 does.
         Message::Welcome { .. } => &[2, 3, 5],
         Message::Refused(_) => &[2],
-        Message::SharedObject { .. } | Message::SharedNamed { .. } => &[2, 3, 4, 5],
-        Message::SharedClient { .. } => &[2, 3],
+        Message::SharedObject { .. } | Message::SharedNamed { .. } => &[2, 3, 4, 5, 6],
+        Message::SharedClient { .. } => &[2, 3, 4],
         Message::AgentAt { file, .. } => {
             let path = file.to_string();
             assert!(path.len() < AGENT_PATH_MAX && AgentFile::is_path(path.as_bytes()), "{path}");
@@ -122,8 +122,11 @@ fn seeds() -> Vec<Seed> {
         ("ask_agent", message(Message::AskAgent { token })),
         ("agent_at", message(Message::AgentAt { file: AgentFile { pid: 4194303, fd: 1023 }, proof: token })),
         ("cannot_join", message(Message::CannotJoin)),
-        ("shared_object", message(Message::SharedObject { process: 77, index: 5, start: 0x7fff_1234_5000 })),
-        ("shared_client", message(Message::SharedClient { process: 78, index: 1023 })),
+        (
+            "shared_object",
+            message(Message::SharedObject { process: 77, index: 5, generation: 3, start: 0x7fff_1234_5000 }),
+        ),
+        ("shared_client", message(Message::SharedClient { process: 78, index: 1023, generation: 4 })),
         ("secret", Secret { question: token, answer: token }.to_hex().to_vec()),
         ("path", b"/proc/4194303/fd/1023".to_vec()),
     ]

@@ -56,9 +56,24 @@ unsafe fn attach_known(id: c_int, address: usize, flags: c_int) -> *mut c_void {
 /// As for shmdt(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
-    if !is_of_the_engine() && named_memory::detach(address as usize) {
+    // SAFETY: errno is this thread's own, here and below.
+    let errno = unsafe { *libc::__errno_location() };
+    // What the kernel has attached there goes by it: a process that may not replace it may have others that have been replaced before.
+    // SAFETY: the caller's promise.
+    let answer = unsafe { detach_by_kernel(address) };
+    // SAFETY: as above.
+    let has_nothing = answer != 0 && unsafe { *libc::__errno_location() } == libc::EINVAL;
+    if has_nothing && !is_of_the_engine() && named_memory::detach(address as usize) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
         return 0;
     }
+    answer
+}
+
+/// # Safety
+/// As for shmdt(2).
+unsafe fn detach_by_kernel(address: *const c_void) -> c_int {
     type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
     // SAFETY: null, or a function of this signature.
     match unsafe { std::mem::transmute::<*mut c_void, Option<Shmdt>>(REAL_SHMDT.known()) } {

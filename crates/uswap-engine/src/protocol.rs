@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES: usize = 64;
 /// Descriptors that one message can carry: the group, a userfaultfd device, standard error, the areas.
 pub const FDS_MAX: usize = 4 + AREAS_MAX;
 /// Grows with every change of the messages.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// How long an exec waits to be told where the agent is: after that the program runs unmanaged.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -243,6 +243,8 @@ pub enum Message {
         process: u32,
         /// Its slot; from a process as above.
         index: u32,
+        /// How often that had been used before, so that nobody else is answered; from a process as above.
+        generation: u32,
         /// Where it is mapped, if it has been registered with the process's userfaultfd before anybody could use it; or 0.
         start: u64,
     },
@@ -252,6 +254,8 @@ pub enum Message {
         process: u32,
         /// As in `SharedObject`.
         index: u32,
+        /// As in `SharedObject`.
+        generation: u32,
     },
     /// Process to supervisor, with its userfaultfd for shared memory once more: it has mapped shared memory that has a name, and waits. And
     /// on, to the shared-memory server.
@@ -260,6 +264,8 @@ pub enum Message {
         process: u32,
         /// As in `SharedObject`.
         index: u32,
+        /// As in `SharedObject`.
+        generation: u32,
         /// Where.
         start: u64,
     },
@@ -309,12 +315,14 @@ impl Message {
                 token_bytes = proof.0;
             }
             Message::CannotJoin => words[1] = 7,
-            Message::SharedObject { process, index, start } => {
-                words[1..6].copy_from_slice(&[8, process, index, start as u32, (start >> 32) as u32]);
+            Message::SharedObject { process, index, generation, start } => {
+                words[1..7].copy_from_slice(&[8, process, index, start as u32, (start >> 32) as u32, generation]);
             }
-            Message::SharedClient { process, index } => words[1..4].copy_from_slice(&[9, process, index]),
-            Message::SharedNamed { process, index, start } => {
-                words[1..6].copy_from_slice(&[10, process, index, start as u32, (start >> 32) as u32]);
+            Message::SharedClient { process, index, generation } => {
+                words[1..5].copy_from_slice(&[9, process, index, generation]);
+            }
+            Message::SharedNamed { process, index, generation, start } => {
+                words[1..7].copy_from_slice(&[10, process, index, start as u32, (start >> 32) as u32, generation]);
             }
         }
         let mut bytes = [0; MESSAGE_BYTES];
@@ -361,9 +369,9 @@ impl Message {
             5 => Ok(Message::AskAgent { token: token() }),
             6 => Ok(Message::AgentAt { file: AgentFile { pid: word(2), fd: word(3) }, proof: token() }),
             7 => Ok(Message::CannotJoin),
-            8 => Ok(Message::SharedObject { process: word(2), index: word(3), start: long(4) }),
-            9 => Ok(Message::SharedClient { process: word(2), index: word(3) }),
-            10 => Ok(Message::SharedNamed { process: word(2), index: word(3), start: long(4) }),
+            8 => Ok(Message::SharedObject { process: word(2), index: word(3), generation: word(6), start: long(4) }),
+            9 => Ok(Message::SharedClient { process: word(2), index: word(3), generation: word(4) }),
+            10 => Ok(Message::SharedNamed { process: word(2), index: word(3), generation: word(6), start: long(4) }),
             _ => Err(Malformed::Content),
         }
     }
@@ -613,9 +621,9 @@ pub fn keep_uffd(socket: BorrowedFd<'_>, uffd: BorrowedFd<'_>) -> io::Result<()>
 /// Has the supervisor at the other end of `socket` hand something of this process's to the shared-memory server.
 pub fn share(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, what: Sharing) -> io::Result<()> {
     let message = match what {
-        Sharing::Object { start } => Message::SharedObject { process: 0, index: 0, start: start as u64 },
-        Sharing::Client => Message::SharedClient { process: 0, index: 0 },
-        Sharing::Named { start } => Message::SharedNamed { process: 0, index: 0, start: start as u64 },
+        Sharing::Object { start } => Message::SharedObject { process: 0, index: 0, generation: 0, start: start as u64 },
+        Sharing::Client => Message::SharedClient { process: 0, index: 0, generation: 0 },
+        Sharing::Named { start } => Message::SharedNamed { process: 0, index: 0, generation: 0, start: start as u64 },
     };
     hand_over(socket, &message, fd)
 }
@@ -662,9 +670,9 @@ mod tests {
             Message::AskAgent { token: TOKEN },
             Message::AgentAt { file: AgentFile { pid: 4194303, fd: 1023 }, proof: TOKEN },
             Message::CannotJoin,
-            Message::SharedObject { process: 77, index: 5, start: 0x7fff_1234_5000 },
-            Message::SharedClient { process: 78, index: 1023 },
-            Message::SharedNamed { process: 79, index: 6, start: 0x7fff_1234_6000 },
+            Message::SharedObject { process: 77, index: 5, generation: 3, start: 0x7fff_1234_5000 },
+            Message::SharedClient { process: 78, index: 1023, generation: 4 },
+            Message::SharedNamed { process: 79, index: 6, generation: 5, start: 0x7fff_1234_6000 },
         ]
     }
 

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use uswap_sys::maps::{self, MapsOf};
@@ -33,6 +34,9 @@ pub const APART: Duration = Duration::from_millis(30);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the mappings of a process that changes them are read in one look.
 const TRIES: usize = 8;
+/// How often it is waited for a process that changes its mappings, and how long, before what is not known to have grown stays registered.
+const UNREGISTER_TRIES: u32 = 20;
+const UNREGISTER_EVERY: Duration = Duration::from_millis(1);
 
 /// An object that is not managed yet.
 #[derive(Debug)]
@@ -150,20 +154,36 @@ pub fn is_registered(process: u32, start: usize) -> bool {
 /// Ends what was registered of an object that is left alone.
 pub fn unregister(shared: &Shared, object: &Object) {
     for client in shared.all_clients() {
-        while_nothing_is_read(|| {
-            trust::settle(shared, &client);
-            let of_object: Vec<Mapping> = {
-                let mappings = client.mappings();
-                let is_of = |mapping: &&Mapping| (object.start()..object.end()).contains(&mapping.window);
-                mappings.all().iter().filter(is_of).copied().collect()
-            };
-            for mapping in of_object {
-                let _ = client.uffd.unregister(mapping.start, mapping.end - mapping.start);
-                client.mappings().remove(mapping.start, mapping.end);
+        for tries in 1..=UNREGISTER_TRIES {
+            if while_nothing_is_read(|| unregister_in(shared, &client, object, tries == UNREGISTER_TRIES)) {
+                break;
             }
-        });
+            thread::sleep(UNREGISTER_EVERY);
+        }
         client.uffd.wake_all();
     }
+}
+
+/// The same in one client. Not if it is changing its mappings just now, unless `anyway`.
+fn unregister_in(shared: &Shared, client: &Client, object: &Object, anyway: bool) -> bool {
+    let of_object = || -> Vec<Mapping> {
+        let mappings = client.mappings();
+        let is_of = |mapping: &&Mapping| (object.start()..object.end()).contains(&mapping.window);
+        mappings.all().iter().filter(is_of).copied().collect()
+    };
+    // That a mapping grows is not reported, and a part that stayed registered would be a mapping of its own.
+    let may_have_grown = |mapping: &Mapping| mapping.end - mapping.start < object.end() - mapping.window;
+    if of_object().iter().any(may_have_grown) {
+        client.doubt();
+    }
+    if !trust::settle(shared, client) && !anyway {
+        return false;
+    }
+    for mapping in of_object() {
+        let _ = client.uffd.unregister(mapping.start, mapping.end - mapping.start);
+        client.mappings().remove(mapping.start, mapping.end);
+    }
+    true
 }
 
 /// What a look at all processes has found of objects. Those of others have none: to become another user takes an exec, or root, who may

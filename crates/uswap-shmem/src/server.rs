@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,20 @@ use crate::trust;
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
 /// How often it is looked who has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Who waits for an answer, by its slot, and what its word was when it had asked.
+struct Asker {
+    index: u32,
+    word: u32,
+}
+
+/// What it is answered.
+enum Answer {
+    /// It can go on.
+    Known,
+    /// It must not use what it has mapped, or is not served.
+    Refused,
+}
 
 /// What the server begins with.
 pub struct Start {
@@ -192,7 +206,8 @@ impl Server {
     fn hear(&mut self, message: Message, fd: Option<OwnedFd>) {
         let Some(fd) = fd else { return };
         match message {
-            Message::SharedObject { process, index, start } => {
+            Message::SharedObject { process, index, generation, start } => {
+                let asker = self.asker(index, generation);
                 match Object::new(fd, &self.shared.filler) {
                     Ok(object) if start == 0 => {
                         return self.candidates.push(Candidate::new(self.shared.add_object(object)));
@@ -200,32 +215,43 @@ impl Server {
                     Ok(object) => self.begin_with(object, process, start as usize),
                     Err(error) => self.say(format_args!("uswap: shared memory is not swapped: {error}")),
                 }
-                self.knows(index);
+                self.answer(asker, Answer::Known);
             }
-            Message::SharedClient { process, index } => match self.add_client(process, Uffd::received(fd)) {
-                Ok(()) => self.knows(index),
-                Err(error) => {
-                    self.say(format_args!("uswap: shared memory of process {process} is not swapped: {error}"));
-                    self.answer(index, |word| word ^ SHARED_REFUSED);
-                }
-            },
-            Message::SharedNamed { process, index, start } => self.has_mapped(process, index, start as usize),
+            Message::SharedClient { process, index, generation } => {
+                let asker = self.asker(index, generation);
+                let answer = match self.add_client(process, Uffd::received(fd)) {
+                    Ok(()) => Answer::Known,
+                    Err(error) => {
+                        self.say(format_args!("uswap: shared memory of process {process} is not swapped: {error}"));
+                        Answer::Refused
+                    }
+                };
+                self.answer(asker, answer);
+            }
+            Message::SharedNamed { process, index, generation, start } => {
+                let asker = self.asker(index, generation);
+                let answer = self.has_mapped(process, start as usize);
+                self.answer(asker, answer);
+            }
             _ => {}
         }
     }
 
     /// A process has mapped memory that has a name, and waits.
-    fn has_mapped(&mut self, process: u32, index: u32, start: usize) {
+    fn has_mapped(&mut self, process: u32, start: usize) -> Answer {
         let clients = self.shared.all_clients();
         let Some(client) = clients.iter().rev().find(|client| client.process == Some(process)) else {
-            return self.answer(index, |word| word ^ SHARED_REFUSED);
+            return Answer::Refused;
         };
         let mut text = Vec::new();
-        let mapped = maps::read_maps(MapsOf::Pid(process), &mut text);
-        let vma = mapped.ok().and_then(|()| maps::vmas(&text).find(|vma| (vma.start..vma.end).contains(&start)));
+        // Who cannot be looked at may have mapped what is swapped out.
+        if maps::read_maps(MapsOf::Pid(process), &mut text).is_err() {
+            return Answer::Refused;
+        }
+        let vma = maps::vmas(&text).find(|vma| (vma.start..vma.end).contains(&start));
         match vma.is_none_or(|vma| self.consider(client, process, &vma)) {
-            true => self.knows(index),
-            false => self.answer(index, |word| word ^ SHARED_REFUSED),
+            true => Answer::Known,
+            false => Answer::Refused,
         }
     }
 
@@ -345,15 +371,24 @@ impl Server {
         POST.ring();
     }
 
-    /// The process of this slot can go on.
-    fn knows(&self, index: u32) {
-        self.answer(index, |word| (word & SHARED_REFUSED) | (word.wrapping_add(1) & !SHARED_REFUSED));
+    /// Who has said something, if it still has its slot.
+    fn asker(&self, index: u32, generation: u32) -> Option<Asker> {
+        // In this order: who has the slot next changes both.
+        let word = self.group.process(index).called.shared_known.load(Acquire);
+        (self.group.process(index).life.generation.load(Acquire) == generation).then_some(Asker { index, word })
     }
 
-    fn answer(&self, index: u32, change: impl Fn(u32) -> u32) {
-        let word = &self.group.process(index).called.shared_known;
-        let _ = word.fetch_update(AcqRel, Relaxed, |word| Some(change(word)));
-        <SharedMemory>::wake(word, Scope::Shared, i32::MAX as u32);
+    /// It can go on; or nobody is answered, where somebody else has its slot by now.
+    fn answer(&self, asker: Option<Asker>, answer: Answer) {
+        let Some(Asker { index, word }) = asker else { return };
+        let changed = match answer {
+            Answer::Known => (word & SHARED_REFUSED) | (word.wrapping_add(1) & !SHARED_REFUSED),
+            Answer::Refused => word ^ SHARED_REFUSED,
+        };
+        let shared_known = &self.group.process(index).called.shared_known;
+        if shared_known.compare_exchange(word, changed, AcqRel, Relaxed).is_ok() {
+            <SharedMemory>::wake(shared_known, Scope::Shared, i32::MAX as u32);
+        }
     }
 
     /// What a device writes to a page that has left would be lost.

@@ -224,6 +224,56 @@ static void grows(void)
 	check_all(m, 0, LEN + 8 * MiB, 1);
 }
 
+/* Mapped longer within its file, then brought back, and mapped longer again. */
+static void grows_again(void)
+{
+	int fd = nameless_file();
+	size_t half = LEN / 2, more = LEN / 4 * 3;
+	char *m = mapped(fd, MAP_SHARED, PROT_READ | PROT_WRITE);
+	MUST(munmap(m + half, LEN - half) == 0);
+	write_all(m, 0, half, 1);
+	press();
+	MUST(mremap(m, half, more, 0) == m);
+	MUST(ftruncate(fd, LEN + 8 * MiB) == 0);
+	sleep(3);
+	m = mremap(m, more, LEN, MREMAP_MAYMOVE);
+	if (m == MAP_FAILED)
+		bad("mremap: %s", strerror(errno));
+	write_all(m + half, half, LEN, 1);
+	press();
+	check_all(m, 0, LEN, 1);
+}
+
+/* A process of another user attaches a segment beside one that it has of its parent, and detaches both. */
+static void another_user(void)
+{
+	int id = shmget(IPC_PRIVATE, LEN, IPC_CREAT | 0666);
+	MUST(id >= 0);
+	char *m = attached(id, NULL, 0);
+	write_all(m, 0, LEN, 1);
+	press();
+	pid_t child = forked();
+	if (!child) {
+		MUST(setuid(65534) == 0);
+		pid_t grandchild = forked();
+		if (!grandchild) {
+			char *other = attached(id, NULL, 0);
+			MUST(attachments(id) == 4);
+			check_all(other, 0, LEN, 1);
+			check_all(m, 0, LEN, 1);
+			MUST(shmdt(other) == 0 && attachments(id) == 3);
+			MUST(shmdt(m) == 0 && attachments(id) == 2);
+			_exit(0);
+		}
+		must_succeed(grandchild, "grandchild");
+		_exit(0);
+	}
+	must_succeed(child, "child");
+	MUST(attachments(id) == 1);
+	check_all(m, 0, LEN, 1);
+	removed(id);
+}
+
 /* What nobody has mapped any more can be read, a while later. */
 static void unmapped(void)
 {
@@ -328,7 +378,8 @@ static void strange(void)
 
 static const struct test_case CASES[] = {
 	{ "segment", segment_case }, { "removed", removed_case }, { "places", places }, { "file", file },
-	{ "no-name", no_name }, { "private", private }, { "grows", grows }, { "unmapped", unmapped },
+	{ "no-name", no_name }, { "private", private }, { "grows", grows }, { "grows-again", grows_again },
+	{ "another-user", another_user }, { "unmapped", unmapped },
 	{ "locked", locked }, { "meanwhile", meanwhile },
 	{ "stays", stays }, { "is-there", is_there }, { "stranger", stranger }, { "strange", strange },
 };

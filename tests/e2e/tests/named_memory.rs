@@ -79,6 +79,19 @@ fn a_file_that_grows_is_brought_back() {
     assert_eq!(said(&finished, "has got another size").len(), 1, "{finished}");
 }
 
+/// That its mapping had grown is not reported: a part of it stayed registered, and the kernel moved it no more.
+#[test]
+fn a_mapping_that_has_grown_is_brought_back() {
+    let Some(finished) = run("grows-again") else { return };
+    assert_eq!(said(&finished, "has got another size").len(), 1, "{finished}");
+}
+
+/// Its monitor may replace no attachment, and has some that were replaced before.
+#[test]
+fn a_process_of_another_user_detaches_what_it_attaches() {
+    let _ = run("another-user");
+}
+
 #[test]
 fn what_a_stranger_attaches_is_brought_back() {
     if !is_root() {

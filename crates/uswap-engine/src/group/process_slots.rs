@@ -265,6 +265,8 @@ impl Group {
             let slot = self.process(index);
             slot.clear();
             slot.life.generation.fetch_add(1, AcqRel);
+            // An answer to who had it before comes to nothing.
+            slot.called.shared_known.fetch_add(1, AcqRel);
             slot.life.pid.store(pid, Release);
             slot.life.state.store(SlotState::Starting as u32, Release);
             bits.fetch_or(1 << bit, AcqRel);

@@ -421,3 +421,16 @@ fn an_area_that_is_off_is_never_used_again() {
         assert!(group.is_leaving(0) && group.is_off(0));
     }
 }
+
+/// The shared-memory server may still be about what a process has said that has been killed since.
+#[test]
+fn no_answer_comes_to_who_has_the_slot_next() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let index = group.allot(1).unwrap();
+    let of_the_first = || group.process(index).called.shared_known.load(Acquire);
+    let before = of_the_first();
+    group.retire(index);
+    group.reap(index);
+    assert_eq!(group.allot(2), Some(index));
+    assert_ne!(of_the_first(), before);
+}

@@ -4,10 +4,10 @@ mod welcome;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use uswap_engine::group::{ProcessSlot, SlotState};
+use uswap_engine::group::{Holder, ProcessSlot, SlotState};
 use uswap_engine::protocol::{self, Kind, Malformed, Message, Received, Refusal};
 use uswap_sys::launch;
 
@@ -264,7 +264,8 @@ impl Supervisor {
                     mut fds,
                 )) => {
                     if let (Some(fd), Some(index)) = (fds.next(), member.index) {
-                        self.tree.shared_memory.hand_over(message, fd, member.pid, index);
+                        let generation = self.shared.group.process(index).life.generation.load(Acquire);
+                        self.tree.shared_memory.hand_over(message, fd, member.pid, Holder { index, generation });
                     }
                 }
                 Ok(Received::Message(Message::CannotJoin, _)) => say(format_args!(

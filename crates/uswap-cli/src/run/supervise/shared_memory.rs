@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
-use uswap_engine::group::Group;
+use uswap_engine::group::{Group, Holder};
 use uswap_engine::protocol::{self, Message, Received};
 use uswap_shmem::server::{self, Start};
 use uswap_sys::launch::{self, Side};
@@ -83,13 +83,14 @@ impl SharedMemory {
     }
 
     /// A process has mapped an object, or handed over the userfaultfd for its shared memory.
-    pub fn hand_over(&mut self, message: Message, fd: OwnedFd, process: u32, index: u32) {
+    pub fn hand_over(&mut self, message: Message, fd: OwnedFd, process: u32, holder: Holder) {
+        let Holder { index, generation } = holder;
         let message = match message {
-            Message::SharedObject { start, .. } => Message::SharedObject { process, index, start },
-            Message::SharedNamed { start, .. } => Message::SharedNamed { process, index, start },
+            Message::SharedObject { start, .. } => Message::SharedObject { process, index, generation, start },
+            Message::SharedNamed { start, .. } => Message::SharedNamed { process, index, generation, start },
             _ => {
                 self.kept.extend(fd.try_clone().map(|fd| (Uffd::received(fd), Some(process))).ok());
-                Message::SharedClient { process, index }
+                Message::SharedClient { process, index, generation }
             }
         };
         match (&self.server, message) {
