@@ -501,3 +501,13 @@ fn an_unmapping_that_was_refused_takes_nothing() {
     let changing = Kernel { is_changing: true, ..present(105) };
     assert_eq!(settled(&[end(A)], &books, &changing), Settlement::Changing);
 }
+
+/// A discarding is reported before it takes effect, a mremap after: of two threads, either may have come first.
+#[test]
+fn what_one_thread_has_done_happened_as_it_was_read() {
+    let page = range(100, 1);
+    let events = [Event::Removed(page), Event::Remapped { from: page, to: PageNumber(300), may_stay: true }];
+    let kernel = |has_one_thread| Kernel { has_one_thread, ..registered(&[page, range(300, 1)]) };
+    assert!(matches!(settled(&events, &swapped(&[page]), &kernel(false)), Settlement::Unclear(_)));
+    assert_eq!(settled(&events, &swapped(&[page]), &kernel(true)), Settlement::Decided(events.to_vec()));
+}
