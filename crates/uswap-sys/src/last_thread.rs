@@ -1,4 +1,4 @@
-//! The end of a process whose own threads have all ended, each by exit(2) alone.
+//! Which threads of a process are its program's; and the end of one whose own threads have all ended, each by exit(2) alone.
 //!
 //! Such a process is over for its program, but not for Linux, as long as a thread of an agent lives on. Programs end so where
 //! seccomp's strict mode refuses exit_group(2).
@@ -27,18 +27,31 @@ struct ThreadStat {
 
 /// Asked when the main thread has ended: whether no thread is left but `mine`.
 pub fn is_program_over(mine: &[u32]) -> io::Result<bool> {
-    let tasks = rustix::fs::Dir::new(crate::proc::open(c"/proc/self/task")?)?;
-    for task in tasks {
+    Ok(others(|tid| mine.contains(&tid), 1)? == 0)
+}
+
+/// Whether the program has a single thread, beside those of which `is_ours` is true.
+pub fn has_one_thread(is_ours: impl Fn(u32) -> bool) -> io::Result<bool> {
+    Ok(others(is_ours, 2)? == 1)
+}
+
+/// How many threads have not ended, beside io_uring's and those of which `is_ours` is true: at most so many.
+fn others(is_ours: impl Fn(u32) -> bool, most: usize) -> io::Result<usize> {
+    let mut found = 0;
+    for task in rustix::fs::Dir::new(crate::proc::open(c"/proc/self/task")?)? {
         let Some(tid) = task?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if mine.contains(&tid) {
+        if is_ours(tid) {
             continue;
         }
         match look_unless_gone(tid)? {
-            Some(stat) if stat.flags & PF_IO_WORKER == 0 => return Ok(false),
+            Some(stat) if stat.flags & PF_IO_WORKER == 0 => found += 1,
             Some(_) | None => {}
         }
+        if found == most {
+            break;
+        }
     }
-    Ok(true)
+    Ok(found)
 }
 
 /// Whether this thread of the process has ended; not if that cannot be told: in a nested pid namespace threads have other

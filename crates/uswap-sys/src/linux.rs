@@ -187,8 +187,11 @@ impl System for Linux {
     }
 
     fn program_has_one_thread() -> bool {
-        // The directory has two links, and one more for each thread.
-        proc::links(c"/proc/self/task").is_ok_and(|links| links == 2 + u64::from(crate::thread::running()) + 1)
+        // The directory has two links, and one more for each thread. Where the engine makes or ends one, or io_uring has some, they are
+        // looked at one by one.
+        let is_one = |links| links == 2 + u64::from(crate::thread::running()) + 1;
+        proc::links(c"/proc/self/task").is_ok_and(is_one)
+            || last_thread::has_one_thread(Self::is_thread_of_engine).unwrap_or(false)
     }
 
     fn end_with_the_program(threads: &[u32]) {
