@@ -271,7 +271,7 @@ fn has_no_handlers() {
     let_go();
 }
 
-fn keep_errno(f: impl FnOnce()) {
+pub(crate) fn keep_errno(f: impl FnOnce()) {
     // SAFETY: errno is this thread's own.
     let errno = unsafe { *libc::__errno_location() };
     f();

@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use uswap_sys::private_memory;
 
+use crate::forks::keep_errno;
 use crate::real::{Real, Wrapper};
 use crate::start::RENDEZVOUS;
 
@@ -52,12 +53,10 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 /// What is added to memory between `start` and `start + len`, which has just been locked, is locked when it comes in. Leaves errno alone.
 pub(crate) fn lock_later_parts_on_fault(start: *const c_void, len: usize) {
     if RENDEZVOUS.get().is_some() {
-        // SAFETY: errno is this thread's own, here and below.
-        let errno = unsafe { *libc::__errno_location() };
-        // SAFETY: the memory is locked already; nothing of it changes. Refused, it stays as it is.
-        unsafe { libc::syscall(libc::SYS_mlock2, start, len, libc::MLOCK_ONFAULT) };
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
+        keep_errno(|| {
+            // SAFETY: the memory is locked already; nothing of it changes. Refused, it stays as it is.
+            unsafe { libc::syscall(libc::SYS_mlock2, start, len, libc::MLOCK_ONFAULT) };
+        });
     }
 }
 

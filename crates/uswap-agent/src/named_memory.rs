@@ -16,6 +16,7 @@ use uswap_sys::shared_file::TMPFS_MAGIC;
 use uswap_system::MapShared;
 
 use crate::kernel;
+use crate::locks;
 use crate::remap::mremap;
 use crate::shared_memory::ask_monitor;
 use crate::start::POST;
@@ -136,7 +137,9 @@ pub(crate) unsafe fn map(
     };
     if flags & libc::MAP_LOCKED != 0 {
         // SAFETY: what has just been mapped.
-        unsafe { kernel::ask(libc::SYS_mlock, [mapped as usize, len, 0, 0, 0]) };
+        if unsafe { kernel::ask(libc::SYS_mlock, [mapped as usize, len, 0, 0, 0]) } == 0 {
+            locks::lock_later_parts_on_fault(mapped, len);
+        }
     } else if flags & libc::MAP_POPULATE != 0 {
         let writes = protection & libc::PROT_WRITE != 0 && flags & libc::MAP_PRIVATE == 0;
         let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };

@@ -146,13 +146,19 @@ extern "C" fn raw_fork_begins(number: c_long, first: usize) -> RawFork {
         libc::SYS_clone3 => libc::CLONE_VM as u64,
         _ => 0,
     };
-    if flags & libc::CLONE_VM as u64 != 0 {
-        if flags & libc::CLONE_VFORK as u64 == 0 {
-            notices().uses.threads.note();
-        }
+    if shares_memory(flags) {
         return RawFork { answer: forks::RAW_GOES_ON, mask: fork_turns::NO_MASK };
     }
     forks::raw_fork_begins(flags & libc::CLONE_VFORK as u64 != 0)
+}
+
+/// Whether what is made with these flags has its maker's memory, which is noted where that one does not wait for it.
+fn shares_memory(flags: u64) -> bool {
+    let shares = flags & libc::CLONE_VM as u64 != 0;
+    if shares && flags & libc::CLONE_VFORK as u64 == 0 {
+        notices().uses.threads.note();
+    }
+    shares
 }
 
 /// In the parent: `answer` is the kernel's.
@@ -264,13 +270,7 @@ pub unsafe extern "C" fn clone(
         // SAFETY: the caller's promise.
         unsafe { real(begin, stack, flags, argument, parent_tid, tls, child_tid) }
     };
-    if flags & libc::CLONE_VM == 0 {
-        return beside_no_other(flags & libc::CLONE_VFORK != 0, fork);
-    }
-    if flags & libc::CLONE_VFORK == 0 {
-        notices().uses.threads.note();
-    }
-    fork(false)
+    if shares_memory(flags as u64) { fork(false) } else { beside_no_other(flags & libc::CLONE_VFORK != 0, fork) }
 }
 
 /// What the child that is being made begins with, and its argument.
