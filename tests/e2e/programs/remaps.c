@@ -158,6 +158,22 @@ static void grown_and_moved(void)
 	}
 }
 
+static void *waits_for_ever(void *unused)
+{
+	(void)unused;
+	while (pause())
+		;
+	return NULL;
+}
+
+/* The same beside another thread, which might have made any of the calls. */
+static void grown_and_moved_beside(void)
+{
+	pthread_t other;
+	MUST(pthread_create(&other, NULL, waits_for_ever, NULL) == 0);
+	grown_and_moved();
+}
+
 #define RESTLESS 4
 
 static atomic_int restless_end;
@@ -362,7 +378,7 @@ int main(int argc, char **argv)
 		{ "several", several },
 		{ "several-dontunmap", several_left_mapped },
 		{ "several-in-place", several_in_place },
-		{ "grown-and-moved", grown_and_moved },
+		{ "grown-and-moved", grown_and_moved }, { "grown-and-moved-beside", grown_and_moved_beside },
 		{ "restless", restless }, { "restless-alone", restless_alone },
 		{ "attached-over", attached_over },
 		{ "by-one-thread", by_one_thread },
