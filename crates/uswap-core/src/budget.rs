@@ -20,16 +20,25 @@ pub struct Usage {
     pub mine: u64,
     /// Processes of the group that use memory.
     pub processes: u64,
+    /// How often the fair share of this process is halved, because it is idle ([`crate::idle`]).
+    pub halvings: u32,
     /// What the others claim.
     pub claims: u64,
     /// Until the others have given way, this process has to do with so much of its fair share; see [`Claim`].
     pub held_at: Option<u64>,
-    /// What this process may fill before anybody sees it.
-    pub unseen: u64,
+    /// What it keeps free.
+    pub room: Room,
     /// What this process keeps, whatever the others use: with its floor ([`crate::floor`]) all that cannot be swapped.
     pub least: u64,
     /// Processes that may take what is left at the same moment, because forks have made them of one; 0 or 1: this one alone.
     pub siblings: u64,
+}
+
+/// Room that a process keeps free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Room {
+    /// What it may fill before anybody sees it.
+    pub unseen: u64,
     /// The least distance of two watermarks, in simulations of small budgets; 0: as everywhere.
     pub gap_min: u64,
 }
@@ -71,6 +80,8 @@ const HELD_MIN: u64 = 4096;
 const HELD_PART: u64 = 32;
 /// So many may be beyond the budget by two megabytes each for a moment.
 const FEW_SIBLINGS: u64 = 8;
+/// 4 MiB: what an idle process keeps, whoever needs it. Half of it is uswap's own.
+const IDLE_MIN: u64 = 1024;
 /// How long a process waits for others to give way before it takes its fair share.
 const PATIENCE_MS: u64 = 1000;
 
@@ -130,7 +141,7 @@ impl Usage {
     /// Between two watermarks of a process that may use `limit`. Many siblings share the room that it keeps free, as they share what is
     /// left: each with a whole one of its own, much would be nobody's.
     fn gap(&self, limit: u64) -> u64 {
-        let least = if self.gap_min == 0 { GAP_MIN } else { self.gap_min };
+        let least = if self.room.gap_min == 0 { GAP_MIN } else { self.room.gap_min };
         let gap = (limit / 64).clamp(least, GAP_MAX);
         if self.are_few() { gap } else { (gap / self.siblings).max(LEAST_GAP_MIN.min(least)) }
     }
@@ -141,7 +152,12 @@ impl Usage {
     }
 
     fn fair(&self) -> u64 {
-        self.limit / self.processes.max(1)
+        let whole = self.limit / self.processes.max(1);
+        (whole >> self.halvings.min(63)).max(IDLE_MIN.min(whole))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.halvings > 0
     }
 
     /// Whether the process has so little that it need not give way, whatever the others do.
@@ -170,14 +186,16 @@ impl Usage {
 
     /// The watermarks of this process.
     pub fn watermarks(&self) -> Watermarks {
-        let (fair, left) = (self.fair(), self.left());
+        // Who is idle gives way before anybody who works has to, however large the room is that that one keeps free.
+        let ahead = if self.is_idle() { 2 * self.gap(self.limit) } else { 0 };
+        let (fair, left) = (self.fair(), self.left().saturating_sub(ahead));
         let limit = match self.held_at {
             // What nobody has serves the claims, too.
             _ if left > fair => left.min(self.left_by_others().saturating_sub(self.claims)).max(fair),
             Some(held_at) => left.max(held_at.max(fair / 2).max(HELD_MIN.min(self.limit / HELD_PART)).min(fair)),
             None => fair,
         };
-        let limit = limit - self.unseen.min(limit / UNSEEN_MAX);
+        let limit = limit - self.room.unseen.min(limit / UNSEEN_MAX);
         let gap = self.gap(limit);
         let marks = Watermarks { low: limit.saturating_sub(2 * gap), high: limit.saturating_sub(gap), limit };
         match self.least {
@@ -324,6 +342,23 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_process_keeps_no_share_from_those_that_work() {
+        let usage = Usage { limit: 65536, total: 65536, mine: 16384, processes: 4, ..Usage::default() };
+        assert!(usage.watermarks().start() >= 16000, "its share is its own");
+        let idle = Usage { mine: 14000, halvings: 3, ..usage };
+        assert!(idle.watermarks().start() < 14000, "it gives way as room is short");
+        let works = Usage { limit: 65536, total: 65536 - 2000, mine: 40000, processes: 4, ..Usage::default() };
+        let sleeps = Usage { mine: 8000, halvings: 3, ..works };
+        assert!(works.watermarks().start() > 40000, "nobody who works has to");
+        assert!(sleeps.watermarks().start() < 8000, "who is idle does so before");
+        let free = Usage { total: 60000, ..idle };
+        assert!(free.watermarks().start() > 14000, "and only then");
+        let least = Usage { mine: 1000, halvings: 32, ..usage };
+        assert!(least.watermarks().start() + 2 * GAP_MIN > IDLE_MIN);
+        assert!(Usage { mine: 400, ..least }.is_below_its_share());
+    }
+
+    #[test]
     fn siblings_share_the_room_that_is_kept_free() {
         let usage = of_many(20 * MIB, 170 * MIB, 0);
         let marks = usage.watermarks();
@@ -343,8 +378,9 @@ mod tests {
 
     #[test]
     fn room_is_kept_for_what_is_filled_unseen() {
-        let usage = Usage { limit: 65536, total: 100, mine: 100, processes: 1, unseen: 500, ..Usage::default() };
+        let room = |unseen| Room { unseen, gap_min: 0 };
+        let usage = Usage { limit: 65536, total: 100, mine: 100, processes: 1, room: room(500), ..Usage::default() };
         assert_eq!(usage.watermarks().limit, 65036);
-        assert_eq!(Usage { unseen: 1 << 40, ..usage }.watermarks().limit, 65536 / 32 * 31);
+        assert_eq!(Usage { room: room(1 << 40), ..usage }.watermarks().limit, 65536 / 32 * 31);
     }
 }

@@ -50,6 +50,7 @@ pub mod fault;
 pub mod floor;
 pub mod fork_cut;
 pub mod fork_window;
+pub mod idle;
 pub mod in_common;
 mod owner_search;
 pub mod page_table;

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::ops::Range;
+use std::time::Duration;
 
 use uswap_system::PAGE_SIZE;
 use uswap_system::looks::{Footprint, Mappings, PopulatedRange, Residency, Rss, Vma};
@@ -269,6 +270,11 @@ impl Footprint for ModelFootprint {
         // It asks twice for all that it tells once.
         process.told_at = process.asked_at.replace(process.mm.changes());
         Ok(process.mm.faults)
+    }
+
+    /// A process that takes no faults does nothing.
+    fn processor_time() -> io::Result<Duration> {
+        Ok(Duration::ZERO)
     }
 
     fn sign_of_growth() -> io::Result<u64> {

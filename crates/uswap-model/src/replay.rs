@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use uswap_core::budget::Usage;
+use uswap_core::budget::{Room, Usage};
 use uswap_core::{Policies, ReadaheadPolicy};
 use uswap_engine::group::{Compressor, Counter, GroupConfig};
 use uswap_system::System;
@@ -119,7 +119,8 @@ pub fn replay(size: u64, policies: Policies, on_swap: &[u64], accesses: &[Access
 
 /// The budget of which reclaim begins when `size` pages are in use.
 fn budget(size: u64) -> u64 {
-    let usage = |limit| Usage { limit, total: size, mine: size, processes: 1, gap_min: GAP_MIN, ..Usage::default() };
+    let room = Room { gap_min: GAP_MIN, ..Room::default() };
+    let usage = |limit| Usage { limit, total: size, mine: size, processes: 1, room, ..Usage::default() };
     (size..).find(|&limit| usage(limit).watermarks().start() >= size).expect("some limit is large enough")
 }
 

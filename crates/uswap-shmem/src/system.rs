@@ -415,6 +415,11 @@ impl<K: Kernel> Footprint for SharedFootprint<K> {
         K::Footprint::faults()
     }
 
+    /// Its clients use its memory, not it.
+    fn processor_time() -> io::Result<Duration> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// What its clients fill takes no fault of its own.
     fn sign_of_growth() -> io::Result<u64> {
         Ok(K::Footprint::sign_of_growth()?.wrapping_add(K::shared().resident_pages()))

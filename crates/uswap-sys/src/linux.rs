@@ -443,6 +443,10 @@ impl Footprint for StatM {
         rusage::faults().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
     }
 
+    fn processor_time() -> io::Result<Duration> {
+        rusage::processor_time().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
     fn by_kind() -> io::Result<Rss> {
         rss::own_rss()
     }

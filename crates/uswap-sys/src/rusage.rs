@@ -62,6 +62,12 @@ pub fn faults() -> Option<u64> {
     Some(usage.major_faults + usage.minor_faults)
 }
 
+/// Processor time that the calling process has ever used. `None` where a seccomp filter keeps that secret.
+pub fn processor_time() -> Option<Duration> {
+    let usage = ProcessUsage::of(usage(libc::RUSAGE_SELF)?);
+    Some(usage.user + usage.system)
+}
+
 fn certain(usage: Option<libc::rusage>) -> libc::rusage {
     usage.expect("getrusage of oneself or of children cannot fail")
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// Pages that exist, as PAGEMAP_SCAN shows them. A page exists when its entry in the page table has content: in memory, or
 /// where the kernel has swapped it out by itself.
@@ -219,6 +220,12 @@ pub trait Footprint: Sized + Send {
     /// # Errors
     /// It cannot be looked at.
     fn faults() -> io::Result<u64>;
+
+    /// Processor time that the process has ever used, that of the engine's own threads as well.
+    ///
+    /// # Errors
+    /// It cannot be looked at, or does not tell whether somebody uses its memory.
+    fn processor_time() -> io::Result<Duration>;
 
     /// Resident pages by kind.
     ///

@@ -6,6 +6,7 @@
  *     crowd threads MIB COUNT    COUNT threads fill MIB together as fast as they can
  *     crowd holds MIB MS         fills MIB and holds it for so long
  *     crowd stay MIB COUNT       a parent of MIB forks COUNT children, who stay until all have been forked; each works or is killed
+ *     crowd sleeper MIB COUNT    one has MIB and sleeps while another fills as much and reads it COUNT times
  */
 #include "check.h"
 #include <pthread.h>
@@ -159,6 +160,39 @@ static void stay(size_t count)
 	printf("%zu killed\n", killed);
 }
 
+/* Half of each page does not compress. */
+static void fill_by_halves(uint64_t *p, size_t seed)
+{
+	for (size_t k = 0; k < pages; k++)
+		for (size_t word = 0; word < WORDS / 2; word++)
+			at(p, k)[word] = mix(seed << 40 | k << 10 | word);
+}
+
+static void check_halves(uint64_t *p, size_t seed)
+{
+	for (size_t k = 0; k < pages; k++)
+		if (at(p, k)[7] != mix(seed << 40 | k << 10 | 7))
+			bad("page %zu of %zu is %lx", k, seed, (unsigned long)at(p, k)[7]);
+}
+
+static void sleeper(size_t count)
+{
+	pid_t worker = fork();
+	MUST(worker >= 0);
+	uint64_t *own = (uint64_t *)map(pages * PAGE);
+	if (worker == 0) {
+		/* When the other one sleeps. */
+		sleep_ms(1500);
+		fill_by_halves(own, 2);
+		for (size_t k = 0; k < count; k++)
+			check_halves(own, 2);
+		_exit(0);
+	}
+	fill_by_halves(own, 1);
+	ended_well(worker);
+	check_halves(own, 1);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 4)
@@ -176,6 +210,8 @@ int main(int argc, char **argv)
 		threads(count);
 	else if (strcmp(argv[1], "stay") == 0)
 		stay(count);
+	else if (strcmp(argv[1], "sleeper") == 0)
+		sleeper(count);
 	else {
 		write_all(memory, pages);
 		sleep_ms((long)count);

@@ -59,6 +59,23 @@ fn forked_children_for_whom_there_is_no_room_end_within_the_budget() {
     assert_eq!((finished.code(), finished.text().as_str()), (0, "ok children\n"), "{finished}");
 }
 
+/// A process that sleeps keeps nothing from one that needs more than its fair share: what it has leaves once.
+#[test]
+fn who_sleeps_gives_way_to_who_works() {
+    if !need_charges() {
+        return;
+    }
+    let test = TempDir::new("sleeper");
+    let launch = crowd(&test, ["sleeper", "100", "40"]).time_limit(Duration::from_secs(120));
+    let finished = launch.under(&Budget::mib(140)).finish();
+    assert_held(140, &finished);
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok sleeper\n"), "{finished}");
+    let Some(stats) = &finished.stats else { return };
+    // With half of the budget it would bring in 40 times what lacks: 300,000 pages. Both have 51,200.
+    let came_in = stats.counter("pswpin") + stats.counter("swap_cache_hit");
+    assert!(came_in < 100_000, "{came_in} pages came in\n{finished}");
+}
+
 /// Nothing that is driven out makes room that shared memory will never give.
 #[test]
 fn processes_whose_budget_is_filled_by_shared_memory_get_on_and_it_is_said_once() {

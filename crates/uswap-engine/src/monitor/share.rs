@@ -4,10 +4,12 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use uswap_core::budget::{Claim, Usage};
+use uswap_core::budget::{Claim, Room, Usage};
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_core::floor::{Evidence, Floor};
+use uswap_core::floor::{self, Floor};
+use uswap_core::idle::{self, Idle};
 use uswap_core::{PAGE_SIZE, tuning};
+use uswap_system::looks::Footprint;
 
 use super::Monitor;
 use crate::group::{Counter, Family, Holder};
@@ -23,6 +25,7 @@ pub(super) struct Share<H: Host> {
     pub scale: Scale<H>,
     claim: Claim,
     floor: Floor,
+    idle: Idle,
     pub growth: Growth,
     started: Instant,
     /// When a child was last promised memory.
@@ -98,6 +101,7 @@ impl<H: Host> Share<H> {
             scale: Scale::new(told, member)?,
             claim: Claim::default(),
             floor: Floor::default(),
+            idle: Idle::default(),
             growth: Growth::default(),
             started: H::now(),
             promised: None,
@@ -147,18 +151,18 @@ impl<H: Staffed> Monitor<H> {
         group.note_resident_bytes(group.resident_pages_at_least() * PAGE_SIZE as u64);
         let limit = group.limit_pages();
         let now_ms = H::since(self.share.started).as_millis() as u64;
-        let unseen = self.share.growth.unseen();
+        let room = Room { unseen: self.share.growth.unseen(), gap_min: group.config().gap_min_pages.into() };
         let mut usage = Usage {
             limit,
             total,
             mine,
             processes,
+            halvings: self.halvings(now_ms),
             claims,
             held_at: None,
-            unseen,
+            room,
             siblings: if family.has(mine_index, slot) { processes } else { 1 },
             least: 0,
-            gap_min: group.config().gap_min_pages.into(),
         };
         // As long as all fits, nobody has to let anything go.
         let fits = total <= limit - limit / 16;
@@ -248,12 +252,29 @@ impl<H: Staffed> Monitor<H> {
         self.share.in_common.all
     }
 
+    /// Pages of this process that came back, ever.
+    fn came_back(&self) -> u64 {
+        let tally = &self.member().slot().tally;
+        tally.get(Counter::Pswpin) + tally.get(Counter::SwapCacheHit)
+    }
+
+    /// How often the fair share of this process is halved, because it does nothing.
+    fn halvings(&mut self, now_ms: u64) -> u32 {
+        let came_back = self.came_back();
+        if self.share.idle.is_due(came_back, now_ms) {
+            let processor_us = H::Footprint::processor_time().ok().map(|time| time.as_micros() as u64);
+            let moved_out = self.member().slot().tally.get(Counter::Pswpout);
+            self.share.idle.update(&idle::Evidence { came_back, moved_out, processor_us }, now_ms);
+        }
+        self.share.idle.halvings(now_ms)
+    }
+
     /// What this process keeps in any case, because `fixed` pages of all processes cannot be swapped; 0 if nothing.
     fn least(&mut self, usage: &Usage, fixed: u64, now_ms: u64) -> u64 {
         let Some(engine) = self.engine() else { return 0 };
         let (own, slot) = (self.fixed_pages(), self.member().slot());
-        let came_back = slot.tally.get(Counter::Pswpin) + slot.tally.get(Counter::SwapCacheHit);
-        let evidence = Evidence {
+        let came_back = self.came_back();
+        let evidence = floor::Evidence {
             // What is in common can leave, if need be.
             limit: self.member().group.limit_pages(),
             processes: usage.processes,

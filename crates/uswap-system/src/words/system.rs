@@ -369,6 +369,10 @@ impl Footprint for NoSystem {
         nothing()
     }
 
+    fn processor_time() -> io::Result<Duration> {
+        nothing()
+    }
+
     fn by_kind() -> io::Result<Rss> {
         nothing()
     }
