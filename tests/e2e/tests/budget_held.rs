@@ -59,6 +59,23 @@ fn forked_children_for_whom_there_is_no_room_end_within_the_budget() {
     assert_eq!((finished.code(), finished.text().as_str()), (0, "ok children\n"), "{finished}");
 }
 
+/// What forked processes have in common is free when the last of them has let go of it. Their compressed pools do not grow by it before
+/// then; and what the tree has meanwhile is told.
+#[test]
+fn children_that_grow_apart_from_their_parent_end_within_the_budget() {
+    if !need_charges() {
+        return;
+    }
+    let test = TempDir::new("apart");
+    let launch = crowd(&test, ["apart", "60", "4"]).time_limit(Duration::from_secs(120));
+    let finished = launch.under(&Budget::mib(85)).finish();
+    report(85, &finished);
+    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok apart\n"), "{finished}");
+    // With their pools it had 113 to 130 MiB.
+    let peak = finished.charges.peak();
+    assert!(bare_only() || peak <= 105 * MIB, "{} MiB of 85\n{finished}", peak / MIB);
+}
+
 /// A process that sleeps keeps nothing from one that needs more than its fair share: what it has leaves once.
 #[test]
 fn who_sleeps_gives_way_to_who_works() {

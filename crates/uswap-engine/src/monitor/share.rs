@@ -242,6 +242,11 @@ impl<H: Staffed> Monitor<H> {
         self.share.in_common.may_stay()
     }
 
+    /// Whether processes have more in common after forks than may stay: some are letting go of it.
+    pub(crate) fn in_common_leaves(&self) -> bool {
+        self.share.in_common.all > self.share.in_common.most
+    }
+
     /// Pages of all processes that cannot be swapped, when this one last looked.
     pub(crate) fn fixed_of_all(&self) -> u64 {
         self.share.in_common.fixed
