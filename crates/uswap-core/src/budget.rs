@@ -151,18 +151,24 @@ impl Usage {
         self.siblings <= FEW_SIBLINGS
     }
 
+    /// The fair share of a process that works.
+    fn whole_share(&self) -> u64 {
+        self.limit / self.processes.max(1)
+    }
+
     fn fair(&self) -> u64 {
-        let whole = self.limit / self.processes.max(1);
+        let whole = self.whole_share();
         (whole >> self.halvings.min(63)).max(IDLE_MIN.min(whole))
     }
 
+    /// Whether it does nothing, and there are others who may need what it has.
     fn is_idle(&self) -> bool {
-        self.halvings > 0
+        self.halvings > 0 && self.processes > 1
     }
 
-    /// Whether the process has so little that it need not give way, whatever the others do.
+    /// Whether the process has so little that it need not give way, whatever the others do, or not at once: it is idle.
     pub fn is_below_its_share(&self) -> bool {
-        self.mine + 2 * self.gap(self.fair()) <= self.fair()
+        self.mine + 2 * self.gap(self.whole_share()) <= self.whole_share()
     }
 
     /// What the others leave, all that nobody has included.
@@ -355,7 +361,8 @@ mod tests {
         assert!(free.watermarks().start() > 14000, "and only then");
         let least = Usage { mine: 1000, halvings: 32, ..usage };
         assert!(least.watermarks().start() + 2 * GAP_MIN > IDLE_MIN);
-        assert!(Usage { mine: 400, ..least }.is_below_its_share());
+        let alone = Usage { mine: 65000, total: 65000, processes: 1, ..least };
+        assert_eq!(alone.watermarks(), Usage { halvings: 0, ..alone }.watermarks(), "nobody needs what it has");
     }
 
     #[test]

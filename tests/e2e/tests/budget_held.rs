@@ -131,6 +131,24 @@ fn shared_memory_that_leaves_enough_is_not_spoken_of() {
     assert!(!finished.stderr.contains("cannot be swapped"), "{finished}");
 }
 
+/// Pages of files that a process maps come fast, and are no memory of its own.
+#[test]
+fn a_mapped_file_is_no_shared_memory() {
+    let Some(python) = uswap_e2e::need("/usr/bin/python3", "python3") else { return };
+    let test = TempDir::new("mapped-file");
+    std::fs::write(test.join("mapped"), vec![1; 60 << 20]).expect("space for a file");
+    let work = "import mmap, sys\nf = open(sys.argv[1], 'rb')\nfor i in range(40):\n  m = mmap.mmap(f.fileno(), 0, \
+                access=mmap.ACCESS_READ)\n  n = sum(m[k] for k in range(0, len(m), 65536))\n  m.close()\nprint(n)";
+    let launch = Launch::new(&test, python).args(["-c", work]).arg(test.join("mapped"));
+    for _ in 0..4 {
+        let finished = launch.under(&loud(16)).finish();
+        assert_eq!((finished.code(), finished.text().as_str()), (0, "960\n"), "{finished}");
+        let Some(stats) = &finished.stats else { return };
+        assert_eq!(stats.pages_swapped_out(), 0, "{finished}");
+        assert!(stats.number("peak_resident_bytes") <= 16 * MIB, "{finished}");
+    }
+}
+
 /// How far the budget is passed by threads that are faster than adoption depends on the machine: it is told.
 #[test]
 fn what_eight_threads_fill_at_once_is_seen() {

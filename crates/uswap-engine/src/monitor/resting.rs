@@ -1,6 +1,6 @@
 //! Rest: a monitor of many has nothing to do while its process takes no faults.
 //!
-//! What a process has grows by faults alone. One that is below its share of the budget need not give way to others, either. So as long
+//! What a process has grows by faults alone. One that is below its share of the budget need not give way to others at once, either. So as long
 //! as both hold, and nobody has posted anything, its monitor looks at its faults alone, and does the rest in longer steps. With 27
 //! processes on two CPUs, the looks of those that did nothing had taken a third of the machine.
 
