@@ -80,8 +80,6 @@ const HELD_MIN: u64 = 4096;
 const HELD_PART: u64 = 32;
 /// So many may be beyond the budget by two megabytes each for a moment.
 const FEW_SIBLINGS: u64 = 8;
-/// 4 MiB: what an idle process keeps, whoever needs it. Half of it is uswap's own.
-const IDLE_MIN: u64 = 1024;
 /// How long a process waits for others to give way before it takes its fair share.
 const PATIENCE_MS: u64 = 1000;
 
@@ -158,7 +156,7 @@ impl Usage {
 
     fn fair(&self) -> u64 {
         let whole = self.whole_share();
-        (whole >> self.halvings.min(63)).max(IDLE_MIN.min(whole))
+        (whole >> self.halvings.min(63)).max(tuning::IDLE_KEEPS.min(whole))
     }
 
     /// Whether it does nothing, and there are others who may need what it has.
@@ -360,7 +358,7 @@ mod tests {
         let free = Usage { total: 60000, ..idle };
         assert!(free.watermarks().start() > 14000, "and only then");
         let least = Usage { mine: 1000, halvings: 32, ..usage };
-        assert!(least.watermarks().start() + 2 * GAP_MIN > IDLE_MIN);
+        assert!(least.watermarks().start() + 2 * GAP_MIN > tuning::IDLE_KEEPS);
         let alone = Usage { mine: 65000, total: 65000, processes: 1, ..least };
         assert_eq!(alone.watermarks(), Usage { halvings: 0, ..alone }.watermarks(), "nobody needs what it has");
     }

@@ -63,6 +63,10 @@ pub const FEW_PROCESSES: u64 = 4;
 /// See above.
 pub const REST_MAX: Duration = Duration::from_millis(20);
 
+/// 4 MiB: what an idle process keeps, whoever needs it. To let go of less is not worth it: some of that is in common with others, so that
+/// it frees nothing.
+pub const IDLE_KEEPS: u64 = 1024;
+
 /// How long the monitor sleeps: no longer than a program may take to fill `headroom` pages, which `processes` share.
 pub fn monitor_sleep(headroom: u64, processes: u64, fruitless: bool) -> Duration {
     // No more of them run at a time than there are CPUs, and each look takes one of these.
