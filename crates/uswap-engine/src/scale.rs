@@ -42,8 +42,9 @@ pub(crate) struct Scale<H: Host> {
 /// Figures that the kernel takes longer for, in pages, at some moment.
 struct Slow {
     file_pages: u64,
-    /// What was no file's then, by the figure that is looked at each time.
-    beside_files: u64,
+    shmem_pages: u64,
+    /// The same by the figure that is looked at each time, a moment before.
+    seemed: u64,
     /// What the kernel has swapped out by itself: not resident, and so not counted against the budget.
     kernel_swapped: u64,
     looked: Instant,
@@ -51,21 +52,22 @@ struct Slow {
 
 impl Slow {
     fn look<H: Host>(shared: u64) -> io::Result<Slow> {
-        let Rss { file_pages, swap_pages, .. } = H::Footprint::by_kind()?;
-        let beside_files = shared.saturating_sub(file_pages);
-        Ok(Slow { file_pages, beside_files, kernel_swapped: swap_pages, looked: H::now() })
+        let Rss { file_pages, shmem_pages, swap_pages, .. } = H::Footprint::by_kind()?;
+        let seemed = shared.saturating_sub(file_pages);
+        Ok(Slow { file_pages, shmem_pages, seemed, kernel_swapped: swap_pages, looked: H::now() })
     }
 
     /// Which of `shared` pages are no file's. Looks anew in time.
     fn shmem<H: Host>(&mut self, shared: u64) -> u64 {
         let seems = shared.saturating_sub(self.file_pages);
-        let differs = seems.abs_diff(self.beside_files) > SLOW_LOOK_PAGES;
-        if (differs || H::since(self.looked) > SLOW_LOOK)
-            && let Ok(slow) = Slow::look::<H>(shared)
-        {
-            *self = slow;
+        let differs = seems.abs_diff(self.seemed) > SLOW_LOOK_PAGES;
+        if !differs && H::since(self.looked) <= SLOW_LOOK {
+            return seems;
         }
-        shared.saturating_sub(self.file_pages)
+        let Ok(slow) = Slow::look::<H>(shared) else { return seems };
+        *self = slow;
+        // Files may have been mapped or unmapped between the two.
+        self.seemed.clamp(self.shmem_pages.saturating_sub(SLOW_LOOK_PAGES), self.shmem_pages + SLOW_LOOK_PAGES)
     }
 }
 

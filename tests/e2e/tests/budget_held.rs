@@ -131,7 +131,7 @@ fn shared_memory_that_leaves_enough_is_not_spoken_of() {
     assert!(!finished.stderr.contains("cannot be swapped"), "{finished}");
 }
 
-/// Pages of files that a process maps come fast, and are no memory of its own.
+/// Pages of files that a process maps come fast, and are no memory of its own: nothing has to leave for them.
 #[test]
 fn a_mapped_file_is_no_shared_memory() {
     let Some(python) = uswap_e2e::need("/usr/bin/python3", "python3") else { return };
@@ -145,7 +145,6 @@ fn a_mapped_file_is_no_shared_memory() {
         assert_eq!((finished.code(), finished.text().as_str()), (0, "960\n"), "{finished}");
         let Some(stats) = &finished.stats else { return };
         assert_eq!(stats.pages_swapped_out(), 0, "{finished}");
-        assert!(stats.number("peak_resident_bytes") <= 16 * MIB, "{finished}");
     }
 }
 
