@@ -156,12 +156,14 @@ impl Usage {
 
     fn fair(&self) -> u64 {
         let whole = self.whole_share();
-        (whole >> self.halvings.min(63)).max(tuning::IDLE_KEEPS.min(whole))
+        let halvings = if self.is_idle() { self.halvings.min(63) } else { 0 };
+        (whole >> halvings).max(tuning::IDLE_KEEPS.min(whole))
     }
 
-    /// Whether it does nothing, and there are others who may need what it has.
+    /// Whether it does nothing, and there are others who may need what it has. What many siblings let go of is mostly what they have in
+    /// common, which frees nothing before all have.
     fn is_idle(&self) -> bool {
-        self.halvings > 0 && self.processes > 1
+        self.halvings > 0 && self.processes > 1 && self.are_few()
     }
 
     /// Whether the process has so little that it need not give way, whatever the others do, or not at once: it is idle.

@@ -63,8 +63,7 @@ pub const FEW_PROCESSES: u64 = 4;
 /// See above.
 pub const REST_MAX: Duration = Duration::from_millis(20);
 
-/// 4 MiB: what an idle process keeps, whoever needs it. To let go of less is not worth it: some of that is in common with others, so that
-/// it frees nothing.
+/// 4 MiB: what an idle process keeps, whoever needs it. Half of it is uswap's own.
 pub const IDLE_KEEPS: u64 = 1024;
 
 /// How long the monitor sleeps: no longer than a program may take to fill `headroom` pages, which `processes` share.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use uswap_system::looks::{Footprint, Rss};
+use uswap_system::looks::Footprint;
 
 use crate::common_pages::{Around, CommonPages, PAGES_MIN, Shared};
 use crate::content::Ancestor;
@@ -20,8 +20,6 @@ use crate::swapped_shared::SwappedShared;
 
 /// How often slow figures are taken anew.
 const SLOW_LOOK: Duration = Duration::from_millis(100);
-/// Unless shared pages have become so many more or fewer: they may be of files, which are no memory of the program's.
-const SLOW_LOOK_PAGES: u64 = 512;
 /// The monitor may come so much too late, on a machine that is busy.
 const UNSEEN_MS: u64 = 8;
 /// Programs grow by fits and starts.
@@ -32,56 +30,38 @@ const SPURT_PAGES: u64 = 64;
 /// Measures this process.
 pub(crate) struct Scale<H: Host> {
     statm: H::Footprint,
-    slow: Slow,
+    file_pages: u64,
+    /// What the kernel has swapped out by itself: not resident, and so not counted against the budget.
+    kernel_swapped: u64,
+    looked: Instant,
     common: CommonPages,
     swapped: SwappedShared,
     own_files: OwnFiles,
     pub in_common: InCommon,
 }
 
-/// Figures that the kernel takes longer for, in pages, at some moment.
-struct Slow {
-    file_pages: u64,
-    shmem_pages: u64,
-    /// The same by the figure that is looked at each time, a moment before.
-    seemed: u64,
-    /// What the kernel has swapped out by itself: not resident, and so not counted against the budget.
-    kernel_swapped: u64,
-    looked: Instant,
-}
-
-impl Slow {
-    fn look<H: Host>(shared: u64) -> io::Result<Slow> {
-        let Rss { file_pages, shmem_pages, swap_pages, .. } = H::Footprint::by_kind()?;
-        let seemed = shared.saturating_sub(file_pages);
-        Ok(Slow { file_pages, shmem_pages, seemed, kernel_swapped: swap_pages, looked: H::now() })
-    }
-
-    /// Which of `shared` pages are no file's. Looks anew in time.
-    fn shmem<H: Host>(&mut self, shared: u64) -> u64 {
-        let seems = shared.saturating_sub(self.file_pages);
-        let differs = seems.abs_diff(self.seemed) > SLOW_LOOK_PAGES;
-        if !differs && H::since(self.looked) <= SLOW_LOOK {
-            return seems;
-        }
-        let Ok(slow) = Slow::look::<H>(shared) else { return seems };
-        *self = slow;
-        // Files may have been mapped or unmapped between the two.
-        self.seemed.clamp(self.shmem_pages.saturating_sub(SLOW_LOOK_PAGES), self.shmem_pages + SLOW_LOOK_PAGES)
-    }
-}
-
 impl<H: Host> Scale<H> {
     /// Measures for the first time.
     pub fn new(told: &LastTold, member: &Member<H>) -> io::Result<Scale<H>> {
-        Ok(Scale {
+        let mut scale = Scale {
             statm: H::Footprint::open()?,
-            slow: Slow::look::<H>(0)?,
+            file_pages: 0,
+            kernel_swapped: 0,
+            looked: H::now(),
             common: CommonPages::new(H::now()),
             swapped: SwappedShared::default(),
             own_files: OwnFiles::new(H::now()),
             in_common: InCommon::new(told, member),
-        })
+        };
+        scale.look_slowly()?;
+        Ok(scale)
+    }
+
+    fn look_slowly(&mut self) -> io::Result<()> {
+        let rss = H::Footprint::by_kind()?;
+        (self.file_pages, self.kernel_swapped) = (rss.file_pages, rss.swap_pages);
+        self.looked = H::now();
+        Ok(())
     }
 
     /// The program's first thread has ended.
@@ -91,12 +71,15 @@ impl<H: Host> Scale<H> {
 
     /// Publishes in `slot` what the process has.
     pub fn weigh(&mut self, group: &Group, slot: &ProcessSlot, told: &LastTold, engine: Option<&Engine<H>>) {
+        if H::since(self.looked) > SLOW_LOOK {
+            let _ = self.look_slowly();
+        }
         let processes = group.processes().count() as u64;
         let looking = Looking::begin(engine);
         let Ok((resident, shared)) = self.statm.read() else { return };
         let anon = resident.saturating_sub(shared);
         self.in_common.see(slot, told, anon, looking);
-        let shmem = self.slow.shmem::<H>(shared);
+        let shmem = shared.saturating_sub(self.file_pages);
         let swapped = if group.swaps_shared() {
             self.swapped.pages::<H>(shmem, self.statm.mapped(), group.shared_judged())
         } else {
@@ -125,7 +108,7 @@ impl<H: Host> Scale<H> {
         }
         slot.resident.anon_pages.store(anon, Relaxed);
         slot.resident.shmem_pages.store(shmem, Relaxed);
-        slot.resident.kernel_swapped_pages.store(self.slow.kernel_swapped, Relaxed);
+        slot.resident.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
         slot.shared.pages.store(shared, Relaxed);
         slot.shared.new_pages.store(self.common.new_pages(beside, processes), Relaxed);
         // Of its ancestors' pools nobody knows how much is there at this moment.

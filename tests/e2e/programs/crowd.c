@@ -7,7 +7,6 @@
  *     crowd holds MIB MS         fills MIB and holds it for so long
  *     crowd stay MIB COUNT       a parent of MIB forks COUNT children, who stay until all have been forked; each works or is killed
  *     crowd sleeper MIB COUNT    one has MIB and sleeps while another fills as much and reads it COUNT times
- *     crowd apart MIB COUNT      COUNT children of a parent of MIB each write every eighth page of it and fill 20 MiB in two seconds
  */
 #include "check.h"
 #include <pthread.h>
@@ -186,39 +185,6 @@ static void check_halves(uint64_t *p, size_t seed)
 		check_half(p, k, seed);
 }
 
-static int grows_apart(size_t number)
-{
-	enum { OWN = 20 * MiB / PAGE, STEPS = 100 };
-	uint64_t *own = (uint64_t *)map(OWN * PAGE);
-	for (size_t step = 0; step < STEPS; step++) {
-		for (size_t k = pages * step / STEPS; k < pages * (step + 1) / STEPS; k++)
-			if ((k + number) % 8 == 0)
-				at(memory, k)[100]++;
-		for (size_t k = OWN * step / STEPS; k < OWN * (step + 1) / STEPS; k++)
-			fill_half(own, k, number);
-		sleep_ms(20);
-	}
-	check_halves(memory, 0);
-	for (size_t k = 0; k < OWN; k++)
-		check_half(own, k, number);
-	return 0;
-}
-
-static void apart(size_t count)
-{
-	pid_t pids[1024];
-	fill_by_halves(memory, 0);
-	for (size_t k = 0; k < count; k++) {
-		pids[k] = fork();
-		MUST(pids[k] >= 0);
-		if (pids[k] == 0)
-			_exit(grows_apart(k + 1));
-	}
-	for (size_t k = 0; k < count; k++)
-		ended_well(pids[k]);
-	check_halves(memory, 0);
-}
-
 static void sleeper(size_t count)
 {
 	pid_t worker = fork();
@@ -256,8 +222,6 @@ int main(int argc, char **argv)
 		stay(count);
 	else if (strcmp(argv[1], "sleeper") == 0)
 		sleeper(count);
-	else if (strcmp(argv[1], "apart") == 0)
-		apart(count);
 	else {
 		write_all(memory, pages);
 		sleep_ms((long)count);

@@ -59,23 +59,6 @@ fn forked_children_for_whom_there_is_no_room_end_within_the_budget() {
     assert_eq!((finished.code(), finished.text().as_str()), (0, "ok children\n"), "{finished}");
 }
 
-/// What forked processes have in common is free when the last of them has let go of it. Their compressed pools do not grow by it before
-/// then; and what the tree has meanwhile is told.
-#[test]
-fn children_that_grow_apart_from_their_parent_end_within_the_budget() {
-    if !need_charges() {
-        return;
-    }
-    let test = TempDir::new("apart");
-    let launch = crowd(&test, ["apart", "60", "4"]).time_limit(Duration::from_secs(120));
-    let finished = launch.under(&Budget::mib(85)).finish();
-    report(85, &finished);
-    assert_eq!((finished.code(), finished.text().as_str()), (0, "ok apart\n"), "{finished}");
-    // With their pools it had 113 to 130 MiB.
-    let peak = finished.charges.peak();
-    assert!(bare_only() || peak <= 105 * MIB, "{} MiB of 85\n{finished}", peak / MIB);
-}
-
 /// A process that sleeps keeps nothing from one that needs more than its fair share: what it has leaves once.
 #[test]
 fn who_sleeps_gives_way_to_who_works() {
@@ -129,23 +112,6 @@ fn shared_memory_that_leaves_enough_is_not_spoken_of() {
     assert_held(64, &finished);
     finished.assert_success();
     assert!(!finished.stderr.contains("cannot be swapped"), "{finished}");
-}
-
-/// Pages of files that a process maps come fast, and are no memory of its own: nothing has to leave for them.
-#[test]
-fn a_mapped_file_is_no_shared_memory() {
-    let Some(python) = uswap_e2e::need("/usr/bin/python3", "python3") else { return };
-    let test = TempDir::new("mapped-file");
-    std::fs::write(test.join("mapped"), vec![1; 60 << 20]).expect("space for a file");
-    let work = "import mmap, sys\nf = open(sys.argv[1], 'rb')\nfor i in range(40):\n  m = mmap.mmap(f.fileno(), 0, \
-                access=mmap.ACCESS_READ)\n  n = sum(m[k] for k in range(0, len(m), 65536))\n  m.close()\nprint(n)";
-    let launch = Launch::new(&test, python).args(["-c", work]).arg(test.join("mapped"));
-    for _ in 0..4 {
-        let finished = launch.under(&loud(16)).finish();
-        assert_eq!((finished.code(), finished.text().as_str()), (0, "960\n"), "{finished}");
-        let Some(stats) = &finished.stats else { return };
-        assert_eq!(stats.pages_swapped_out(), 0, "{finished}");
-    }
 }
 
 /// How far the budget is passed by threads that are faster than adoption depends on the machine: it is told.

@@ -22,6 +22,8 @@ const SCAN_COST: u32 = 50;
 const SHARE_COST: u32 = 12;
 /// It is given up where there is so much to look at.
 const SHARE_LONGEST: Duration = Duration::from_millis(100);
+/// Processes stand still whose sizes change by no more than one part in so many of the budget.
+const STANDS_STILL: u64 = 64;
 /// Members that are looked at from outside in one look: the largest.
 const MEMBERS_MAX: usize = 16;
 /// Smaller processes without an agent are not worth a word.
@@ -287,7 +289,7 @@ impl Outside {
         burst
     }
 
-    /// What the tree has, at the least, when what its processes have in common counts once; `None` if that is not to be measured now.
+    /// What the tree has when what its processes have in common counts once; `None` if that is not to be measured now.
     fn share(&mut self, group: &Group) -> Option<u64> {
         let now = Instant::now();
         let has_in_common =
@@ -303,11 +305,12 @@ impl Outside {
         let shares: Vec<u64> = in_time.collect();
         let after: Vec<u64> = sizes();
         self.next_share = now + LOOK_EVERY.max(now.elapsed() * SHARE_COST);
-        // What one lets go of while another takes it is in both, for they are asked one after the other. So it is too little where they
-        // change, or where it takes too long to ask all.
+        // What one lets go of while another takes it is in both, for they are asked one after the other.
         let moved = before.iter().zip(&after).map(|(before, after)| before.abs_diff(*after)).sum::<u64>();
-        let shares = shares.iter().sum::<u64>().saturating_sub(moved);
-        Some(shares + self.outsiders.values().map(|outsider| outsider.bytes).sum::<u64>())
+        if moved > group.limit_bytes() / STANDS_STILL || shares.len() < members.len() {
+            return None;
+        }
+        Some(shares.iter().sum::<u64>() + self.outsiders.values().map(|outsider| outsider.bytes).sum::<u64>())
     }
 
     fn reason(&self, group: &Group, over: u64) -> Reason {

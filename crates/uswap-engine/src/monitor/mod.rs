@@ -230,11 +230,7 @@ impl<H: Staffed> Monitor<H> {
         let kept = &engine.pressure.kept;
         let percent = u64::from(engine.member.group.config().zpool_percent);
         // Of what the process may use when no fork is near: a pool that shrinks costs writes, and a child does not count it.
-        let pool_limit = self.pool.share.limit_bytes(usage.entitled(), percent);
-        // Each has to let go of what is in common before any of it is free, and all of their pools would grow before.
-        let grows_in_vain = self.in_common_leaves() && usage.total > usage.limit;
-        let pool_limit = if grows_in_vain { pool_limit.min(engine.content.pool_bytes() as u64) } else { pool_limit };
-        kept.pool_limit.store(pool_limit, Relaxed);
+        kept.pool_limit.store(self.pool.share.limit_bytes(usage.entitled(), percent), Relaxed);
         let reserve = if H::notices().uses.page_references.is_noted() { 0 } else { tuning::free_frames(marks.limit) };
         kept.reserve.store(reserve, Relaxed);
         kept.inactive.store(tuning::swap_cache_pages(marks.limit, engine.memory.frame_count()), Relaxed);

@@ -157,7 +157,7 @@ impl<H: Staffed> Monitor<H> {
             total,
             mine,
             processes,
-            halvings: 0,
+            halvings: self.halvings(now_ms),
             claims,
             held_at: None,
             room,
@@ -169,7 +169,6 @@ impl<H: Staffed> Monitor<H> {
         let most = if fits { in_common } else { tuning::in_common_max(limit, processes, fixed + pools) };
         self.share.in_common = Kept { all: in_common, most, fixed, ..Kept::by(self.member(), &family) };
         self.share.in_common.leave_out(&mut usage);
-        usage.halvings = self.halvings(&usage, now_ms);
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.share.claim.update(&usage, now_ms);
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
@@ -243,11 +242,6 @@ impl<H: Staffed> Monitor<H> {
         self.share.in_common.may_stay()
     }
 
-    /// Whether processes have more in common after forks than may stay: some are letting go of it.
-    pub(crate) fn in_common_leaves(&self) -> bool {
-        self.share.in_common.all > self.share.in_common.most
-    }
-
     /// Pages of all processes that cannot be swapped, when this one last looked.
     pub(crate) fn fixed_of_all(&self) -> u64 {
         self.share.in_common.fixed
@@ -264,17 +258,15 @@ impl<H: Staffed> Monitor<H> {
         tally.get(Counter::Pswpin) + tally.get(Counter::SwapCacheHit)
     }
 
-    /// How often the fair share of this process is halved, because it does nothing, and has something to give.
-    fn halvings(&mut self, usage: &Usage, now_ms: u64) -> u32 {
+    /// How often the fair share of this process is halved, because it does nothing.
+    fn halvings(&mut self, now_ms: u64) -> u32 {
         let came_back = self.came_back();
         if self.share.idle.is_due(came_back, now_ms) {
             let processor_us = H::Footprint::processor_time().ok().map(|time| time.as_micros() as u64);
             let moved_out = self.member().slot().tally.get(Counter::Pswpout);
             self.share.idle.update(&idle::Evidence { came_back, moved_out, processor_us }, now_ms);
         }
-        let pool = self.engine().map_or(0, |engine| engine.content.pool_pages());
-        let can_leave = usage.mine.saturating_sub(self.fixed_pages() + pool);
-        if can_leave > tuning::IDLE_KEEPS { self.share.idle.halvings(now_ms) } else { 0 }
+        self.share.idle.halvings(now_ms)
     }
 
     /// What this process keeps in any case, because `fixed` pages of all processes cannot be swapped; 0 if nothing.
