@@ -157,7 +157,8 @@ impl<H: Staffed> Monitor<H> {
             total,
             mine,
             processes,
-            halvings: self.halvings(now_ms),
+            // Where what cannot be swapped fills the budget, to give way makes no room.
+            halvings: if fixed < limit / 2 { self.halvings(now_ms) } else { 0 },
             claims,
             held_at: None,
             room,
