@@ -6,6 +6,9 @@
 //! halved again and again, and it gives way as those give way that have more than their share: only while room is short. As
 //! soon as it does something, its share is whole.
 //!
+//! Where many siblings have most in common, or what cannot be swapped fills half of the budget, to give way makes little room: nobody counts
+//! as idle there.
+//!
 //! Idle is who brings nearly nothing in and uses nearly no processor: without accessed bits nothing else tells.
 
 /// What a process has done, ever.
