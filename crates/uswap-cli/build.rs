@@ -35,12 +35,13 @@ fn main() {
         for part in ["src", "Cargo.toml", "build.rs"] {
             let path = crates.join(name).join(part);
             if path.exists() {
-                println!("cargo::rerun-if-changed={}", path.display());
+                // Relative to the package: clones of the project may have one target directory.
+                println!("cargo::rerun-if-changed=../{name}/{part}");
             }
         }
     }
     for file in ["Cargo.toml", "Cargo.lock"] {
-        println!("cargo::rerun-if-changed={}", workspace.join(file).display());
+        println!("cargo::rerun-if-changed=../../{file}");
     }
 
     // For debuggers and profilers: the agent keeps its symbols.
