@@ -52,6 +52,7 @@ pub mod fork_cut;
 pub mod fork_window;
 pub mod idle;
 pub mod in_common;
+pub mod newborn;
 mod owner_search;
 pub mod page_table;
 pub mod policies;

@@ -47,9 +47,9 @@ impl ForkPatience {
 }
 
 impl ForkWait {
-    /// Whether it waits any longer.
-    pub fn goes_on(&mut self, usage: &Usage, now: Instant) -> bool {
-        if usage.total <= usage.limit {
+    /// Whether it waits any longer, where so many pages are still `to_come` of earlier children.
+    pub fn goes_on(&mut self, usage: &Usage, to_come: u64, now: Instant) -> bool {
+        if usage.total + to_come <= usage.limit {
             return false;
         }
         if usage.total < self.least.saturating_sub(usage.limit / 256) || usage.processes < self.fewest {
@@ -75,7 +75,7 @@ mod tests {
     fn waits(patience: &mut ForkPatience, usage_after: impl Fn(u64) -> Usage) -> u64 {
         let begun = Instant::now();
         let mut wait = patience.wait(begun);
-        let ms = (0..).find(|ms| !wait.goes_on(&usage_after(*ms), begun + Duration::from_millis(*ms))).unwrap();
+        let ms = (0..).find(|ms| !wait.goes_on(&usage_after(*ms), 0, begun + Duration::from_millis(*ms))).unwrap();
         patience.waited(&wait, usage_after(ms).total <= LIMIT);
         ms
     }
@@ -91,6 +91,14 @@ mod tests {
         let one_ends_every_900_ms = |ms| usage(if ms < 5000 { LIMIT + 1 } else { LIMIT }, 10 - ms / 900);
         assert_eq!(waits(patience, one_ends_every_900_ms), 5000);
         assert_eq!(waits(patience, |ms| usage((2 * LIMIT).saturating_sub(ms * 10), 9)), LIMIT / 10);
+    }
+
+    #[test]
+    fn a_fork_waits_for_what_is_still_to_come_of_earlier_ones() {
+        let (begun, patience) = (Instant::now(), ForkPatience::new());
+        let mut wait = patience.wait(begun);
+        assert!(wait.goes_on(&usage(LIMIT - 700, 9), 701, begun));
+        assert!(!wait.goes_on(&usage(LIMIT - 700, 9), 700, begun), "there is room for it");
     }
 
     #[test]

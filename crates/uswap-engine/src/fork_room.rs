@@ -27,8 +27,9 @@ impl<H: Staffed> Monitor<H> {
         loop {
             self.promise(promised);
             let usage = self.usage();
-            if !wait.goes_on(&usage, H::now()) {
-                return self.fork_patience.waited(&wait, usage.total <= usage.limit);
+            let to_come = self.still_to_come();
+            if !wait.goes_on(&usage, to_come, H::now()) {
+                return self.fork_patience.waited(&wait, usage.total + to_come <= usage.limit);
             }
             H::sleep(tuning::ROOM_LOOK);
             self.end_with_others();

@@ -1,6 +1,7 @@
 //! In common: private pages that processes have of a fork count once, as [`uswap_core::in_common`] has it.
 
 use uswap_core::in_common::{Child, borne};
+use uswap_core::newborn;
 use uswap_system::atomic::{
     AtomicU64,
     Ordering::{Relaxed, Release},
@@ -96,6 +97,12 @@ impl Family {
     pub fn in_common(&self, index: u32, slot: &ProcessSlot) -> u64 {
         let most = self.parent(index).map_or(0, |parent| parent.in_common);
         most.min(slot.resident.anon_pages.load(Relaxed))
+    }
+
+    /// Pages that children of `parent`'s come to have, as far as the living ones show.
+    pub fn children_need(&self, group: &Group, parent: Holder) -> u64 {
+        let of_children = group.processes().filter(|(_, slot)| slot.parent() == Some(parent));
+        newborn::needs(of_children.map(|(index, slot)| self.private_pages(group, index, slot)).max().unwrap_or(0))
     }
 
     /// The same when its children last looked. It becomes less only where one has been seen to have let go.

@@ -4,6 +4,7 @@
 //! fills memory at full speed is met in time. It also follows forks, because it knows when the books are still.
 
 mod adopting;
+mod births;
 mod join;
 mod reclaiming;
 mod resting;

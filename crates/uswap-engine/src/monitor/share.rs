@@ -12,6 +12,7 @@ use uswap_core::{PAGE_SIZE, tuning};
 use uswap_system::looks::Footprint;
 
 use super::Monitor;
+use super::births::Births;
 use crate::group::{Counter, Family, Holder};
 use crate::host::Host;
 use crate::in_common::Scarcity;
@@ -28,8 +29,7 @@ pub(super) struct Share<H: Host> {
     idle: Idle,
     pub growth: Growth,
     started: Instant,
-    /// When a child was last promised memory.
-    promised: Option<Instant>,
+    pub births: Births,
     pub in_common: Kept,
     aside: Aside,
     /// How many forks had begun when adopted memory was protected.
@@ -104,7 +104,7 @@ impl<H: Host> Share<H> {
             idle: Idle::default(),
             growth: Growth::default(),
             started: H::now(),
-            promised: None,
+            births: Births::new::<H>(),
             in_common: Kept::default(),
             aside: Aside { had_in_common: 0, puts_in_common: false, kernel_swapped: 0, looked: H::now() },
             protected_at: None,
@@ -133,6 +133,7 @@ impl<H: Staffed> Monitor<H> {
         self.share.scale.weigh(group, slot, &self.post.last_told, self.engine());
         self.end_promise();
         let family = group.family();
+        self.tell_what_is_to_come(&family);
         let mine = family.usage_pages(group, mine_index, slot);
         let (mut total, mut processes, mut claims, mut fixed, mut pools, mut in_common) = (0, 0, 0, 0, 0, 0);
         for (index, other) in group.processes() {
@@ -287,20 +288,6 @@ impl<H: Staffed> Monitor<H> {
         let kept = self.share.floor.pages();
         slot.wants.floor_pages.store(kept, Relaxed);
         if kept == 0 { 0 } else { own + engine.content.pool_pages() + kept }
-    }
-
-    /// A child that is about to be forked will have `pages`. Ends by itself, for the child counts what it has.
-    pub(crate) fn promise(&mut self, pages: u64) {
-        self.share.promised = (pages > 0).then(H::now);
-        self.member().slot().wants.promised_pages.store(pages, Relaxed);
-    }
-
-    fn end_promise(&mut self) {
-        let Some(since) = self.share.promised else { return };
-        let is_kept = H::since(since) > tuning::PROMISE_KEPT && self.member().slot().forks_in_flight() == 0;
-        if is_kept || H::since(since) > tuning::PROMISE_ENDS {
-            self.promise(0);
-        }
     }
 }
 
