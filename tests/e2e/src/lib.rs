@@ -44,7 +44,7 @@ pub use random::Random;
 pub use settings::{bare_only, kills, repeat, seed, sized, uswap_binary};
 pub use stats::Stats;
 pub use temp::TempDir;
-pub use tree::{ProcessMemory, Sample, Samples, is_alive, kill_process, member_of, name_of, tool};
+pub use tree::{ProcessMemory, Sample, Samples, is_alive, kill_process, member_of, name_of, start, tool};
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;

@@ -345,7 +345,10 @@ static STARTED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Starts a process as one that the harness waits for. Any other child of this process is an orphan that it has
 /// inherited as subreaper, and belongs to the tree that is being watched.
-pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
+///
+/// # Errors
+/// It cannot be started.
+pub fn start(command: &mut Command) -> std::io::Result<Child> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("prctl(PR_SET_CHILD_SUBREAPER)");
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     let child = command.spawn()?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use uswap_e2e::{Budget, Finished, Launch, Running, TempDir, bare_only, c_program, repeat, tool, uswap_binary};
+use uswap_e2e::{Budget, Finished, Launch, Running, TempDir, bare_only, c_program, repeat, start, tool, uswap_binary};
 
 const MEMORY_MIB: u64 = 96;
 
@@ -299,8 +299,8 @@ fn an_interrupted_swapoff_loses_nothing() {
         let pid = running.id().to_string();
         for _ in 0..5 {
             let mut command = Command::new(uswap_binary());
-            let mut child =
-                command.args(["swapoff", "--pid", &pid]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+            command.args(["swapoff", "--pid", &pid]).stderr(std::process::Stdio::piped());
+            let mut child = start(&mut command).expect("the command is there");
             std::thread::sleep(Duration::from_millis(150));
             let target = rustix::process::Pid::from_child(&child);
             rustix::process::kill_process(target, rustix::process::Signal::INT).expect("an own child");

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Launch, Running, TempDir, c_program, name_of, need, script};
+use uswap_e2e::{Budget, Launch, Running, TempDir, c_program, name_of, need, script, start};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -116,11 +116,9 @@ fn a_tracer_that_waits_for_whom_it_has_stopped_is_told_of() {
     let mut running = launch.under(&Budget::mib(64).flag("--on-stall=kill"));
     running.wait_until("filled", |running| running.stdout_so_far().contains("filled"));
     let program = running.members().into_iter().find(|&pid| name_of(pid).starts_with("python")).expect("the program");
-    let mut tracer = Command::new(strace)
-        .args(["-f", "-o", "/dev/null", "-p", &program.to_string()])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("strace starts");
+    let mut tracer = Command::new(strace);
+    tracer.args(["-f", "-o", "/dev/null", "-p", &program.to_string()]).stderr(Stdio::null());
+    let mut tracer = start(&mut tracer).expect("strace starts");
     let finished = running.finish();
     let _ = tracer.kill();
     let _ = tracer.wait();
