@@ -7,7 +7,6 @@ use uswap_sys::report::Reason;
 use crate::content::Ancestor;
 use crate::engine::{Engine, Inheritance};
 use crate::fork_copy::Inherited;
-use crate::group::Holder;
 use crate::host::Host;
 use crate::monitor::Monitor;
 use crate::staffed::Staffed;
@@ -29,7 +28,7 @@ impl<H: Staffed> Monitor<H> {
 
     fn take_over(&mut self, inherited: Inherited<H>) {
         let Inherited { core, ledger, pool, mut ancestors, journal } = inherited;
-        let holder = Holder { index: self.member().index, generation: self.member().generation };
+        let holder = self.member().holder();
         ledger.register(holder);
         for ancestor in &ancestors {
             ancestor.ledger.register(holder);

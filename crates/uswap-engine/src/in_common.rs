@@ -107,7 +107,7 @@ impl InCommon {
             member.slot().resident.in_common.born_at.store(changes, Relaxed);
             parent = Some(Parent { changes, private_pages });
         }
-        let holder = Holder { index: member.index, generation: member.generation };
+        let holder = member.holder();
         told.holder.store(holder.word(), Relaxed);
         told.process.store(H::process_id(), Relaxed);
         InCommon {

@@ -8,7 +8,7 @@ use rustix::thread::move_into_link_name_space;
 use uswap_sys::linux::{self, Linux};
 use uswap_system::{Supervisor, System};
 
-use crate::group::{Group, ProcessSlot};
+use crate::group::{Group, Holder, ProcessSlot};
 use crate::protocol::{Client, HelloError, Kind, Secret, Welcome, keep_uffd, share};
 
 /// How often a process says hello when its connection is closed without a word. When the supervisor ends, that can happen twice:
@@ -182,6 +182,11 @@ impl<S: System> Member<S> {
     /// This process's slot.
     pub fn slot(&self) -> &'static ProcessSlot {
         self.group.process(self.index)
+    }
+
+    /// This process, as others name it.
+    pub fn holder(&self) -> Holder {
+        Holder { index: self.index, generation: self.generation }
     }
 
     /// One line for the user, unless he asked for quiet.

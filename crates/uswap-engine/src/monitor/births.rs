@@ -7,7 +7,7 @@ use uswap_core::{newborn, tuning};
 use uswap_system::looks::Footprint;
 
 use super::Monitor;
-use crate::group::{Family, Holder};
+use crate::group::Family;
 use crate::host::Host;
 use crate::staffed::Staffed;
 
@@ -66,7 +66,6 @@ impl<H: Staffed> Monitor<H> {
         if in_flight == 0 {
             return coming;
         }
-        let me = Holder { index: self.member().index, generation: self.member().generation };
-        coming + u64::from(in_flight) * group.family().children_need(group, me)
+        coming + u64::from(in_flight) * group.family().children_need(group, self.member().holder())
     }
 }
