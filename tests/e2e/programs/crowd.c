@@ -2,7 +2,7 @@
  * Processes that need more than their budget has room for.
  *
  *     crowd children MIB COUNT   a parent of MIB forks COUNT children at once, each reads and writes 300 pages of it
- *     crowd shared MIB ROUNDS    four processes share MIB, and each works in 4 MiB of its own as well
+ *     crowd shared MIB ROUNDS    four processes share MIB, each works in 4 MiB of its own as well, and rests at the end
  *     crowd threads MIB COUNT    COUNT threads fill MIB together as fast as they can
  *     crowd holds MIB MS         fills MIB and holds it for so long
  *     crowd stay MIB COUNT       a parent of MIB forks COUNT children, who stay until all have been forked; each works or is killed
@@ -79,6 +79,8 @@ static int sharer(size_t number, size_t rounds)
 			bad("sharer %zu: an own page is %lx", number, (unsigned long)*page);
 		page[7]++;
 	}
+	// Each asks about once a second who else has what it has: all stay until all know.
+	usleep(1500 * 1000);
 	return 0;
 }
 
