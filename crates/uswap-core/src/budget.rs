@@ -8,6 +8,7 @@
 //! burst meets.
 
 use crate::tuning;
+use crate::turns::Turn;
 
 /// The state of the group, all in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,8 +21,8 @@ pub struct Usage {
     pub mine: u64,
     /// Processes of the group that use memory.
     pub processes: u64,
-    /// How often the fair share of this process is halved, because it is idle ([`crate::idle`]).
-    pub halvings: u32,
+    /// Whether it gives way to others, or they to it.
+    pub precedence: Precedence,
     /// What the others claim.
     pub claims: u64,
     /// Until the others have given way, this process has to do with so much of its fair share; see [`Claim`].
@@ -32,6 +33,15 @@ pub struct Usage {
     pub least: u64,
     /// Processes that may take what is left at the same moment, because forks have made them of one; 0 or 1: this one alone.
     pub siblings: u64,
+}
+
+/// What becomes of a process's fair share, by what it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Precedence {
+    /// How often its fair share is halved, because it is idle ([`crate::idle`]).
+    pub halvings: u32,
+    /// Whose turn it is to have more than that, of those that thrash.
+    pub turn: Turn,
 }
 
 /// Room that a process keeps free.
@@ -80,6 +90,8 @@ const HELD_MIN: u64 = 4096;
 const HELD_PART: u64 = 32;
 /// So many may be beyond the budget by two megabytes each for a moment.
 const FEW_SIBLINGS: u64 = 8;
+/// A process that waits for its turn ([`crate::turns`]) has one part in so many of its fair share.
+const WAITING_PART: u64 = 4;
 /// How long a process waits for others to give way before it takes its fair share.
 const PATIENCE_MS: u64 = 1000;
 
@@ -156,14 +168,23 @@ impl Usage {
 
     fn fair(&self) -> u64 {
         let whole = self.whole_share();
-        let halvings = if self.is_idle() { self.halvings.min(63) } else { 0 };
-        (whole >> halvings).max(tuning::IDLE_KEEPS.min(whole))
+        let least = tuning::IDLE_KEEPS.min(whole);
+        let waiting = (whole / WAITING_PART).max(least);
+        match self.precedence.turn {
+            Turn::Open => {
+                let halvings = if self.is_idle() { self.precedence.halvings.min(63) } else { 0 };
+                (whole >> halvings).max(least)
+            }
+            // What the others give way.
+            Turn::Mine(others) => whole + others * (whole - waiting),
+            Turn::Waits => waiting,
+        }
     }
 
     /// Whether it does nothing, and there are others who may need what it has. What many siblings let go of is mostly what they have in
     /// common, which frees nothing before all have.
     fn is_idle(&self) -> bool {
-        self.halvings > 0 && self.processes > 1 && self.are_few()
+        self.precedence.halvings > 0 && self.processes > 1 && self.are_few()
     }
 
     /// Whether the process has so little that it need not give way, whatever the others do, or not at once: it is idle.
@@ -241,6 +262,21 @@ mod tests {
         assert_eq!(usage.watermarks().limit, 500 * 1000);
         let usage = Usage { limit: 1000 * 1000, total: 300 * 1000, mine: 100 * 1000, processes: 2, ..Usage::default() };
         assert_eq!(usage.watermarks().limit, 800 * 1000);
+    }
+
+    #[test]
+    fn whose_turn_it_is_has_what_those_who_wait_give_way() {
+        let usage =
+            Usage { limit: 1000 * 1000, total: 1000 * 1000, mine: 200 * 1000, processes: 5, ..Usage::default() };
+        let limit = |turn| Usage { precedence: Precedence { turn, halvings: 0 }, ..usage }.watermarks().limit;
+        assert_eq!(limit(Turn::Open), 200 * 1000);
+        // Two others that thrash wait, and two do not thrash.
+        assert_eq!(limit(Turn::Mine(2)), 500 * 1000);
+        // It gives way as those do that have more than their share: as fast as that is claimed.
+        assert_eq!(limit(Turn::Waits), 200 * 1000);
+        let claimed = Usage { precedence: Precedence { turn: Turn::Waits, halvings: 0 }, claims: 80 * 1000, ..usage };
+        assert_eq!(claimed.watermarks().limit, 120 * 1000);
+        assert_eq!(Usage { claims: 900 * 1000, ..claimed }.watermarks().limit, 50 * 1000);
     }
 
     #[test]
@@ -351,18 +387,22 @@ mod tests {
     fn an_idle_process_keeps_no_share_from_those_that_work() {
         let usage = Usage { limit: 65536, total: 65536, mine: 16384, processes: 4, ..Usage::default() };
         assert!(usage.watermarks().start() >= 16000, "its share is its own");
-        let idle = Usage { mine: 14000, halvings: 3, ..usage };
+        let idle = Usage { mine: 14000, precedence: Precedence { halvings: 3, ..Precedence::default() }, ..usage };
         assert!(idle.watermarks().start() < 14000, "it gives way as room is short");
         let works = Usage { limit: 65536, total: 65536 - 2000, mine: 40000, processes: 4, ..Usage::default() };
-        let sleeps = Usage { mine: 8000, halvings: 3, ..works };
+        let sleeps = Usage { mine: 8000, precedence: Precedence { halvings: 3, ..Precedence::default() }, ..works };
         assert!(works.watermarks().start() > 40000, "nobody who works has to");
         assert!(sleeps.watermarks().start() < 8000, "who is idle does so before");
         let free = Usage { total: 60000, ..idle };
         assert!(free.watermarks().start() > 14000, "and only then");
-        let least = Usage { mine: 1000, halvings: 32, ..usage };
+        let least = Usage { mine: 1000, precedence: Precedence { halvings: 32, ..Precedence::default() }, ..usage };
         assert!(least.watermarks().start() + 2 * GAP_MIN > tuning::IDLE_KEEPS);
         let alone = Usage { mine: 65000, total: 65000, processes: 1, ..least };
-        assert_eq!(alone.watermarks(), Usage { halvings: 0, ..alone }.watermarks(), "nobody needs what it has");
+        assert_eq!(
+            alone.watermarks(),
+            Usage { precedence: Precedence { halvings: 0, ..Precedence::default() }, ..alone }.watermarks(),
+            "nobody needs what it has"
+        );
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Idle {
 
 impl Evidence {
     /// Whether the process has worked between this and `later`, `ms` afterwards.
-    fn shows_work(&self, later: &Evidence, ms: u64) -> bool {
+    pub(crate) fn shows_work(&self, later: &Evidence, ms: u64) -> bool {
         let (Some(before_us), Some(after_us)) = (self.processor_us, later.processor_us) else { return true };
         let uswaps_us = later.moved_out.saturating_sub(self.moved_out) * PAGE_OUT_US;
         let programs_us = after_us.saturating_sub(before_us).saturating_sub(uswaps_us);

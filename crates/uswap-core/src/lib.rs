@@ -68,6 +68,7 @@ pub mod swap_table;
 pub mod swapoff;
 pub mod swapout;
 pub mod tuning;
+pub mod turns;
 pub mod units;
 pub mod workingset;
 pub mod zswap;

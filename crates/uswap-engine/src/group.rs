@@ -46,6 +46,7 @@ mod in_common;
 mod lineage;
 mod memory_file;
 mod process_slots;
+mod turns;
 mod usage;
 
 /// Processes that can be in one group at the same time. Few where each step is looked at.

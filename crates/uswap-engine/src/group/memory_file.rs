@@ -40,6 +40,8 @@ pub(super) struct Budget {
     pub most_over_bytes: AtomicU64,
     /// Pages by which the shared memory of processes has ever grown.
     pub shared_growth: AtomicU64,
+    /// Tickets for the swap token that have been taken.
+    pub tickets: AtomicU64,
     /// How often shared memory that processes had already has become swapped, or has ceased to be.
     pub shared_judged: AtomicU64,
     /// Pages of shared memory that were there at the least when that was known best, less what processes have let go of since.

@@ -1,5 +1,6 @@
 //! Tests of the group.
 
+use uswap_core::turns::Turn;
 use uswap_core::{OwnerSearch, Policies, ReadaheadPolicy, ReclaimPolicy};
 use uswap_system::atomic::Ordering::*;
 
@@ -230,6 +231,27 @@ fn what_was_seen_of_shared_memory_is_there_until_somebody_lets_go_of_some() {
     assert_eq!(group.resident_pages_at_least(), 1100);
     group.retire(indices[0]);
     assert_eq!(group.resident_pages_at_least(), 700);
+}
+
+#[test]
+fn the_token_is_with_the_lowest_ticket_of_the_living() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let [one, two, three] = [1, 2, 3].map(|pid| group.allot(pid).unwrap());
+    group.take_ticket(one);
+    assert_eq!(group.turn_of(one), Turn::Open, "nobody waits");
+    group.take_ticket(two);
+    group.take_ticket(three);
+    assert_eq!([one, two, three].map(|index| group.turn_of(index)), [Turn::Mine(2), Turn::Waits, Turn::Waits]);
+    group.take_ticket(one);
+    assert_eq!([one, two, three].map(|index| group.turn_of(index)), [Turn::Waits, Turn::Mine(2), Turn::Waits]);
+    group.retire(two);
+    assert_eq!([one, three].map(|index| group.turn_of(index)), [Turn::Waits, Turn::Mine(1)]);
+    group.return_ticket(three);
+    assert_eq!([one, three].map(|index| group.turn_of(index)), [Turn::Open, Turn::Open]);
+    // Who comes to the place of a process that has gone has none.
+    group.reap(two);
+    let next = group.allot(4).unwrap();
+    assert!(next == two && !group.has_ticket(next));
 }
 
 #[test]

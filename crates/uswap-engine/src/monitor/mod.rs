@@ -6,6 +6,7 @@
 mod adopting;
 mod births;
 mod join;
+mod precedence;
 mod reclaiming;
 mod resting;
 mod share;

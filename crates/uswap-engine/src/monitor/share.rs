@@ -4,16 +4,15 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use uswap_core::budget::{Claim, Room, Usage};
+use uswap_core::budget::{Claim, Precedence, Room, Usage};
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::floor::{self, Floor};
-use uswap_core::idle::{self, Idle};
 use uswap_core::{PAGE_SIZE, tuning};
-use uswap_system::looks::Footprint;
 
 use super::Monitor;
 use super::births::Births;
-use crate::group::{Counter, Family, Holder};
+use super::precedence::Judgement;
+use crate::group::{Family, Holder};
 use crate::host::Host;
 use crate::in_common::Scarcity;
 use crate::last_told::LastTold;
@@ -26,7 +25,7 @@ pub(super) struct Share<H: Host> {
     pub scale: Scale<H>,
     claim: Claim,
     floor: Floor,
-    idle: Idle,
+    pub precedence: Judgement,
     pub growth: Growth,
     started: Instant,
     pub births: Births,
@@ -101,7 +100,7 @@ impl<H: Host> Share<H> {
             scale: Scale::new(told, member)?,
             claim: Claim::default(),
             floor: Floor::default(),
-            idle: Idle::default(),
+            precedence: Judgement::default(),
             growth: Growth::default(),
             started: H::now(),
             births: Births::new::<H>(),
@@ -153,13 +152,14 @@ impl<H: Staffed> Monitor<H> {
         let limit = group.limit_pages();
         let now_ms = H::since(self.share.started).as_millis() as u64;
         let room = Room { unseen: self.share.growth.unseen(), gap_min: group.config().gap_min_pages.into() };
+        // Where what cannot be swapped fills the budget, to give way makes none.
+        let makes_room = fixed < limit / 2;
         let mut usage = Usage {
             limit,
             total,
             mine,
             processes,
-            // Where what cannot be swapped fills the budget, to give way makes no room.
-            halvings: if fixed < limit / 2 { self.halvings(now_ms) } else { 0 },
+            precedence: if makes_room { self.precedence(mine, now_ms) } else { Precedence::default() },
             claims,
             held_at: None,
             room,
@@ -252,23 +252,6 @@ impl<H: Staffed> Monitor<H> {
     /// Private pages that all processes have in common after forks, and keep.
     pub(crate) fn in_common_of_all(&self) -> u64 {
         self.share.in_common.all
-    }
-
-    /// Pages of this process that came back, ever.
-    fn came_back(&self) -> u64 {
-        let tally = &self.member().slot().tally;
-        tally.get(Counter::Pswpin) + tally.get(Counter::SwapCacheHit)
-    }
-
-    /// How often the fair share of this process is halved, because it does nothing.
-    fn halvings(&mut self, now_ms: u64) -> u32 {
-        let came_back = self.came_back();
-        if self.share.idle.is_due(came_back, now_ms) {
-            let processor_us = H::Footprint::processor_time().ok().map(|time| time.as_micros() as u64);
-            let moved_out = self.member().slot().tally.get(Counter::Pswpout);
-            self.share.idle.update(&idle::Evidence { came_back, moved_out, processor_us }, now_ms);
-        }
-        self.share.idle.halvings(now_ms)
     }
 
     /// What this process keeps in any case, because `fixed` pages of all processes cannot be swapped; 0 if nothing.

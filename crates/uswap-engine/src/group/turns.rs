@@ -1,0 +1,39 @@
+//! The swap token: it is with the living process that has the lowest ticket ([`uswap_core::turns`]).
+
+use uswap_core::turns::Turn;
+use uswap_system::atomic::Ordering::{AcqRel, Relaxed};
+
+use super::Group;
+
+impl Group {
+    /// Whether the process with this index has a ticket.
+    pub(crate) fn has_ticket(&self, index: u32) -> bool {
+        self.process(index).wants.ticket.load(Relaxed) > 0
+    }
+
+    /// The process with this index takes a ticket, behind all others.
+    pub(crate) fn take_ticket(&self, index: u32) {
+        let ticket = self.header().budget.tickets.fetch_add(1, AcqRel) + 1;
+        self.process(index).wants.ticket.store(ticket, Relaxed);
+    }
+
+    /// It gives it back.
+    pub(crate) fn return_ticket(&self, index: u32) {
+        self.process(index).wants.ticket.store(0, Relaxed);
+    }
+
+    /// Whose turn it is, for the process with this index.
+    pub(crate) fn turn_of(&self, index: u32) -> Turn {
+        let mine = self.process(index).wants.ticket.load(Relaxed);
+        if mine == 0 {
+            return Turn::Open;
+        }
+        let tickets = || self.processes().map(|(_, slot)| slot.wants.ticket.load(Relaxed)).filter(|ticket| *ticket > 0);
+        let others = tickets().filter(|ticket| *ticket != mine).count() as u64;
+        match tickets().min() {
+            _ if others == 0 => Turn::Open,
+            Some(first) if first < mine => Turn::Waits,
+            _ => Turn::Mine(others),
+        }
+    }
+}
