@@ -6,7 +6,8 @@
 //! LRU", 2005): who has it may use what the others that thrash give way, until it grows no more; then it goes to who has waited for
 //! longest. Nobody is stopped: the others go on with a part of their fair share.
 //!
-//! Who begins to thrash takes a *ticket*. The token is with the lowest one of a living process, so that it is never lost.
+//! Who begins to thrash takes a *ticket*. The token is with the lowest one of a living process, so that it is never lost. Who has one says
+//! with each judgement that it goes on; those who wait take the ticket from one that has been stopped ([`Watch`]).
 
 use crate::idle::Evidence;
 
@@ -23,6 +24,9 @@ const GROWS_PAGES: u64 = 256;
 const SETTLED_MS: u64 = 300;
 /// Whatever it does, it keeps the token for no longer than this.
 const TURN_MAX_MS: u64 = 5000;
+
+/// Who has the token and has not judged for so long has been stopped.
+const SILENT_MS: u64 = 1000;
 
 /// Whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -118,6 +122,35 @@ impl Turns {
         }
         let Possession { begun_ms, grew_ms, .. } = *possession;
         now_ms.saturating_sub(grew_ms) >= SETTLED_MS || now_ms.saturating_sub(begun_ms) >= TURN_MAX_MS
+    }
+}
+
+/// The ticket that the token is with, as those see it who wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct First {
+    /// The ticket.
+    pub ticket: u64,
+    /// How often its process has judged.
+    pub judgements: u64,
+}
+
+/// What a process that waits knows of the one that it waits for.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// What it was like when that was last another, and when.
+    seen: Option<(First, u64)>,
+}
+
+impl Watch {
+    /// Whether the process with the first ticket has been stopped: it has not judged for too long.
+    pub fn is_silent(&mut self, first: First, now_ms: u64) -> bool {
+        match self.seen {
+            Some((seen, since_ms)) if seen == first => now_ms.saturating_sub(since_ms) >= SILENT_MS,
+            _ => {
+                self.seen = Some((first, now_ms));
+                false
+            }
+        }
     }
 }
 
@@ -227,6 +260,17 @@ mod tests {
             assert!(kept <= TURN_MAX_MS / INTERVAL_MS);
         }
         assert_eq!(kept, TURN_MAX_MS / INTERVAL_MS);
+    }
+
+    #[test]
+    fn who_says_nothing_has_been_stopped() {
+        let mut watch = Watch::default();
+        let first = |ticket, judgements| First { ticket, judgements };
+        assert!(!watch.is_silent(first(7, 1), 100));
+        assert!(!watch.is_silent(first(7, 1), 100 + SILENT_MS - 1));
+        assert!(!watch.is_silent(first(7, 2), 100 + SILENT_MS), "it has judged");
+        assert!(!watch.is_silent(first(9, 2), 100 + 2 * SILENT_MS), "it is another one");
+        assert!(watch.is_silent(first(9, 2), 100 + 3 * SILENT_MS));
     }
 
     #[test]

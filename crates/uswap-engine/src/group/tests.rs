@@ -248,6 +248,16 @@ fn the_token_is_with_the_lowest_ticket_of_the_living() {
     assert_eq!([one, three].map(|index| group.turn_of(index)), [Turn::Waits, Turn::Mine(1)]);
     group.return_ticket(three);
     assert_eq!([one, three].map(|index| group.turn_of(index)), [Turn::Open, Turn::Open]);
+    group.take_ticket(three);
+    let (first, seen) = group.first_ticket().unwrap();
+    assert_eq!(first, one);
+    group.has_judged(one);
+    assert_ne!(group.first_ticket().unwrap().1, seen);
+    group.take_away(one, seen.ticket + 1);
+    assert!(group.has_ticket(one), "another one than that which was seen");
+    group.take_away(one, seen.ticket);
+    assert!(!group.has_ticket(one));
+    assert_eq!(group.first_ticket().unwrap().0, three);
     // Who comes to the place of a process that has gone has none.
     group.reap(two);
     let next = group.allot(4).unwrap();

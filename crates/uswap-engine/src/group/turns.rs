@@ -1,9 +1,9 @@
 //! The swap token: it is with the living process that has the lowest ticket ([`uswap_core::turns`]).
 
-use uswap_core::turns::Turn;
+use uswap_core::turns::{First, Turn};
 use uswap_system::atomic::Ordering::{AcqRel, Relaxed};
 
-use super::Group;
+use super::{Group, ProcessSlot};
 
 impl Group {
     /// Whether the process with this index has a ticket.
@@ -20,6 +20,26 @@ impl Group {
     /// It gives it back.
     pub(crate) fn return_ticket(&self, index: u32) {
         self.process(index).wants.ticket.store(0, Relaxed);
+    }
+
+    /// The process with this index has judged once more whether it keeps its ticket.
+    pub(crate) fn has_judged(&self, index: u32) {
+        self.process(index).wants.judgements.fetch_add(1, Relaxed);
+    }
+
+    /// The lowest ticket, and the index of the process that has it.
+    pub(crate) fn first_ticket(&self) -> Option<(u32, First)> {
+        let first = |slot: &ProcessSlot| First {
+            ticket: slot.wants.ticket.load(Relaxed),
+            judgements: slot.wants.judgements.load(Relaxed),
+        };
+        let tickets = self.processes().map(|(index, slot)| (index, first(slot)));
+        tickets.filter(|(_, first)| first.ticket > 0).min_by_key(|(_, first)| first.ticket)
+    }
+
+    /// Takes that ticket from the process with this index, if it still has it.
+    pub(crate) fn take_away(&self, index: u32, ticket: u64) {
+        let _ = self.process(index).wants.ticket.compare_exchange(ticket, 0, AcqRel, Relaxed);
     }
 
     /// Whose turn it is, for the process with this index.

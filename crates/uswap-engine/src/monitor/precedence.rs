@@ -2,7 +2,7 @@
 
 use uswap_core::budget::Precedence;
 use uswap_core::idle::{Evidence, Idle};
-use uswap_core::turns::{Standing, Ticket, Turn, Turns};
+use uswap_core::turns::{Standing, Ticket, Turn, Turns, Watch};
 use uswap_system::looks::Footprint;
 
 use super::Monitor;
@@ -14,6 +14,7 @@ use crate::staffed::Staffed;
 pub(super) struct Judgement {
     idle: Idle,
     turns: Turns,
+    watch: Watch,
 }
 
 impl<H: Staffed> Monitor<H> {
@@ -52,6 +53,8 @@ impl<H: Staffed> Monitor<H> {
             return turn;
         }
         let standing = Standing { turn, has_ticket: group.has_ticket(index), uses };
+        group.has_judged(index);
+        self.watch_whose_turn_it_is(turn, now_ms);
         let evidence = self.evidence();
         match self.share.precedence.turns.update(&evidence, standing, now_ms) {
             Ticket::Keep => return turn,
@@ -59,5 +62,14 @@ impl<H: Staffed> Monitor<H> {
             Ticket::Return => group.return_ticket(index),
         }
         group.turn_of(index)
+    }
+
+    /// One that has been stopped would keep the token for ever.
+    fn watch_whose_turn_it_is(&mut self, turn: Turn, now_ms: u64) {
+        let group = self.member().group;
+        let Some((index, first)) = group.first_ticket().filter(|_| turn == Turn::Waits) else { return };
+        if self.share.precedence.watch.is_silent(first, now_ms) {
+            group.take_away(index, first.ticket);
+        }
     }
 }
