@@ -1,6 +1,7 @@
 //! Budget: how much of the group's memory a process may use at this moment.
 //!
-//! All processes of a group share one limit. A process may use what the others leave, and always at least its fair share.
+//! All processes of a group share one limit. A process may use what the others leave, and always at least its fair share, which is smaller
+//! where it is idle or waits for its turn ([`Precedence`]).
 //! Where others hold so much that it would be beyond the limit with its share, it claims what it lacks: those with more than
 //! their share give way, and until they have, it gets no more than it has ([`Claim`]).
 //!
@@ -187,7 +188,8 @@ impl Usage {
         self.precedence.halvings > 0 && self.processes > 1 && self.are_few()
     }
 
-    /// Whether the process has so little that it need not give way, whatever the others do, or not at once: it is idle.
+    /// Whether the process has so little that it need not give way, whatever the others do, or not at once: it is idle,
+    /// or waits for its turn.
     pub fn is_below_its_share(&self) -> bool {
         self.mine + 2 * self.gap(self.whole_share()) <= self.whole_share()
     }
@@ -248,6 +250,10 @@ impl Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn halved(halvings: u32) -> Precedence {
+        Precedence { halvings, ..Precedence::default() }
+    }
 
     #[test]
     fn alone_a_process_may_use_the_whole_limit() {
@@ -387,20 +393,20 @@ mod tests {
     fn an_idle_process_keeps_no_share_from_those_that_work() {
         let usage = Usage { limit: 65536, total: 65536, mine: 16384, processes: 4, ..Usage::default() };
         assert!(usage.watermarks().start() >= 16000, "its share is its own");
-        let idle = Usage { mine: 14000, precedence: Precedence { halvings: 3, ..Precedence::default() }, ..usage };
+        let idle = Usage { mine: 14000, precedence: halved(3), ..usage };
         assert!(idle.watermarks().start() < 14000, "it gives way as room is short");
         let works = Usage { limit: 65536, total: 65536 - 2000, mine: 40000, processes: 4, ..Usage::default() };
-        let sleeps = Usage { mine: 8000, precedence: Precedence { halvings: 3, ..Precedence::default() }, ..works };
+        let sleeps = Usage { mine: 8000, precedence: halved(3), ..works };
         assert!(works.watermarks().start() > 40000, "nobody who works has to");
         assert!(sleeps.watermarks().start() < 8000, "who is idle does so before");
         let free = Usage { total: 60000, ..idle };
         assert!(free.watermarks().start() > 14000, "and only then");
-        let least = Usage { mine: 1000, precedence: Precedence { halvings: 32, ..Precedence::default() }, ..usage };
+        let least = Usage { mine: 1000, precedence: halved(32), ..usage };
         assert!(least.watermarks().start() + 2 * GAP_MIN > tuning::IDLE_KEEPS);
         let alone = Usage { mine: 65000, total: 65000, processes: 1, ..least };
         assert_eq!(
             alone.watermarks(),
-            Usage { precedence: Precedence { halvings: 0, ..Precedence::default() }, ..alone }.watermarks(),
+            Usage { precedence: Precedence::default(), ..alone }.watermarks(),
             "nobody needs what it has"
         );
     }

@@ -24,7 +24,6 @@ const GROWS_PAGES: u64 = 256;
 const SETTLED_MS: u64 = 300;
 /// Whatever it does, it keeps the token for no longer than this.
 const TURN_MAX_MS: u64 = 5000;
-
 /// Who has the token and has not judged for so long has been stopped.
 const SILENT_MS: u64 = 1000;
 

@@ -215,16 +215,8 @@ impl ProcessSlot {
         let words = [anon_pages, shmem_pages, kernel_swapped_pages, nested_pages, inherited_pages, unmanaged_pages]
             .into_iter()
             .chain([overhead_pages, pages, new_pages, resident_pages, growth])
-            .chain([
-                promised_pages,
-                coming_pages,
-                claimed_pages,
-                ticket,
-                judgements,
-                floor_pages,
-                managed_pages,
-                swapped_pages,
-            ])
+            .chain([promised_pages, coming_pages, claimed_pages, floor_pages, managed_pages, swapped_pages])
+            .chain([ticket, judgements])
             .chain([bytes, stored_bytes, original_bytes]);
         words.for_each(|word| word.store(0, Relaxed));
         area_used_slots.iter().chain(&self.serving).for_each(|word| word.store(0, Relaxed));

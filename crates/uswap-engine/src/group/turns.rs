@@ -3,7 +3,7 @@
 use uswap_core::turns::{First, Turn};
 use uswap_system::atomic::Ordering::{AcqRel, Relaxed};
 
-use super::{Group, ProcessSlot};
+use super::Group;
 
 impl Group {
     /// Whether the process with this index has a ticket.
@@ -27,14 +27,16 @@ impl Group {
         self.process(index).wants.judgements.fetch_add(1, Relaxed);
     }
 
+    /// All tickets, and who has them.
+    fn tickets(&self) -> impl Iterator<Item = (u64, u32)> {
+        let tickets = self.processes().map(|(index, slot)| (slot.wants.ticket.load(Relaxed), index));
+        tickets.filter(|&(ticket, _)| ticket > 0)
+    }
+
     /// The lowest ticket, and the index of the process that has it.
     pub(crate) fn first_ticket(&self) -> Option<(u32, First)> {
-        let first = |slot: &ProcessSlot| First {
-            ticket: slot.wants.ticket.load(Relaxed),
-            judgements: slot.wants.judgements.load(Relaxed),
-        };
-        let tickets = self.processes().map(|(index, slot)| (index, first(slot)));
-        tickets.filter(|(_, first)| first.ticket > 0).min_by_key(|(_, first)| first.ticket)
+        let (ticket, index) = self.tickets().min()?;
+        Some((index, First { ticket, judgements: self.process(index).wants.judgements.load(Relaxed) }))
     }
 
     /// Takes that ticket from the process with this index, if it still has it.
@@ -48,11 +50,10 @@ impl Group {
         if mine == 0 {
             return Turn::Open;
         }
-        let tickets = || self.processes().map(|(_, slot)| slot.wants.ticket.load(Relaxed)).filter(|ticket| *ticket > 0);
-        let others = tickets().filter(|ticket| *ticket != mine).count() as u64;
-        match tickets().min() {
+        let others = self.tickets().filter(|&(ticket, _)| ticket != mine).count() as u64;
+        match self.tickets().min() {
             _ if others == 0 => Turn::Open,
-            Some(first) if first < mine => Turn::Waits,
+            Some((first, _)) if first < mine => Turn::Waits,
             _ => Turn::Mine(others),
         }
     }

@@ -20,7 +20,19 @@ pub(super) struct Judgement {
 impl<H: Staffed> Monitor<H> {
     /// Whether it does, while it uses so many pages of the budget.
     pub(super) fn precedence(&mut self, uses: u64, now_ms: u64) -> Precedence {
-        Precedence { halvings: self.halvings(now_ms), turn: self.whose_turn(uses, now_ms) }
+        let Judgement { idle, turns, .. } = &self.share.precedence;
+        let (idle_is_due, turn_is_due) = (idle.is_due(self.came_back(), now_ms), turns.is_due(now_ms));
+        if idle_is_due || turn_is_due {
+            let evidence = self.evidence();
+            if idle_is_due {
+                self.share.precedence.idle.update(&evidence, now_ms);
+            }
+            if turn_is_due {
+                self.judge_turn(&evidence, uses, now_ms);
+            }
+        }
+        let turn = self.member().group.turn_of(self.member().index);
+        Precedence { halvings: self.share.precedence.idle.halvings(now_ms), turn }
     }
 
     /// Pages of this process that came back, ever.
@@ -36,38 +48,25 @@ impl<H: Staffed> Monitor<H> {
         Evidence { came_back: self.came_back(), moved_out, processor_us }
     }
 
-    /// How often the fair share of this process is halved, because it does nothing.
-    fn halvings(&mut self, now_ms: u64) -> u32 {
-        if self.share.precedence.idle.is_due(self.came_back(), now_ms) {
-            let evidence = self.evidence();
-            self.share.precedence.idle.update(&evidence, now_ms);
-        }
-        self.share.precedence.idle.halvings(now_ms)
-    }
-
-    /// Whose turn it is, of the processes that thrash. This one uses so many pages of the budget.
-    fn whose_turn(&mut self, uses: u64, now_ms: u64) -> Turn {
+    /// Takes or returns a ticket.
+    fn judge_turn(&mut self, evidence: &Evidence, uses: u64, now_ms: u64) {
         let (group, index) = (self.member().group, self.member().index);
-        let turn = group.turn_of(index);
-        if !self.share.precedence.turns.is_due(now_ms) {
-            return turn;
-        }
-        let standing = Standing { turn, has_ticket: group.has_ticket(index), uses };
+        let standing = Standing { turn: group.turn_of(index), has_ticket: group.has_ticket(index), uses };
         group.has_judged(index);
-        self.watch_whose_turn_it_is(turn, now_ms);
-        let evidence = self.evidence();
-        match self.share.precedence.turns.update(&evidence, standing, now_ms) {
-            Ticket::Keep => return turn,
+        if standing.turn == Turn::Waits {
+            self.watch_whose_turn_it_is(now_ms);
+        }
+        match self.share.precedence.turns.update(evidence, standing, now_ms) {
+            Ticket::Keep => {}
             Ticket::Take => group.take_ticket(index),
             Ticket::Return => group.return_ticket(index),
         }
-        group.turn_of(index)
     }
 
     /// One that has been stopped would keep the token for ever.
-    fn watch_whose_turn_it_is(&mut self, turn: Turn, now_ms: u64) {
+    fn watch_whose_turn_it_is(&mut self, now_ms: u64) {
         let group = self.member().group;
-        let Some((index, first)) = group.first_ticket().filter(|_| turn == Turn::Waits) else { return };
+        let Some((index, first)) = group.first_ticket() else { return };
         if self.share.precedence.watch.is_silent(first, now_ms) {
             group.take_away(index, first.ticket);
         }
