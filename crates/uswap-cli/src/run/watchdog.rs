@@ -299,9 +299,9 @@ impl Thread {
         matches!(self.state, 'T' | 't') || self.wchan.contains("freez") || self.wchan.contains("refrigerator")
     }
 
-    /// Computes, or waits for a disk.
+    /// Computes, or waits for a disk. Who is stopped in a call that reads a disk does neither.
     fn is_at_work(&self) -> bool {
-        matches!(self.state, 'R' | 'D') || self.syscall.is_some_and(is_io)
+        !self.is_stopped() && (matches!(self.state, 'R' | 'D') || self.syscall.is_some_and(is_io))
     }
 }
 
@@ -456,6 +456,16 @@ mod tests {
             }
             seen.is_stalled(&waits)
         })
+    }
+
+    /// Its tracer may have stopped it in any call.
+    #[test]
+    fn a_handler_that_was_stopped_while_it_read_a_disk_is_not_at_work() {
+        let reads = Some(libc::SYS_pread64);
+        assert!(!is_stalled_after(30, |_, _| vec![waiting(1, 5), handler('S', reads)]), "it reads a disk");
+        for state in ['t', 'T'] {
+            assert!(is_stalled_after(30, |_, _| vec![waiting(1, 5), handler(state, reads)]), "{state}");
+        }
     }
 
     #[test]
