@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
+use uswap_engine::fork_post::Monitored;
 use uswap_engine::host::notices;
 use uswap_engine::protocol::Kind;
 use uswap_sys::private_memory::{self, Purpose};
@@ -128,6 +129,7 @@ pub(crate) fn raw_fork_begins(sleeps: bool) -> RawFork {
         return without(if POST.fork.is_lifted() { RAW_REFUSED } else { RAW_GOES_ON });
     }
     // Not while the window of the last fork by libc is being closed.
+    POST.birth_begins();
     match fork_turns::take_raw(sleeps, || POST.fork.is_lifted()) {
         Some(mask) => RawFork { answer: RAW_EXCLUDES, mask },
         None => without(RAW_REFUSED),

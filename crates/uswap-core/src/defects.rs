@@ -109,6 +109,10 @@ sabotages! {
     CopiedIsLeftOut in "engine/in_common.rs",
     /// A parent does not count what it has copied or dropped while its children leave it out.
     ParentDoesNotBear in "core/in_common.rs",
+    /// What a process has copied or dropped between a census and its look is forgotten.
+    SinceMarkForgotten in "core/census.rs",
+    /// A census holds though a process has ended since.
+    EndForgotten in "engine/group/census.rs",
     /// Pages of zeros that are given back pass for memory that was.
     ZerosGivenBack in "engine/trash.rs",
     /// A child's memory is write-protected before it is registered.

@@ -42,6 +42,7 @@ extern crate alloc;
 
 mod ahead;
 pub mod budget;
+pub mod census;
 pub mod defects;
 pub mod entry;
 mod entry_set;

@@ -41,6 +41,8 @@ const CHILD_READY: u32 = 2;
 
 /// The monitor, as a thread sees it that waits for it.
 pub trait Monitored {
+    /// A child is about to be forked: see [`ProcessSlot::birth_begins`](crate::group::ProcessSlot::birth_begins).
+    fn birth_begins(&self);
     /// Wakes it.
     fn ring(&self);
     /// It has ended, or never ran, and has said so: nobody answers.
@@ -189,6 +191,7 @@ impl<H: Host> ForkPost<H> {
     /// Program thread with the id `forker`, before fork(2): returns when the process may be copied. One thread at a time.
     pub fn prepare(&self, post: &impl Monitored, forker: u32) {
         self.forker.store(forker, Relaxed);
+        post.birth_begins();
         if self.unasked.load(Relaxed) {
             // A signal handler forks, in the thread that is forking.
             return;

@@ -10,7 +10,8 @@
 //!
 //! - `memory_file`: where what is in it; `config`: what stays the same;
 //! - `process_slots`: the processes, their lives; `lineage`: which of them may read what others swapped out;
-//! - `usage`: what they have of the budget; `in_common`: what several have of a fork counts once; `counters`, `fault_latency`: what they count;
+//! - `usage`: what they have of the budget; `in_common`: what several have of a fork counts once; `census`: the same, known of all together;
+//! - `counters`, `fault_latency`: what they count;
 //! - `clusters`: the owners of each area's clusters; `control`: what may be changed while they run.
 
 #![allow(unsafe_code, reason = "typed views of memory that several processes map")]
@@ -37,6 +38,7 @@ pub use in_common::{Family, InCommon};
 pub use lineage::{Heirs, Holder};
 pub use process_slots::{ProcessSlot, READING_AHEAD, SHARED_REFUSED, SlotState};
 
+mod census;
 mod clusters;
 mod config;
 mod control;

@@ -124,11 +124,16 @@ impl InCommon {
     }
 
     /// The process has `private` pages resident, which was looked at after `looking` had begun. Tells what follows.
-    pub fn see<H: Host>(&mut self, slot: &ProcessSlot, told: &LastTold, private: u64, looking: Looking<'_, H>) {
-        let Between { least, most } = match looking.end(private) {
-            Some((few, many)) => self.changes_from(private).see(few, many),
-            None => Between { least: 0, most: UNKNOWN },
-        };
+    /// Returns how many changes it has had, where that can be told.
+    pub fn see<H: Host>(
+        &mut self,
+        slot: &ProcessSlot,
+        told: &LastTold,
+        private: u64,
+        looking: Looking<'_, H>,
+    ) -> Option<Between> {
+        let changes = looking.end(private).map(|(few, many)| self.changes_from(private).see(few, many));
+        let Between { least, most, .. } = changes.unwrap_or(Between { least: 0, most: UNKNOWN, seen: 0 });
         self.least = least;
         slot.resident.in_common.changes.store(most, Relaxed);
         let seen = match most {
@@ -140,6 +145,7 @@ impl InCommon {
         slot.resident.in_common.when_looked.store(self.left_out.known(), Relaxed);
         told.changes.store(least, Relaxed);
         told.private_pages.store(private, Relaxed);
+        changes
     }
 
     /// What changes are counted from, when the process has `private` pages.

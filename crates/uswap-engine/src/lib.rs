@@ -29,6 +29,7 @@ pub mod areas;
 pub mod assist;
 mod beside;
 mod books;
+mod census;
 mod common_pages;
 pub mod compaction;
 pub mod compress;

@@ -1,5 +1,6 @@
 //! Post: what threads of the program and the monitor say to each other.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use uswap_sys::linux::Linux;
@@ -10,6 +11,7 @@ use uswap_system::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use uswap_system::sync::Word;
 
 use crate::fork_post::{ForkPost, Monitored};
+use crate::group::Group;
 use crate::host::Host;
 use crate::last_told::LastTold;
 use crate::shared_mapping::SharedMappings;
@@ -32,6 +34,8 @@ pub struct Post<H> {
     pub index: AtomicU32,
     /// See `index`.
     pub generation: AtomicU32,
+    /// The group that it is in; that of the parent in a child that has not joined.
+    pub group: OnceLock<&'static Group>,
     /// What the monitor has last told of the process's memory, for its children.
     pub last_told: LastTold,
     /// Shared memory that its threads are about to map.
@@ -49,6 +53,7 @@ impl<H: Host> Post<H> {
             monitor: ThreadLife::new(),
             index: AtomicU32::new(u32::MAX),
             generation: AtomicU32::new(0),
+            group: OnceLock::new(),
             last_told: LastTold::nothing(),
             shared_mappings: SharedMappings::new(),
             fork: ForkPost::new(),
@@ -70,6 +75,12 @@ impl<H: Host> Post<H> {
 }
 
 impl<H: Host> Monitored for Post<H> {
+    fn birth_begins(&self) {
+        if let Some(group) = self.group.get() {
+            group.process(self.index.load(Acquire)).birth_begins();
+        }
+    }
+
     fn ring(&self) {
         Post::ring(self);
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use uswap_system::looks::Footprint;
 
+use crate::census::Census;
 use crate::common_pages::{Around, CommonPages, PAGES_MIN, Shared};
 use crate::content::Ancestor;
 use crate::engine::Engine;
@@ -38,6 +39,7 @@ pub(crate) struct Scale<H: Host> {
     swapped: SwappedShared,
     own_files: OwnFiles,
     pub in_common: InCommon,
+    census: Census<H>,
 }
 
 impl<H: Host> Scale<H> {
@@ -52,6 +54,7 @@ impl<H: Host> Scale<H> {
             swapped: SwappedShared::default(),
             own_files: OwnFiles::new(H::now()),
             in_common: InCommon::new(told, member),
+            census: Census::new(),
         };
         scale.look_slowly()?;
         Ok(scale)
@@ -76,9 +79,10 @@ impl<H: Host> Scale<H> {
         }
         let processes = group.processes().count() as u64;
         let looking = Looking::begin(engine);
+        let look = self.census.look();
         let Ok((resident, shared)) = self.statm.read() else { return };
         let anon = resident.saturating_sub(shared);
-        self.in_common.see(slot, told, anon, looking);
+        let changes = self.in_common.see(slot, told, anon, looking);
         let shmem = shared.saturating_sub(self.file_pages);
         let swapped = if group.swaps_shared() {
             self.swapped.pages::<H>(shmem, self.statm.mapped(), group.shared_judged())
@@ -107,6 +111,7 @@ impl<H: Host> Scale<H> {
             slot.resident.inherited_pages.store(anon.max(1), Relaxed);
         }
         slot.resident.anon_pages.store(anon, Relaxed);
+        self.census.told(group, slot, anon, changes, look);
         slot.resident.shmem_pages.store(shmem, Relaxed);
         slot.resident.kernel_swapped_pages.store(self.kernel_swapped, Relaxed);
         slot.shared.pages.store(shared, Relaxed);

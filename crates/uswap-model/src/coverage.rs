@@ -27,6 +27,8 @@ happenings! {
     Zeroed = "zero pages mapped",
     CopiedOnWrite = "pages in common copied when they were written to",
     SeenInCommon = "pages seen to be in common",
+    CensusHeld = "such moments in which a census held",
+    SharesTold = "processes that told their share of what they have in common",
     Poisoned = "pages given up for lost",
     Discard = "discards",
     Unmap = "unmappings",

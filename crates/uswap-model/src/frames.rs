@@ -83,6 +83,14 @@ impl Frames {
         page.frame.is_some_and(|frame| self.0.borrow().names[frame.0 as usize].present > 1)
     }
 
+    /// How many entries map the page of this one; 0 where it maps none that counts.
+    pub fn owners(&self, pte: Pte) -> u64 {
+        match pte {
+            Pte::Present(Page { frame: Some(frame), .. }) => self.0.borrow().names[frame.0 as usize].present.into(),
+            _ => 0,
+        }
+    }
+
     /// Whether another entry has the page as well, there or swapped out: who writes gets a copy.
     pub fn is_had_elsewhere(&self, page: &Page) -> bool {
         page.frame.is_some_and(|frame| {

@@ -297,4 +297,13 @@ impl Footprint for ModelFootprint {
     fn share_of_shmem() -> io::Result<u64> {
         Ok(Self::by_kind()?.shmem_pages)
     }
+
+    fn share_of_private() -> io::Result<u64> {
+        let world = current();
+        world.point();
+        fails(&world)?;
+        world.note(Happening::SharesTold, 1);
+        let kernel = world.kernel();
+        Ok(kernel.process(world.this_process()).mm.share())
+    }
 }

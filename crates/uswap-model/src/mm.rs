@@ -144,6 +144,18 @@ impl Mm {
         (self.counts.resident + self.hosts.iter().map(|host| host.counts().resident).sum::<usize>()) as u64
     }
 
+    /// Those of them that only this process has, and of others one part in as many as have it. Rounded up.
+    pub fn share(&self) -> u64 {
+        /// Divided by all numbers up to 8.
+        const WHOLE: u64 = 840;
+        let ptes = self.ptes.iter().chain(self.hosts.iter().flat_map(HostRange::used));
+        ptes.map(|pte| self.frames.owners(*pte))
+            .filter(|&owners| owners > 0)
+            .map(|owners| WHOLE.div_ceil(owners))
+            .sum::<u64>()
+            .div_ceil(WHOLE)
+    }
+
     /// Grows with each change of an entry, and with each fault.
     pub fn changes(&self) -> u64 {
         self.sets + self.faults

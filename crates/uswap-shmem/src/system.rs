@@ -433,6 +433,10 @@ impl<K: Kernel> Footprint for SharedFootprint<K> {
     fn share_of_shmem() -> io::Result<u64> {
         K::Footprint::share_of_shmem()
     }
+
+    fn share_of_private() -> io::Result<u64> {
+        K::Footprint::share_of_private()
+    }
 }
 
 #[cfg(test)]

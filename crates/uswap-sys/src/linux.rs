@@ -463,6 +463,10 @@ impl Footprint for StatM {
         let swapped = if shared_mapping::is_shared() { rss::own_registered_shmem(&mut Vec::new())?.1 } else { 0 };
         Ok(rss::own_share_of_shmem()?.saturating_sub(swapped))
     }
+
+    fn share_of_private() -> io::Result<u64> {
+        rss::own_share_of_private()
+    }
 }
 
 /// How something is handed over to the supervisor at the other end of a socket, for the shared-memory server.

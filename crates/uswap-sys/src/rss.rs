@@ -29,6 +29,15 @@ pub fn own_share_of_shmem() -> io::Result<u64> {
     share.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// The same of its private pages, rounded up.
+pub fn own_share_of_private() -> io::Result<u64> {
+    let mut share = None;
+    let rollup = crate::proc::open(c"/proc/thread-self/smaps_rollup")?;
+    each_line(&rollup, |line| share = share.or_else(|| line.strip_prefix(b"Pss_Anon:").and_then(kib)))?;
+    // What is less than a KiB is left out.
+    Ok((share.ok_or(io::ErrorKind::InvalidData)? + 1).div_ceil(PAGE_SIZE as u64 / 1024))
+}
+
 /// Pages of shared memory files that the calling process has resident in mappings that are registered with a userfaultfd, and its share
 /// of them. Puts into `others` where all other files are mapped, as bytes. Slow.
 pub fn own_registered_shmem(others: &mut Vec<(usize, usize)>) -> io::Result<(u64, u64)> {
@@ -109,8 +118,11 @@ fn each_line(file: &OwnedFd, mut note: impl FnMut(&[u8])) -> io::Result<()> {
 
 /// `  123 kB`
 fn pages(text: &[u8]) -> Option<u64> {
-    let kib: u64 = str::from_utf8(text).ok()?.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024 / PAGE_SIZE as u64)
+    Some(kib(text)? * 1024 / PAGE_SIZE as u64)
+}
+
+fn kib(text: &[u8]) -> Option<u64> {
+    str::from_utf8(text).ok()?.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 /// What lines of a status say of memory.

@@ -261,4 +261,10 @@ pub trait Footprint: Sized + Send {
     /// # Errors
     /// It cannot be looked at.
     fn share_of_shmem() -> io::Result<u64>;
+
+    /// The process's share of its private pages: one that three processes have counts as a third. No less than that. Slow.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn share_of_private() -> io::Result<u64>;
 }

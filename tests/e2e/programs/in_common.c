@@ -4,11 +4,14 @@
  *     in_common read MIB COUNT   a parent of MIB forks COUNT children, who read all of it several times, at the same time
  *     in_common write MIB COUNT  the same, and each child and the parent write to each page, at the same time
  *     in_common churn MIB COUNT  the same as read, by children that take memory and give it back all the time
+ *     in_common more MIB COUNT   the same as read, while the parent works in as much memory again, which no child has
  */
 #include "check.h"
 
 static size_t pages;
 static uint64_t *memory;
+/* Shared by all. */
+static volatile int *is_done;
 
 static uint64_t *at(size_t page) { return memory + page * WORDS; }
 
@@ -48,11 +51,37 @@ static void take_and_give_back(void)
 	}
 }
 
+/* In no order, many times. */
+static void read_at_random(const uint64_t *p, size_t rounds, uint64_t seed)
+{
+	for (size_t n = 0; n < rounds * pages; n++) {
+		size_t k = mix(seed + n) % pages;
+		if (p[k * WORDS] != value(k))
+			bad("page %zu is %lx", k, (unsigned long)p[k * WORDS]);
+	}
+}
+
+static void work_in_more(void)
+{
+	uint64_t *more = (uint64_t *)map(pages * PAGE);
+	for (size_t k = 0; k < pages; k++)
+		more[k * WORDS] = value(k);
+	read_at_random(more, 40, 0);
+	*is_done = 1;
+}
+
 static void child(const char *what, uint64_t number)
 {
 	if (strcmp(what, "write") == 0) {
 		write_all(number);
 		written_by(number);
+		return;
+	}
+	if (strcmp(what, "more") == 0) {
+		for (uint64_t round = 1; !*is_done; round++) {
+			read_at_random(memory, 1, number << 56 | round << 32);
+			usleep(10000);
+		}
 		return;
 	}
 	for (int round = 0; round < 3; round++) {
@@ -68,6 +97,8 @@ int main(int argc, char **argv)
 	size_t count = strtoul(argv[3], NULL, 10);
 	pages = strtoul(argv[2], NULL, 10) * MiB / PAGE;
 	memory = (uint64_t *)map(pages * PAGE);
+	is_done = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(is_done != MAP_FAILED);
 	for (size_t k = 0; k < pages; k++)
 		*at(k) = value(k);
 	pid_t pids[64];
@@ -84,6 +115,8 @@ int main(int argc, char **argv)
 		write_all(1000);
 		written_by(1000);
 	}
+	if (strcmp(argv[1], "more") == 0)
+		work_in_more();
 	for (size_t k = 0; k < count; k++) {
 		int status;
 		MUST(waitpid(pids[k], &status, 0) == pids[k]);

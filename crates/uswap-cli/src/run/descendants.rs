@@ -38,6 +38,11 @@ pub fn children(pid: u32) -> Vec<u32> {
     found
 }
 
+/// Whether the kernel tells that at all (CONFIG_PROC_CHILDREN).
+pub fn children_are_told() -> bool {
+    fs::exists("/proc/thread-self/children").unwrap_or(false)
+}
+
 /// What the process looks like; `None` where it is gone, or has no memory any more.
 pub fn look(pid: u32) -> Option<Looks> {
     parse_status(&read_proc(format!("/proc/{pid}/status")).ok()?)
@@ -119,7 +124,7 @@ mod tests {
         assert!(share(me) >= 16 << 20);
         assert_eq!(is_before_exec(me), Some(false));
         assert!(children(std::os::unix::process::parent_id()).contains(&me));
-        assert!(last_process().is_some());
+        assert!(last_process().is_some() && children_are_told());
         drop(block);
     }
 }

@@ -1,6 +1,7 @@
 //! `uswap run`: checks, sets up, starts the program, and stays with it.
 
 pub mod agent;
+mod census;
 pub mod descendants;
 pub mod environment;
 mod kept_memory;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use uswap_engine::group::{Counter, Group, PAGE_BYTES, ProcessSlot};
 
+use super::census::Censuses;
 use super::descendants::{self, Looks};
 use crate::size;
 
@@ -47,22 +48,27 @@ pub struct Outsider {
     bytes: u64,
     /// Measuring its share takes time: not before.
     next_share: Instant,
+    /// It may have private pages of a member's: it was forked, and has not executed.
+    is_copy: bool,
 }
 
 impl Outsider {
     fn new(now: Instant) -> Outsider {
-        Outsider { name: String::new(), peak_bytes: 0, first_seen: now, bytes: 0, next_share: now }
+        Outsider { name: String::new(), peak_bytes: 0, first_seen: now, bytes: 0, next_share: now, is_copy: true }
     }
 
     /// Returns the bytes that it has and nobody else counts.
     fn measure(&mut self, pid: u32) -> u64 {
         let Some(looks) = descendants::look(pid) else {
-            self.bytes = 0;
+            (self.bytes, self.is_copy) = (0, false);
             return 0;
         };
-        if descendants::is_before_exec(pid) != Some(true) {
+        let shares_memory = looks.shares_memory_of_its_parent();
+        let is_before_exec = descendants::is_before_exec(pid);
+        self.is_copy = is_before_exec != Some(false) && !shares_memory;
+        if is_before_exec != Some(true) {
             self.bytes = looks.counted;
-        } else if self.first_seen.elapsed() < JOINS_WITHIN || looks.shares_memory_of_its_parent() {
+        } else if self.first_seen.elapsed() < JOINS_WITHIN || shares_memory {
             // What a forked process has is its parent's at first, and after vfork that of its parent for good.
             self.bytes = 0;
         } else if Instant::now() >= self.next_share {
@@ -119,6 +125,14 @@ pub struct Overrun {
     pub reason: Option<Reason>,
 }
 
+/// When unknown processes were looked for.
+struct Scan {
+    /// Something that changes when a process is made, as it was then.
+    last_process: Option<String>,
+    /// Not before.
+    next: Instant,
+}
+
 /// See the file's head.
 pub struct Outside {
     outsiders: BTreeMap<u32, Outsider>,
@@ -126,10 +140,11 @@ pub struct Outside {
     gone: Vec<(u32, Outsider)>,
     overrun: Overrun,
     before: BTreeMap<u32, Looks>,
-    last_process: Option<String>,
+    scan: Scan,
     looked: Option<Instant>,
-    next_scan: Instant,
     next_share: Instant,
+    /// `None` where /proc does not tell who has which children.
+    censuses: Option<Censuses>,
     squeeze: Option<Squeeze>,
     said_squeezed: bool,
 }
@@ -143,10 +158,10 @@ impl Outside {
             gone: Vec::new(),
             overrun: Overrun::default(),
             before: BTreeMap::new(),
-            last_process: None,
+            scan: Scan { last_process: None, next: now },
             looked: None,
-            next_scan: now,
             next_share: now,
+            censuses: descendants::children_are_told().then(Censuses::new),
             squeeze: None,
             said_squeezed: false,
         }
@@ -161,10 +176,17 @@ impl Outside {
             return;
         }
         self.looked = Some(now);
-        self.scan(group, &members.collect::<Vec<_>>(), is_other, now);
+        let births = group.births();
+        let has_seen_all = self.scan(group, &members.collect::<Vec<_>>(), is_other, now);
         let unmanaged = self.measure_outsiders();
         let counted = group.usage_pages() * PAGE_BYTES + unmanaged;
         let limit = group.limit_bytes();
+        // The part of a copy that is no member nobody would enter.
+        if self.outsiders.values().any(|outsider| outsider.is_copy) {
+            group.end_censuses();
+        } else if let Some(censuses) = self.censuses.as_mut().filter(|_| has_seen_all) {
+            censuses.look(group, counted, births);
+        }
         if counted < limit / 2 {
             return group.note_resident_bytes(counted);
         }
@@ -209,21 +231,21 @@ impl Outside {
         all
     }
 
-    /// Looks for processes of the tree that are no members, if some may have come.
-    fn scan(&mut self, group: &Group, members: &[u32], is_other: impl Fn(u32) -> bool, now: Instant) {
+    /// Looks for processes of the tree that are no members, if some may have come. Whether all are known.
+    fn scan(&mut self, group: &Group, members: &[u32], is_other: impl Fn(u32) -> bool, now: Instant) -> bool {
         self.outsiders.retain(|pid, _| !members.contains(pid));
         // It has joined after all: it was faster than its agent.
         if matches!(&self.overrun.reason, Some(Reason::Unmanaged { pid, .. }) if members.contains(pid)) {
             self.overrun.reason = Some(Reason::TooFast);
         }
-        if now < self.next_scan {
-            return;
+        if now < self.scan.next {
+            return false;
         }
         let last = descendants::last_process();
-        if last.is_some() && last == self.last_process && self.outsiders.is_empty() {
-            return;
+        if last.is_some() && last == self.scan.last_process && self.outsiders.is_empty() {
+            return true;
         }
-        self.last_process = last;
+        self.scan.last_process = last;
         let mut found: Vec<u32> = Vec::new();
         // What runs below another `uswap run` is counted by that one.
         let nested = group.processes().filter(|(_, slot)| slot.resident.nested_pages.load(Relaxed) > 0);
@@ -242,7 +264,8 @@ impl Outside {
         for pid in found {
             self.outsiders.entry(pid).or_insert_with(|| Outsider::new(now));
         }
-        self.next_scan = now + LOOK_EVERY.max(now.elapsed() * SCAN_COST);
+        self.scan.next = now + LOOK_EVERY.max(now.elapsed() * SCAN_COST);
+        true
     }
 
     /// Keeps what is known of those that are not there any more.

@@ -7,6 +7,7 @@ use uswap_system::atomic::{
     Ordering::{Relaxed, Release},
 };
 
+use super::census::Entries;
 use super::{Group, Holder, ProcessSlot};
 
 /// Parents whose children leave out pages, at a time. The children of others count in full.
@@ -27,11 +28,14 @@ pub struct InCommon {
     pub born_at: AtomicU64,
     /// The [`Holder`] that is its parent, as a word; 0: none that is known.
     parent: AtomicU64,
+    /// Its part in censuses.
+    pub(super) entries: Entries,
 }
 
 impl InCommon {
     pub(super) fn clear(&self) {
-        let InCommon { changes, left_out, when_looked, fixed, born_at, parent } = self;
+        let InCommon { changes, left_out, when_looked, fixed, born_at, parent, entries } = self;
+        entries.clear();
         [changes, left_out, when_looked, fixed, born_at, parent].into_iter().for_each(|word| word.store(0, Relaxed));
     }
 }
@@ -55,6 +59,20 @@ pub struct Family {
 }
 
 impl Family {
+    /// What a parent has dropped since a fork may be what its children still have, and passes for it. A census knows better.
+    fn heed_census(&mut self, group: &Group) {
+        if self.parents[..self.count].iter().all(|parent| parent.borne == 0) {
+            return;
+        }
+        let Some(by_census) = group.by_census() else { return };
+        let counted: u64 = group.processes().map(|(index, slot)| self.private_pages(group, index, slot)).sum();
+        let mut surplus = counted.saturating_sub(by_census);
+        for parent in &mut self.parents[..self.count] {
+            let less = parent.borne.min(surplus);
+            (parent.borne, surplus) = (parent.borne - less, surplus - less);
+        }
+    }
+
     fn parent(&self, index: u32) -> Option<&Parent> {
         self.parents[..self.count].iter().find(|parent| parent.index == index)
     }
@@ -140,6 +158,7 @@ impl Group {
                 family.count += 1;
             }
         }
+        family.heed_census(self);
         family
     }
 

@@ -54,6 +54,8 @@ pub(super) struct Lineage {
     forks_in_flight: AtomicU32,
     /// Forks that have ever begun.
     forks_begun: AtomicU32,
+    /// Forks by libc that have ever begun, of a process that does not swap, too: see `census`.
+    births: AtomicU32,
     /// Not 0 for a child of a process that swaps: [`ARRIVED`] or [`INHERITS`].
     pub forked: AtomicU32,
     inheritors: [AtomicU64; WORDS],
@@ -66,6 +68,11 @@ impl ProcessSlot {
         // In this order: who sees the flight has it in the count of those that began.
         self.lineage.forks_begun.fetch_add(1, AcqRel);
         self.lineage.forks_in_flight.fetch_add(1, AcqRel);
+    }
+
+    /// Called by a thread that is about to fork by libc, also where nothing is swapped: no census holds that does not know of the child.
+    pub fn birth_begins(&self) {
+        self.lineage.births.fetch_add(1, AcqRel);
     }
 
     /// fork(2) made no child after all.
@@ -81,6 +88,11 @@ impl ProcessSlot {
     /// Forks that have ever begun, those in flight at an earlier look among them. Wraps.
     pub fn forks_begun(&self) -> u32 {
         self.lineage.forks_begun.load(Acquire)
+    }
+
+    /// How often that has been called. Wraps.
+    pub(super) fn births(&self) -> u32 {
+        self.lineage.births.load(Acquire)
     }
 
     /// The child of a fork: it has written into its ledgers that it holds what they say.

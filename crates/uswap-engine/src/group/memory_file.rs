@@ -10,7 +10,7 @@ use super::{AREAS_MAX, GroupConfig, PAGE_BYTES, PROCESSES_MAX, ProcessSlot, Tall
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"uswapgrp");
 
 /// Grows with every change of the layout: a process of another uswap must not join.
-pub(super) const VERSION: u32 = 10;
+pub(super) const VERSION: u32 = 11;
 
 /// The first pages of the memory file.
 #[repr(C)]
@@ -46,6 +46,10 @@ pub(super) struct Budget {
     pub shared_judged: AtomicU64,
     /// Pages of shared memory that were there at the least when that was known best, less what processes have let go of since.
     pub shared_seen: AtomicU64,
+    /// Censuses that have been announced.
+    pub census: AtomicU64,
+    /// Processes that have ever ended, and other reasons why no census holds.
+    pub ended: AtomicU64,
 }
 
 /// What is said to all processes.

@@ -288,6 +288,7 @@ impl Group {
     /// not said hello, it stays in its place until it is reaped: the child inherits what it did.
     pub fn retire(&self, index: u32) {
         let slot = self.process(index);
+        self.end_censuses();
         slot.life.state.store(SlotState::Dead as u32, Release);
         self.totals().absorb(&slot.tally);
         let shared = slot.shared.resident_pages.load(Relaxed);

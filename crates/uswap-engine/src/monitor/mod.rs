@@ -96,6 +96,7 @@ impl<H: Staffed> Monitor<H> {
     /// The process's size cannot be looked at.
     pub fn new(post: &'static Post<H>, member: Member<H>) -> io::Result<Self> {
         post.index.store(member.index, Release);
+        let _ = post.group.set(member.group);
         post.generation.store(member.generation, Release);
         member.slot().running();
         let now = H::now();

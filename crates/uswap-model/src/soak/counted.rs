@@ -16,6 +16,8 @@ use crate::world::{Kernel, World};
 
 /// Steps between two such moments.
 const EVERY: u64 = 4000;
+/// Steps between two censuses, at the most.
+const CENSUS_EVERY: u64 = 2000;
 /// Virtual nanoseconds for which programs stand still at most: several sleeps of a monitor.
 const STILL_NS: u64 = 400_000_000;
 /// Pages that a process may count too few, where they have come in without a fault: what only passes for that may as well be a huge page
@@ -30,6 +32,8 @@ pub(super) struct Counted {
     next: u64,
     /// They stand still until this time.
     until: Option<u64>,
+    /// The step at which the next census is announced.
+    next_census: u64,
 }
 
 impl Counted {
@@ -39,11 +43,19 @@ impl Counted {
         let mut chance = Chance::new(scenario.group.memory_limit_bytes ^ scenario.habits.steps << 40);
         let is_looked_at = scenario.habits.forks > 0 && chance.happens(1, 2);
         let next = if is_looked_at { chance.below(EVERY) } else { u64::MAX };
-        Counted { tree: tree.clone(), chance, next, until: None }
+        Counted { tree: tree.clone(), chance, next, until: None, next_census: 0 }
     }
 
     /// Between two steps.
     pub fn look(&mut self, world: &World) -> Result<(), Violation> {
+        if self.next != u64::MAX && world.steps() >= self.next_census {
+            let group = self.tree.group;
+            let births = group.births();
+            if self.all_are_in_the_group(&world.kernel()) {
+                group.announce_census(births);
+            }
+            self.next_census = world.steps() + self.chance.below(CENSUS_EVERY);
+        }
         let Some(until) = self.until else {
             if world.steps() >= self.next {
                 let until = world.clock().now_ns() + STILL_NS;
@@ -68,11 +80,13 @@ impl Counted {
         let (counted, there) = (counts.iter().map(|&(_, counted)| counted).sum::<u64>(), kernel.frames.taken());
         let living = kernel.processes.iter().filter(|process| process.is_alive);
         let unasked: u64 = living.map(|process| process.mm.filled_unasked.min(UNASKED_MAX)).sum();
-        match counted + unasked < there {
+        let by_census = self.tree.group.by_census();
+        world.note(Happening::CensusHeld, by_census.iter().count());
+        match counted.min(by_census.unwrap_or(u64::MAX)) + unasked < there {
             true => Err(Violation {
                 checker: Checker::AllCounted,
                 detail: format!(
-                    "{there} pages are there, {counted} counted (of each process, and what counts: {counts:?})"
+                    "{there} pages are there, {counted} counted, {by_census:?} by census (of each process, and what counts: {counts:?})"
                 ),
             }),
             false => Ok(()),
@@ -88,7 +102,11 @@ impl Counted {
             let told = slot.map(|slot| slot.resident.anon_pages.load(Relaxed));
             process.told_at == Some(process.mm.changes()) && told == Some(process.mm.resident())
         };
-        living().count() == group.processes().count() && living().all(has_told)
+        self.all_are_in_the_group(kernel) && living().all(has_told)
+    }
+
+    fn all_are_in_the_group(&self, kernel: &Kernel) -> bool {
+        kernel.processes.iter().filter(|process| process.is_alive).count() == self.tree.group.processes().count()
     }
 
     /// What each process has told, and what of it counts.

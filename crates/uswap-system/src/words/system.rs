@@ -380,6 +380,10 @@ impl Footprint for NoSystem {
     fn share_of_shmem() -> io::Result<u64> {
         nothing()
     }
+
+    fn share_of_private() -> io::Result<u64> {
+        nothing()
+    }
 }
 
 impl Supervisor for NoSystem {
