@@ -1,8 +1,9 @@
 //! When processes of forks look what they have in common, all of them: [`uswap_core::census`] says why.
 //!
-//! A look costs each some 20 ns for each page that it has. So one is asked for where memory is scarce, again when what the last one told
-//! has become doubtful, and not before all have looked.
+//! The kernel looks at every page that each has. So a census is asked for where memory is scarce, again only when what the last one told has
+//! become doubtful, and not so often that it takes more than a small part of a CPU.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_engine::group::{Group, PAGE_BYTES};
@@ -11,10 +12,12 @@ use uswap_engine::group::{Group, PAGE_BYTES};
 const SCARCE: u64 = 8;
 /// What processes may have copied, dropped or brought in since passes for memory that they have. This part of the budget is too much.
 const DOUBTFUL: u64 = 64;
-/// How soon they look again, and what is added to that for each of them.
-const SOONEST: (Duration, Duration) = (Duration::from_millis(40), Duration::from_millis(20));
-/// And at the latest, or where one has not looked: it may be stopped.
+/// How soon they look again.
+const SOONEST: Duration = Duration::from_millis(100);
+/// The same where one has not looked: it may be stopped.
 const LATEST: Duration = Duration::from_secs(1);
+/// For each page that they have: a look takes some 25 ns, and may take one part in 16 of a CPU.
+const PER_PAGE: Duration = Duration::from_nanos(400);
 
 /// See the file's head.
 pub(super) struct Censuses {
@@ -36,15 +39,21 @@ impl Censuses {
         if counted < limit - limit / SCARCE {
             return;
         }
-        let processes = group.processes().count() as u32;
-        if processes < 2 || group.processes().all(|(_, slot)| slot.parent().is_none()) {
+        if group.processes().all(|(_, slot)| slot.parent().is_none()) {
             return;
         }
-        let is_told = group.last_census();
-        let pages = is_told.unwrap_or(u64::MAX);
-        self.least = self.least.min(pages);
-        let is_doubtful = is_told.is_some() && (pages - self.least) * PAGE_BYTES > limit / DOUBTFUL;
-        let again = if is_doubtful { (SOONEST.0 + SOONEST.1 * processes).min(LATEST) } else { LATEST };
+        let again = match group.last_census() {
+            None => LATEST,
+            Some(pages) => {
+                self.least = self.least.min(pages);
+                if (pages - self.least) * PAGE_BYTES <= limit / DOUBTFUL {
+                    return;
+                }
+                SOONEST
+            }
+        };
+        let pages: u64 = group.processes().map(|(_, slot)| slot.resident.anon_pages.load(Relaxed)).sum();
+        let again = again.max(PER_PAGE * u32::try_from(pages).unwrap_or(u32::MAX));
         if self.announced.is_none_or(|at| at.elapsed() >= again) && group.announce_census(births) {
             *self = Censuses { announced: Some(Instant::now()), least: u64::MAX };
         }

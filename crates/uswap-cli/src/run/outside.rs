@@ -63,12 +63,11 @@ impl Outsider {
             (self.bytes, self.is_copy) = (0, false);
             return 0;
         };
-        let shares_memory = looks.shares_memory_of_its_parent();
         let is_before_exec = descendants::is_before_exec(pid);
-        self.is_copy = is_before_exec != Some(false) && !shares_memory;
+        self.is_copy = is_before_exec != Some(false) && !looks.shares_memory_of_its_parent();
         if is_before_exec != Some(true) {
             self.bytes = looks.counted;
-        } else if self.first_seen.elapsed() < JOINS_WITHIN || shares_memory {
+        } else if self.first_seen.elapsed() < JOINS_WITHIN || !self.is_copy {
             // What a forked process has is its parent's at first, and after vfork that of its parent for good.
             self.bytes = 0;
         } else if Instant::now() >= self.next_share {
