@@ -128,8 +128,8 @@ pub(crate) fn raw_fork_begins(sleeps: bool) -> RawFork {
         // A handler of the program's that is not held back, or of its preparation for forks.
         return without(if POST.fork.is_lifted() { RAW_REFUSED } else { RAW_GOES_ON });
     }
-    // Not while the window of the last fork by libc is being closed.
     POST.birth_begins();
+    // Not while the window of the last fork by libc is being closed.
     match fork_turns::take_raw(sleeps, || POST.fork.is_lifted()) {
         Some(mask) => RawFork { answer: RAW_EXCLUDES, mask },
         None => without(RAW_REFUSED),

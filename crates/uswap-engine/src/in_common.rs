@@ -30,7 +30,7 @@ const IN_VAIN_MAX: u32 = 4;
 /// What the first look is taken to cost. Most of what a child has changed by then its own start has changed.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// Changes of a process that cannot be told how many it had: all that there may be.
-const UNKNOWN: u64 = u64::MAX / 2;
+pub(crate) const UNKNOWN: u64 = u64::MAX / 2;
 
 /// See the file's head.
 pub(crate) struct InCommon {

@@ -9,6 +9,7 @@ use uswap_system::atomic::{
 };
 
 use super::{Group, ProcessSlot};
+use crate::in_common::UNKNOWN;
 
 /// What a process has entered in the last two censuses: the older one holds until the newer is complete.
 #[repr(C)]
@@ -106,6 +107,7 @@ impl Group {
             }
             let holds = entry.census.load(Acquire) == census && entry.kin.load(Relaxed) == word(kin);
             let changes = slot.resident.in_common.changes.load(Relaxed);
+            let holds = holds && changes != UNKNOWN;
             let resident = slot.resident.anon_pages.load(Relaxed);
             holds.then(|| census::counted(entry.pages.load(Relaxed), resident, changes))
         };

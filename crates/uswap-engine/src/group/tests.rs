@@ -466,3 +466,39 @@ fn no_answer_comes_to_who_has_the_slot_next() {
     assert_eq!(group.allot(2), Some(index));
     assert_ne!(of_the_first(), before);
 }
+
+/// A parent with 100 pages, and two children that have 60 of them and nothing else.
+#[test]
+fn a_census_holds_until_one_forks_or_ends_or_cannot_tell() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let all = [1, 2, 3].map(|pid| group.allot(pid).unwrap());
+    let slots = all.map(|index| group.process(index));
+    for (slot, pages) in slots.iter().zip([100, 60, 60]) {
+        slot.resident.anon_pages.store(pages, Relaxed);
+    }
+    let enter = |census: u64| {
+        for (slot, (share, resident)) in slots.iter().zip([(60u64, 100), (20, 60), (20, 60)]) {
+            assert_eq!(group.last_census(), None, "one has not entered");
+            group.enter(slot, census, group.mark(slot, 0).kin, share.wrapping_sub(resident));
+        }
+    };
+    assert!(!group.announce_census(1), "one was born since that was counted");
+    assert!(group.announce_census(0));
+    assert_eq!(group.by_census(), None);
+    enter(1);
+    assert_eq!((group.last_census(), group.by_census()), (Some(100), Some(100)));
+    slots[1].resident.anon_pages.store(70, Relaxed);
+    assert_eq!(group.by_census(), Some(110), "it has ten pages more");
+    assert!(group.announce_census(0));
+    assert_eq!((group.last_census(), group.by_census()), (None, Some(110)), "until all have entered");
+    slots[1].resident.in_common.changes.store(crate::in_common::UNKNOWN, Relaxed);
+    assert_eq!(group.by_census(), None);
+    slots[1].resident.in_common.changes.store(0, Relaxed);
+    slots[2].birth_begins();
+    assert_eq!(group.by_census(), None);
+    assert!(!group.announce_census(0) && group.announce_census(group.births()));
+    enter(3);
+    assert_eq!(group.by_census(), Some(110));
+    group.retire(all[2]);
+    assert_eq!(group.by_census(), None);
+}
