@@ -33,6 +33,9 @@ pub struct Seen {
 /// What may have changed between two moments falls by more than this only where a fault filled many pages at once.
 const JITTER: i64 = 256;
 
+/// Changes of a process that cannot be told how many it had: all that there may be.
+pub const UNKNOWN: u64 = u64::MAX / 2;
+
 /// How many pages a process may have copied or dropped, ever.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PageRange;
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_core::in_common::{Between, Changes, LeftOut, Seen};
+use uswap_core::in_common::{Between, Changes, LeftOut, Seen, UNKNOWN};
 use uswap_sys::maps;
 use uswap_system::looks::{Footprint, Mappings, Residency};
 
@@ -29,8 +29,6 @@ const PRESSING: (Duration, u32) = (Duration::from_millis(2), 4);
 const IN_VAIN_MAX: u32 = 4;
 /// What the first look is taken to cost. Most of what a child has changed by then its own start has changed.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
-/// Changes of a process that cannot be told how many it had: all that there may be.
-pub(crate) const UNKNOWN: u64 = u64::MAX / 2;
 
 /// See the file's head.
 pub(crate) struct InCommon {

@@ -3,13 +3,13 @@
 
 use uswap_core::census::{self, Kin, Mark};
 use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::in_common::UNKNOWN;
 use uswap_system::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use super::{Group, ProcessSlot};
-use crate::in_common::UNKNOWN;
 
 /// What a process has entered in the last two censuses: the older one holds until the newer is complete.
 #[repr(C)]

@@ -491,7 +491,7 @@ fn a_census_holds_until_one_forks_or_ends_or_cannot_tell() {
     assert_eq!(group.by_census(), Some(110), "it has ten pages more");
     assert!(group.announce_census(0));
     assert_eq!((group.last_census(), group.by_census()), (None, Some(110)), "until all have entered");
-    slots[1].resident.in_common.changes.store(crate::in_common::UNKNOWN, Relaxed);
+    slots[1].resident.in_common.changes.store(uswap_core::in_common::UNKNOWN, Relaxed);
     assert_eq!(group.by_census(), None);
     slots[1].resident.in_common.changes.store(0, Relaxed);
     slots[2].birth_begins();
