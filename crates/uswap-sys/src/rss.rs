@@ -23,19 +23,20 @@ pub fn own_rss() -> io::Result<Rss> {
 /// The calling process's share of the shared pages that it has resident: one that three processes have counts as a third.
 /// Slow: the kernel looks at every page.
 pub fn own_share_of_shmem() -> io::Result<u64> {
-    let mut share = None;
-    let rollup = crate::proc::open(c"/proc/thread-self/smaps_rollup")?;
-    each_line(&rollup, |line| share = share.or_else(|| line.strip_prefix(b"Pss_Shmem:").and_then(pages)))?;
-    share.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    Ok(in_pages(own_share_kib(b"Pss_Shmem:")?))
 }
 
 /// The same of its private pages, rounded up.
 pub fn own_share_of_private() -> io::Result<u64> {
+    // What is less than a KiB is left out.
+    Ok((own_share_kib(b"Pss_Anon:")? + 1).div_ceil(PAGE_SIZE as u64 / 1024))
+}
+
+fn own_share_kib(field: &[u8]) -> io::Result<u64> {
     let mut share = None;
     let rollup = crate::proc::open(c"/proc/thread-self/smaps_rollup")?;
-    each_line(&rollup, |line| share = share.or_else(|| line.strip_prefix(b"Pss_Anon:").and_then(kib)))?;
-    // What is less than a KiB is left out.
-    Ok((share.ok_or(io::ErrorKind::InvalidData)? + 1).div_ceil(PAGE_SIZE as u64 / 1024))
+    each_line(&rollup, |line| share = share.or_else(|| line.strip_prefix(field).and_then(kib)))?;
+    share.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Pages of shared memory files that the calling process has resident in mappings that are registered with a userfaultfd, and its share
@@ -118,7 +119,11 @@ fn each_line(file: &OwnedFd, mut note: impl FnMut(&[u8])) -> io::Result<()> {
 
 /// `  123 kB`
 fn pages(text: &[u8]) -> Option<u64> {
-    Some(kib(text)? * 1024 / PAGE_SIZE as u64)
+    kib(text).map(in_pages)
+}
+
+fn in_pages(kib: u64) -> u64 {
+    kib * 1024 / PAGE_SIZE as u64
 }
 
 fn kib(text: &[u8]) -> Option<u64> {

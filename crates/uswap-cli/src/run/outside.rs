@@ -2,8 +2,9 @@
 //!
 //! Members count their own memory, every millisecond when it matters. What they cannot tell is seen here: processes that have
 //! no agent (static, setuid, another loader) or whose agent is not at work yet, bursts between two looks of a member (the
-//! kernel keeps a high watermark), and what a forked tree has in common, which each of its processes counts. Looking closely
-//! costs time, so it is done near the budget only, and takes a small part of one CPU at most.
+//! kernel keeps a high watermark), and what a forked tree has in common, which each of its processes counts; whether all of it are
+//! members, without which no [census](super::census) is asked for. Looking closely costs time, so it is done near the budget
+//! only, and takes a small part of one CPU at most.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
