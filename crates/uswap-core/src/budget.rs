@@ -79,6 +79,8 @@ impl Watermarks {
 
 /// 1 MiB: below this distance a reclaim thread that wakes every millisecond comes too late for a fast program.
 const GAP_MIN: u64 = 256;
+/// Of little, the part that a distance takes: several small processes would keep more room free than they have.
+const GAP_PART: u64 = 16;
 /// 16 MiB: more only wastes memory of large budgets.
 const GAP_MAX: u64 = 4096;
 /// 128 KiB: the distance above what a process keeps in any case, where each page is one too many.
@@ -153,7 +155,7 @@ impl Usage {
     /// left: each with a whole one of its own, much would be nobody's.
     fn gap(&self, limit: u64) -> u64 {
         let least = if self.room.gap_min == 0 { GAP_MIN } else { self.room.gap_min };
-        let gap = (limit / 64).clamp(least, GAP_MAX);
+        let gap = (limit / 64).max(least.min(limit / GAP_PART).max(LEAST_GAP_MIN)).min(GAP_MAX);
         if self.are_few() { gap } else { (gap / self.siblings).max(LEAST_GAP_MIN.min(least)) }
     }
 
