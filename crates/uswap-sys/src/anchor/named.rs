@@ -13,6 +13,11 @@ use rustix::thread::Timespec;
 /// When it is looked again for those who name the anchor: after a second, and after twice as long each time, but no more than a minute.
 const LOOK_AGAIN_SECONDS: i64 = 1;
 const LOOK_EVERY_SECONDS: i64 = 64;
+/// So many looks in a row find nobody, before it is taken that there is nobody: a process that executes a program has no environment for a
+/// moment, which is long on a busy machine.
+const LOOKS_IN_VAIN: u32 = 3;
+/// The time between them, in nanoseconds.
+const LOOK_SOON_NS: i64 = 100_000_000;
 /// Longest `/proc/PID/fd/`.
 const NAME_MAX: usize = 24;
 
@@ -23,10 +28,23 @@ pub(super) fn wait_until_unnamed() {
     }
     let mut room = [0; NAME_MAX];
     let name = name(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(), &mut room);
-    let mut pause = Timespec { tv_sec: LOOK_AGAIN_SECONDS, tv_nsec: 0 };
-    while is_named(name) {
-        let _ = rustix::thread::nanosleep(&pause);
-        pause.tv_sec = (2 * pause.tv_sec).min(LOOK_EVERY_SECONDS);
+    wait_until_not(|| is_named(name), |pause| drop(rustix::thread::nanosleep(&pause)));
+}
+
+fn wait_until_not(mut is_named: impl FnMut() -> bool, mut sleep: impl FnMut(Timespec)) {
+    let (mut seconds, mut in_vain) = (LOOK_AGAIN_SECONDS, 0);
+    loop {
+        if is_named() {
+            in_vain = 0;
+            sleep(Timespec { tv_sec: seconds, tv_nsec: 0 });
+            seconds = (2 * seconds).min(LOOK_EVERY_SECONDS);
+            continue;
+        }
+        in_vain += 1;
+        if in_vain == LOOKS_IN_VAIN {
+            return;
+        }
+        sleep(Timespec { tv_sec: 0, tv_nsec: LOOK_SOON_NS });
     }
 }
 
@@ -92,6 +110,20 @@ fn has(file: &OwnedFd, name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process that executes a program is not to be seen for a moment.
+    #[test]
+    fn nobody_is_there_when_several_looks_find_nobody() {
+        let seen = [false, false, true, true, false, true, false, false, false];
+        let (mut looks, mut pauses) = (0, Vec::new());
+        let mut look = || {
+            looks += 1;
+            seen[looks - 1]
+        };
+        wait_until_not(&mut look, |pause| pauses.push((pause.tv_sec, pause.tv_nsec / 1_000_000)));
+        assert_eq!(looks, seen.len());
+        assert_eq!(pauses, [(0, 100), (0, 100), (1, 0), (2, 0), (0, 100), (4, 0), (0, 100), (0, 100)]);
+    }
 
     #[test]
     fn a_name_is_found_wherever_it_lies() {
