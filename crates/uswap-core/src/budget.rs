@@ -79,8 +79,6 @@ impl Watermarks {
 
 /// 1 MiB: below this distance a reclaim thread that wakes every millisecond comes too late for a fast program.
 const GAP_MIN: u64 = 256;
-/// Of little, the part that a distance takes: several small processes would keep more room free than they have.
-const GAP_PART: u64 = 16;
 /// 16 MiB: more only wastes memory of large budgets.
 const GAP_MAX: u64 = 4096;
 /// 128 KiB: the distance above what a process keeps in any case, where each page is one too many.
@@ -155,7 +153,7 @@ impl Usage {
     /// left: each with a whole one of its own, much would be nobody's.
     fn gap(&self, limit: u64) -> u64 {
         let least = if self.room.gap_min == 0 { GAP_MIN } else { self.room.gap_min };
-        let gap = (limit / 64).clamp(least.min((limit / GAP_PART).max(LEAST_GAP_MIN)), GAP_MAX);
+        let gap = (limit / 64).clamp(least, GAP_MAX);
         if self.are_few() { gap } else { (gap / self.siblings).max(LEAST_GAP_MIN.min(least)) }
     }
 
@@ -262,17 +260,6 @@ mod tests {
         let marks = Usage { limit: 65536, total: 100, mine: 100, processes: 1, ..Usage::default() }.watermarks();
         assert_eq!(marks, Watermarks { low: 63488, high: 64512, limit: 65536 });
         assert_eq!((marks.start(), marks.direct()), (64000, 65024));
-    }
-
-    #[test]
-    fn the_distance_of_little_is_a_part_of_it_and_no_more_than_what_is_asked_for() {
-        let gap = |limit, gap_min| {
-            let room = Room { gap_min, ..Room::default() };
-            let marks = Usage { limit, total: 0, mine: 0, processes: 1, room, ..Usage::default() }.watermarks();
-            marks.limit - marks.high
-        };
-        assert_eq!([300, 1600, 4096, 16384, 32768].map(|limit| gap(limit, 0)), [32, 100, 256, 256, 512]);
-        assert_eq!([300, 1600, 16384].map(|limit| gap(limit, 8)), [8, 25, 256]);
     }
 
     #[test]

@@ -74,7 +74,6 @@ impl<H: Host> Engine<H> {
         self.receive(worker);
         self.settle_in_time(worker);
         self.serve_all(worker);
-        worker.serving.rests();
         self.member.slot().serves(worker.serving.number, 0);
     }
 

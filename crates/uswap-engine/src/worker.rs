@@ -59,15 +59,6 @@ pub(crate) struct Serving {
     pub loads: Vec<Load>,
 }
 
-impl Serving {
-    /// What comes next begins where the queue's memory begins: else it would go through all of that in time, and have each page of it.
-    pub fn rests(&mut self) {
-        if self.pending.is_empty() {
-            self.pending.clear();
-        }
-    }
-}
-
 /// For rounds of reclaim.
 pub(crate) struct Reclaiming {
     pub stores: Vec<PendingStore>,

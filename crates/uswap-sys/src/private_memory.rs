@@ -177,23 +177,6 @@ impl PrivateMapping {
         }
         Ok(())
     }
-
-    /// A forked child has zeros there, which take no memory. What the [reserve](reserve) gave is copied all the same, for it may be somebody
-    /// else's in time.
-    ///
-    /// # Errors
-    /// As madvise(2).
-    ///
-    /// # Safety
-    /// No child uses what is there.
-    pub unsafe fn wipe_in_children(&mut self) -> io::Result<()> {
-        if reserve::has(self.start()) {
-            return Ok(());
-        }
-        // SAFETY: the range is ours alone. Here nothing changes; the caller vouches for children.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, rustix::mm::Advice::LinuxWipeOnFork)? };
-        Ok(())
-    }
 }
 
 impl Drop for PrivateMapping {

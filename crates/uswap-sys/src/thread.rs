@@ -195,9 +195,6 @@ pub fn spawn(
     let storage = Storage::of_template();
     let mut memory = private_memory::map(stack_end + storage.bytes, Purpose::Stack)?;
     memory.guard_first_page()?;
-    // Its parent goes on to change them, and would leave the child alone with pages that it has no use for.
-    // SAFETY: a forked child has none of its parent's agent threads, and nobody else uses a stack.
-    let _ = unsafe { memory.wipe_in_children() };
     let base = memory.as_ptr();
 
     // SAFETY: all writes are inside `memory`, which is fresh, and before the thread exists: `start` at the stack's end, which is

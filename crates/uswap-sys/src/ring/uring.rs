@@ -16,6 +16,7 @@ use rustix::io_uring::{
     IoringEnterFlags, IoringSetupFlags, io_uring_cqe, io_uring_enter, io_uring_params, io_uring_ptr, io_uring_setup,
     io_uring_sqe,
 };
+use rustix::mm::Advice;
 
 use crate::PAGE_SIZE;
 use crate::private_memory::{self, PrivateMapping, Purpose};
@@ -53,10 +54,10 @@ impl Uring {
     /// `PermissionDenied` where a filter or sysctl forbids it, `InvalidInput` before Linux 6.5.
     pub(super) fn new(entries: u32) -> io::Result<Uring> {
         // Not of the reserve, which children need.
-        let mut memory = private_memory::map_fresh(2 * PAGE_SIZE, Purpose::Buffers)?;
+        let memory = private_memory::map_fresh(2 * PAGE_SIZE, Purpose::Buffers)?;
         let rings = memory.as_ptr();
-        // SAFETY: a child has no use for what is in it.
-        unsafe { memory.wipe_in_children()? };
+        // SAFETY: the mapping is this ring's alone. A child has no use for what is in it.
+        unsafe { rustix::mm::madvise(rings.cast(), memory.len(), Advice::LinuxWipeOnFork)? };
         let mut params = io_uring_params::default();
         params.flags = IoringSetupFlags::NO_MMAP;
         params.cq_off.user_addr = io_uring_ptr::new(rings.cast());
