@@ -107,9 +107,8 @@ impl Group {
             }
             let holds = entry.census.load(Acquire) == census && entry.kin.load(Relaxed) == word(kin);
             let changes = slot.resident.in_common.changes.load(Relaxed);
-            let holds = holds && changes != UNKNOWN;
             let resident = slot.resident.anon_pages.load(Relaxed);
-            holds.then(|| census::counted(entry.pages.load(Relaxed), resident, changes))
+            (holds && changes != UNKNOWN).then(|| census::counted(entry.pages.load(Relaxed), resident, changes))
         };
         if census == 0 {
             return None;
