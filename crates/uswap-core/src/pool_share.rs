@@ -27,8 +27,10 @@ pub struct PoolShare {
 impl PoolShare {
     /// All of it, as [`share`](Self::share) gives it.
     pub const WHOLE: u64 = 1024;
-    /// Faults that make a judgement.
-    pub const ENOUGH: u64 = 512;
+    /// Faults that make a judgement, of a small pool.
+    const ENOUGH: u64 = 512;
+    /// Of a larger one as many as this part of the pages that it takes: what a judgement takes from it has to be written to an area.
+    const PART: u64 = 16;
     const LEAST: u64 = Self::WHOLE / 8;
 
     /// The whole share.
@@ -39,6 +41,11 @@ impl PoolShare {
     /// In parts of [`WHOLE`](Self::WHOLE).
     pub fn share(&self) -> u64 {
         self.share
+    }
+
+    /// Faults that make a judgement of a pool that takes this many pages.
+    pub fn enough(pool_pages: u64) -> u64 {
+        Self::ENOUGH.max(pool_pages / Self::PART)
     }
 
     /// Bytes that the pool may have, `percent` of those of `pages` being the most.
@@ -109,6 +116,11 @@ mod tests {
         assert_eq!(share.share(), PoolShare::WHOLE / 4 * 3 / 16 * 15);
         share.update(Refaults { young_pool: 600, young_area: 0, old_pool: 400 }, cost);
         assert_eq!(share.share(), PoolShare::WHOLE / 4 * 3 / 16 * 15, "what is not clear changes nothing");
+    }
+
+    #[test]
+    fn a_large_pool_is_judged_by_more_faults() {
+        assert_eq!([0, 8192, 32768].map(PoolShare::enough), [512, 512, 2048]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::pool_share::PoolShare;
-use uswap_core::{PAGE_SIZE, tuning};
+use uswap_core::tuning;
 use uswap_system::Supervisor;
 
 use crate::adopt::{Adopter, Look};
@@ -175,8 +175,8 @@ impl<H: Staffed> Monitor<H> {
             self.pool.share = PoolShare::new();
             return;
         }
-        let pool_bytes = engine.content.pool_bytes();
-        let refaults = engine.core().take_refaults(PoolShare::ENOUGH, (pool_bytes / PAGE_SIZE) as u64);
+        let pages = engine.content.pool_pages();
+        let refaults = engine.core().take_refaults(PoolShare::enough(pages), pages);
         if let Some(refaults) = refaults {
             self.pool.share.update(refaults, engine.pressure.fault_cost());
         }
