@@ -103,6 +103,8 @@ sabotages! {
     LedgerBitNotSet in "engine/ledger.rs",
     /// One of several holders gives an entry up for all.
     GivenUpForAll in "engine/ledger.rs",
+    /// One of several heirs gives back what it does not need itself.
+    OtherHeirsForgotten in "engine/left_pools.rs",
     /// A child leaves out one page more than it may.
     ChangesOneTooLow in "engine/in_common.rs",
     /// A child leaves out what it has copied or dropped, too.

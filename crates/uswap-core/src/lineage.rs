@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::core::Core;
-use crate::entry::EntryId;
+use crate::entry::{EntryId, Epoch, Location};
 use crate::entry_set::EntrySet;
 use crate::page_table::PageState;
 use crate::reclaim::REFUSED_MAX;
@@ -27,6 +27,12 @@ impl Core {
     /// Entries that a child forked at this moment inherits.
     pub fn inherited(&self) -> &EntrySet {
         self.table.in_use()
+    }
+
+    /// Where an ancestor of this process has put what this one still needs of it.
+    pub fn needed_of(&self, ancestor: Epoch) -> impl Iterator<Item = Location> + '_ {
+        let entries = self.table.iter_in_use().filter(move |&entry| self.table.epoch_of(entry) == ancestor);
+        entries.map(|entry| self.table.location(entry))
     }
 
     /// Entries that exist now may have to outlive their pages, because a child reads them.

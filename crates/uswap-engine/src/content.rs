@@ -6,22 +6,37 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::entry::Epoch;
 use uswap_core::{AreaId, Location, PAGE_SIZE, Released, Survey};
 use uswap_system::System;
 
 use crate::areas::Areas;
+use crate::group::Holder;
 use crate::ledger::Ledger;
 use crate::lock_order::{Level, Lock};
 use crate::zpool::{ForeignPool, Handle, PoolView, Zpool};
 
 /// What this process inherited from an ancestor, by the epoch of the ancestor.
 pub struct Ancestor {
+    /// Who it was.
+    pub owner: Holder,
     /// Its entries are named in this ledger.
     pub ledger: Ledger,
     /// Its compressed objects.
     pub pool: ForeignPool,
+    /// How many of its entries have been given up here.
+    pub given_up: AtomicU64,
+}
+
+impl Ancestor {
+    /// An ancestor of which nothing has been given up yet.
+    pub fn new(owner: Holder, ledger: Ledger, pool: ForeignPool) -> Ancestor {
+        Ancestor { owner, ledger, pool, given_up: AtomicU64::new(0) }
+    }
 }
 
 /// How far this process is with what was announced last about areas that are to become empty.
@@ -108,6 +123,7 @@ impl<S: System> Content<S> {
                 }
             } else if let Some(ancestor) = self.ancestors.get(place.epoch.0 as usize) {
                 ancestor.ledger.give_up(place.entry);
+                ancestor.given_up.fetch_add(1, Relaxed);
             }
         }
     }

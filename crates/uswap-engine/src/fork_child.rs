@@ -27,14 +27,14 @@ impl<H: Staffed> Monitor<H> {
     }
 
     fn take_over(&mut self, inherited: Inherited<H>) {
-        let Inherited { core, ledger, pool, mut ancestors, journal } = inherited;
+        let Inherited { owner, core, ledger, pool, mut ancestors, journal } = inherited;
         let holder = self.member().holder();
         ledger.register(holder);
         for ancestor in &ancestors {
             ancestor.ledger.register(holder);
         }
         self.member().slot().inherits();
-        ancestors.push(Ancestor { ledger, pool });
+        ancestors.push(Ancestor::new(owner, ledger, pool));
         let engine = match self.start_child_engine(Inheritance { core, ancestors }) {
             Ok(engine) => engine,
             Err(error) => H::end(format_args!("its memory is partly swapped out, and it cannot swap: {error}")),

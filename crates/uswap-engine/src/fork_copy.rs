@@ -15,12 +15,15 @@ use uswap_sys::private_memory;
 use crate::content::Ancestor;
 use crate::engine::Engine;
 use crate::fork_journal::JournalAtFork;
+use crate::group::Holder;
 use crate::host::{Host, notices};
 use crate::ledger::Ledger;
 use crate::zpool::ForeignPool;
 
 /// The parts.
 pub struct Inherited<H: Host> {
+    /// The parent.
+    pub(crate) owner: Holder,
     pub(crate) core: Core,
     /// Of this fork.
     pub(crate) ledger: Ledger,
@@ -45,13 +48,14 @@ impl Inherited<Linux> {
     fn of_copy(old: Engine<Linux>) -> Inherited<Linux> {
         // Each part by name: a descriptor that were dropped here would close a descriptor of this process.
         let Engine { member, memory, books, content, pressure, forking, staff: _ } = old;
+        let owner = member.holder();
         std::mem::forget(member);
         memory.forget();
         pressure.forget();
         let (ledger, pool, ancestors) = content.into_inherited();
         let journal = forking.window.at_fork();
         std::mem::forget(forking);
-        Inherited { core: books.into_core(), ledger: ledger.expect(HAS_LEDGER), pool, ancestors, journal }
+        Inherited { owner, core: books.into_core(), ledger: ledger.expect(HAS_LEDGER), pool, ancestors, journal }
     }
 }
 
@@ -72,10 +76,10 @@ impl<H: Host> Inherited<H> {
         let core = engine.core().clone();
         let pool = engine.content.pool.lock().foreign()?;
         let again = |ancestor: &Ancestor| {
-            Ok(Ancestor { ledger: ancestor.ledger.map_again()?, pool: ancestor.pool.map_again()? })
+            Ok(Ancestor::new(ancestor.owner, ancestor.ledger.map_again()?, ancestor.pool.map_again()?))
         };
         let ancestors = engine.content.ancestors.iter().map(again).collect::<io::Result<Vec<Ancestor>>>()?;
-        Ok(Inherited { core, ledger, pool, ancestors, journal })
+        Ok(Inherited { owner: engine.member.holder(), core, ledger, pool, ancestors, journal })
     }
 }
 

@@ -61,6 +61,7 @@ pub mod last_told;
 pub mod lazy_free;
 pub mod ledger;
 pub mod left_mapped;
+mod left_pools;
 mod load;
 mod lock_order;
 pub mod member;

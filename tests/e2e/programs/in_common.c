@@ -5,6 +5,8 @@
  *     in_common write MIB COUNT  the same, and each child and the parent write to each page, at the same time
  *     in_common churn MIB COUNT  the same as read, by children that take memory and give it back all the time
  *     in_common more MIB COUNT   the same as read, while the parent works in as much memory again, which no child has
+ *     in_common leave MIB COUNT  COUNT processes of MIB, of which each forks the next and ends: that one reads what it has inherited, unmaps
+ *                                it, and fills as much anew
  */
 #include "check.h"
 
@@ -91,11 +93,71 @@ static void child(const char *what, uint64_t number)
 	}
 }
 
+/* Half of it is not to be compressed. */
+static void fill_in(uint64_t generation)
+{
+	for (size_t k = 0; k < pages; k++)
+		for (size_t w = 0; w < WORDS / 2; w++)
+			at(k)[w] = mix(generation << 40 | k << 12 | w);
+}
+
+static void check_generation(uint64_t generation)
+{
+	for (size_t k = 0; k < pages; k++)
+		for (size_t w = 0; w < WORDS; w++)
+			if (at(k)[w] != (w < WORDS / 2 ? mix(generation << 40 | k << 12 | w) : 0))
+				bad("generation %lu: page %zu is %lx", (unsigned long)generation, k, (unsigned long)at(k)[w]);
+}
+
+/* Returns in the last of COUNT. */
+static void leave_to_others(uint64_t count)
+{
+	for (uint64_t generation = 1;; generation++) {
+		memory = (uint64_t *)map(pages * PAGE);
+		fill_in(generation);
+		check_generation(generation);
+		if (generation == count)
+			return;
+		pid_t pid = fork();
+		MUST(pid >= 0);
+		if (pid)
+			_exit(0);
+		check_generation(generation);
+		MUST(munmap(memory, pages * PAGE) == 0);
+		/* As a daemon that waits for its first request. */
+		sleep(3);
+	}
+}
+
+/* The first process waits for the last without being the parent of it. */
+static int leave(uint64_t count)
+{
+	int ends[2];
+	MUST(pipe(ends) == 0);
+	pid_t first = fork();
+	MUST(first >= 0);
+	if (first == 0) {
+		close(ends[0]);
+		leave_to_others(count);
+		MUST(write(ends[1], "k", 1) == 1);
+		_exit(0);
+	}
+	close(ends[1]);
+	char last;
+	MUST(read(ends[0], &last, 1) == 1 && last == 'k');
+	int status;
+	MUST(waitpid(first, &status, 0) == first && status == 0);
+	puts("ok leave");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	MUST(argc == 4);
 	size_t count = strtoul(argv[3], NULL, 10);
 	pages = strtoul(argv[2], NULL, 10) * MiB / PAGE;
+	if (strcmp(argv[1], "leave") == 0)
+		return leave(count);
 	memory = (uint64_t *)map(pages * PAGE);
 	is_done = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	MUST(is_done != MAP_FAILED);

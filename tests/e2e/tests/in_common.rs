@@ -68,6 +68,15 @@ fn all_write_to_all_pages_at_once() {
     assert_held(&run("write-more", ["write", "120", "2"], 100), 100);
 }
 
+/// What a process has in its compressed pool when it ends stays there for its child, and counts, and is given back when that one needs it no more.
+#[test]
+fn pools_that_parents_have_left_count_and_are_given_back() {
+    if !need_charges() {
+        return;
+    }
+    assert_held(&run("leave", ["leave", "120", "5"], 64), 64);
+}
+
 /// While memory is filled, too.
 #[test]
 fn forks_of_a_program_that_is_big() {

@@ -24,6 +24,8 @@ const ANNOUNCED: u32 = 2;
 const OFF: u32 = 4;
 /// Behind these flags comes a number.
 const FLAG_BITS: u32 = 3;
+/// One part in so many of the budget is left for those who live, whatever others have left.
+const LIVING_PART: u64 = 4;
 
 /// How far the processes are with an area that is to become empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +47,13 @@ impl Group {
     /// The budget in pages.
     pub fn limit_pages(&self) -> u64 {
         self.limit_bytes() / PAGE_BYTES
+    }
+
+    /// What is left of it for those who live: pools of those who have ended stay as long as somebody may read them. But a part is
+    /// left in any case.
+    pub fn limit_of_living_pages(&self) -> u64 {
+        let limit = self.limit_pages();
+        limit.saturating_sub(self.left_pool_pages()).max(limit / LIVING_PART)
     }
 
     /// Changes the budget. Carried out at once where it grows; a smaller one takes as long as reclaim.

@@ -7,7 +7,7 @@ use uswap_system::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use super::{Group, PROCESSES_MAX, ProcessSlot, SlotState, WORDS};
+use super::{Group, PAGE_BYTES, PROCESSES_MAX, ProcessSlot, SlotState, WORDS};
 
 /// The child of a fork has said hello, and is not in its ledgers yet.
 const ARRIVED: u32 = 1;
@@ -58,6 +58,8 @@ pub(super) struct Lineage {
     births: AtomicU32,
     /// Not 0 for a child of a process that swaps: [`ARRIVED`] or [`INHERITS`].
     pub forked: AtomicU32,
+    /// Bytes of the compressed pool of a process that has ended, as long as others may read it.
+    left_pool_bytes: AtomicU64,
     inheritors: [AtomicU64; WORDS],
 }
 
@@ -114,6 +116,19 @@ impl ProcessSlot {
         self.forks_in_flight() != 0 || self.lineage.inheritors.iter().any(|w| w.load(Acquire) != 0)
     }
 
+    /// The process has ended, and has left a compressed pool of so many bytes to those who inherit from it; or somebody has given some of it back.
+    pub fn leaves_pool(&self, bytes: u64) {
+        self.lineage.left_pool_bytes.store(bytes, Relaxed);
+    }
+
+    /// Bytes of the compressed pool that a process which has ended has left to others.
+    fn left_pool_bytes(&self) -> u64 {
+        match self.state() {
+            SlotState::Dead => self.lineage.left_pool_bytes.load(Relaxed),
+            _ => 0,
+        }
+    }
+
     /// Whether `process` may read slots that this one owns.
     pub fn is_inheritor(&self, process: u32) -> bool {
         self.lineage.inheritors[process as usize / 64].load(Acquire) & (1 << (process % 64)) != 0
@@ -157,6 +172,24 @@ impl Group {
         let all_have_left = have_left() && self.heirs_of(owner) == Heirs::Present && have_left();
         // Last, for what was announced may be that it stays after all.
         all_have_left && self.announced_to_leave(area) == Some(leaving)
+    }
+
+    /// Pages of compressed pools whose processes have ended, and that others may still read: they are there, and nobody's.
+    pub fn left_pool_pages(&self) -> u64 {
+        self.taken().map(|(_, slot)| slot.left_pool_bytes()).sum::<u64>() / PAGE_BYTES
+    }
+
+    /// Whether `owner` has ended, and `heir` alone may read what it has left: no other process, and no child that is on its way.
+    pub fn is_only_heir(&self, owner: Holder, heir: u32) -> bool {
+        let slot = self.process(owner.index);
+        let has_ended = slot.state() == SlotState::Dead && slot.life.generation.load(Acquire) == owner.generation;
+        // In this order: a child is among the heirs before its flight ends.
+        let none_on_the_way = slot.forks_in_flight() == 0 && self.process(heir).forks_in_flight() == 0;
+        let alone = |word: usize| if word == heir as usize / 64 { 1 << (heir % 64) } else { 0 };
+        let heirs = slot.lineage.inheritors.iter().enumerate();
+        has_ended
+            && none_on_the_way
+            && heirs.map(|(word, bits)| (bits.load(Acquire), alone(word))).all(|(is, alone)| is == alone)
     }
 
     /// `child` was forked from `parent`: it may read the slots of its parent, and of all that the parent

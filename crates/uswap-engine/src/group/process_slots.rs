@@ -292,7 +292,9 @@ impl Group {
         slot.life.state.store(SlotState::Dead as u32, Release);
         self.totals().absorb(&slot.tally);
         let shared = slot.shared.resident_pages.load(Relaxed);
+        let pool = slot.pool.bytes.load(Relaxed);
         slot.clear();
+        slot.leaves_pool(if slot.has_inheritors() { pool } else { 0 });
         self.shared_memory_shrinks(shared);
         if slot.forks_in_flight() == 0 {
             self.inherits_nothing(index);
@@ -310,6 +312,7 @@ impl Group {
         assert_eq!(slot.state(), SlotState::Dead, "only a dead process is reaped");
         self.release_all_of(index);
         self.inherits_nothing(index);
+        slot.leaves_pool(0);
         slot.life.pid.store(0, Release);
         slot.life.state.store(SlotState::Free as u32, Release);
         self.header().taken[index as usize / 64].fetch_and(!(1 << (index % 64)), AcqRel);

@@ -102,6 +102,40 @@ fn a_dead_owner_keeps_its_clusters_while_an_inheritor_lives() {
 }
 
 #[test]
+fn a_pool_that_a_dead_owner_has_left_counts_until_nobody_reads_it() {
+    let (group, _fd) = Group::create(&config()).unwrap();
+    let (limit, parent) = (group.limit_pages(), group.allot(1).unwrap());
+    let owner = Holder { index: parent, generation: group.process(parent).life.generation.load(Relaxed) };
+    group.process(parent).pool.bytes.store(100 * PAGE_BYTES, Relaxed);
+    let children = [2, 3].map(|pid| {
+        group.process(parent).fork_begins();
+        let child = group.allot(pid).unwrap();
+        group.fork_arrived(parent, child);
+        child
+    });
+    assert_eq!((group.left_pool_pages(), group.limit_of_living_pages()), (0, limit), "it counts for its owner");
+    group.retire(parent);
+    assert_eq!((group.left_pool_pages(), group.limit_of_living_pages()), (100, limit - 100));
+    assert_eq!((group.usage_pages(), group.resident_pages_at_least()), (100, 100));
+    assert!(!group.is_only_heir(owner, children[0]), "there is another");
+    group.retire(children[1]);
+    assert!(group.is_only_heir(owner, children[0]) && !group.is_only_heir(owner, children[1]));
+    group.process(children[0]).fork_begins();
+    assert!(!group.is_only_heir(owner, children[0]), "there may be one more");
+    group.process(children[0]).fork_failed();
+    assert!(!group.is_only_heir(Holder { generation: owner.generation + 1, ..owner }, children[0]));
+    group.process(parent).leaves_pool(40 * PAGE_BYTES);
+    assert_eq!(group.left_pool_pages(), 40);
+    group.process(parent).leaves_pool(2 * limit * PAGE_BYTES);
+    assert_eq!(group.limit_of_living_pages(), limit / 4);
+    group.retire(children[0]);
+    for index in group.reapable().collect::<Vec<_>>() {
+        group.reap(index);
+    }
+    assert_eq!((group.left_pool_pages(), group.usage_pages()), (0, 0));
+}
+
+#[test]
 fn forks_that_never_arrived_are_forgotten() {
     let (group, _fd) = Group::create(&config()).unwrap();
     let index = group.allot(1).unwrap();

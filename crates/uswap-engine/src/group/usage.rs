@@ -26,10 +26,12 @@ impl ProcessSlot {
 }
 
 impl Group {
-    /// Resident pages of all living processes that count against the budget: what several have of a fork, once.
+    /// Resident pages that count against the budget, of all living processes and of what others have left to them: what several have of a
+    /// fork, once.
     pub fn usage_pages(&self) -> u64 {
         let family = self.family();
-        self.processes().map(|(index, slot)| family.usage_pages(self, index, slot)).sum()
+        self.processes().map(|(index, slot)| family.usage_pages(self, index, slot)).sum::<u64>()
+            + self.left_pool_pages()
     }
 
     /// The same of one process.
@@ -43,7 +45,8 @@ impl Group {
             let beside = slot.resident.shmem_pages.load(Relaxed).saturating_sub(slot.shared.pages.load(Relaxed));
             slot.own_private_pages() + beside + slot.resident.nested_pages.load(Relaxed)
         };
-        self.processes().map(|(_, slot)| private(slot)).sum::<u64>() + self.shared_pages_seen()
+        let own = self.processes().map(|(_, slot)| private(slot)).sum::<u64>();
+        own + self.shared_pages_seen() + self.left_pool_pages()
     }
 
     /// Pages of shared memory that living processes have, at the least, while they map each other's: how much there is was known

@@ -28,6 +28,7 @@ use crate::compaction::Compaction;
 use crate::engine::Engine;
 use crate::fork_patience::ForkPatience;
 use crate::host::Host;
+use crate::left_pools::LeftPools;
 use crate::member::Member;
 use crate::post::Post;
 use crate::staffed::Staffed;
@@ -87,6 +88,8 @@ pub(crate) struct Looks {
 struct PoolCare {
     share: PoolShare,
     compaction: Compaction,
+    /// Those of ancestors.
+    left: LeftPools,
 }
 
 impl<H: Staffed> Monitor<H> {
@@ -119,7 +122,7 @@ impl<H: Staffed> Monitor<H> {
                 rest: Rest::default(),
             },
             fruitless: false,
-            pool: PoolCare { share: PoolShare::new(), compaction: Compaction::new(now) },
+            pool: PoolCare { share: PoolShare::new(), compaction: Compaction::new(now), left: LeftPools::default() },
             fork_patience: ForkPatience::new(),
             threads: Vec::new(),
             said_cannot_look: false,
@@ -303,6 +306,7 @@ impl<H: Staffed> Monitor<H> {
         H::keep_addresses();
         let _running = engine.forking.phase.pass();
         engine.settle_heirs(self.worker());
+        engine.give_back_left_pools(&mut self.pool.left);
         if !engine.staff.ahead.is_present() {
             let _ = engine.empty_areas(&mut Vec::new(), self.worker());
         }

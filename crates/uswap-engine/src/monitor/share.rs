@@ -149,7 +149,7 @@ impl<H: Staffed> Monitor<H> {
         }
         // Seen here at every moment that counts; the supervisor looks only now and then.
         group.note_resident_bytes(group.resident_pages_at_least() * PAGE_SIZE as u64);
-        let limit = group.limit_pages();
+        let limit = group.limit_of_living_pages();
         let now_ms = H::since(self.share.started).as_millis() as u64;
         let room = Room { unseen: self.share.growth.unseen(), gap_min: group.config().gap_min_pages.into() };
         // Where what cannot be swapped fills the budget, to give way makes none.
@@ -261,7 +261,7 @@ impl<H: Staffed> Monitor<H> {
         let came_back = self.came_back();
         let evidence = floor::Evidence {
             // What is in common can leave, if need be.
-            limit: self.member().group.limit_pages(),
+            limit: self.member().group.limit_of_living_pages(),
             processes: usage.processes,
             fixed_of_all: fixed,
             swappable: usage.mine.saturating_sub(own),

@@ -584,8 +584,9 @@ mod tests {
             store.transfer(&mut Script::new(&[]), Direction::Write, &mut batch);
             let before = blocks_of(&store.fd);
             store.discard(1, 16);
-            let expected = if punch_holes { before / 2 } else { before };
-            assert_eq!(blocks_of(&store.fd), expected);
+            // Where memory files have huge pages, more than was written is there.
+            let given_back = if punch_holes { 16 * uswap_core::PAGE_SIZE as u64 / 512 } else { 0 };
+            assert!(blocks_of(&store.fd) <= before - given_back && (punch_holes || blocks_of(&store.fd) == before));
         }
     }
 

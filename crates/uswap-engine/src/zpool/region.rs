@@ -2,10 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, munmap};
+use uswap_core::PAGE_SIZE;
 use uswap_sys::{placement, private_memory};
 
 use super::slab::{Handle, OBJECT_BYTES_MAX, SLAB_BYTES, UNIT_BYTES};
@@ -149,6 +151,22 @@ impl ForeignPool {
     /// What reads objects without a reference to this.
     pub fn view(&self) -> PoolView {
         self.region.view()
+    }
+
+    /// Gives `pages` back to the kernel, counted from the pool's first: they read as zeros from here on, in every process.
+    ///
+    /// # Errors
+    /// As madvise(2).
+    ///
+    /// # Safety
+    /// The owner of the pool has ended, and nobody needs an object that lies there, in no process.
+    pub(crate) unsafe fn give_back(&self, pages: Range<usize>) -> io::Result<()> {
+        Ok(self.region.advise(pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE, Advice::LinuxRemove)?)
+    }
+
+    /// How many pages there can be.
+    pub(crate) fn pages(&self) -> usize {
+        self.region.len / PAGE_SIZE
     }
 
     /// The same pool, mapped a second time: what a forked child has.
