@@ -9,6 +9,11 @@ use uswap_system::looks::{Mappings, PopulatedRange, Residency};
 
 /// How long a process has lived before it looks where they are: one that ends soon has little use of it.
 const LOOK_FIRST: Duration = Duration::from_millis(100);
+/// Where they would fill one part in so many of the budget if each counted them in full, it looks at once: many that begin at the same time
+/// would swap for nothing.
+const FILL_PART: u64 = 8;
+/// What a process has of them, roughly, in pages: 1 MiB.
+const PAGES_EACH: u64 = 256;
 /// How often it looks what is resident of them: some microseconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -27,9 +32,13 @@ impl OwnFiles {
         OwnFiles { mappings: None, pages: 0, looked: now }
     }
 
-    /// How many of the process's pages others of so many processes count for.
-    pub fn of_others<S: System>(&mut self, processes: u64) -> u64 {
-        let every = if self.mappings.is_none() { LOOK_FIRST } else { LOOK_EVERY };
+    /// How many of the process's pages others of so many processes count for, in a budget of so many pages.
+    pub fn of_others<S: System>(&mut self, processes: u64, limit: u64) -> u64 {
+        let every = match self.mappings {
+            Some(_) => LOOK_EVERY,
+            None if processes * PAGES_EACH > limit / FILL_PART => Duration::ZERO,
+            None => LOOK_FIRST,
+        };
         if S::since(self.looked) >= every {
             // What cannot be looked at counts in full.
             self.pages = self.look::<S>().unwrap_or(0);
@@ -75,12 +84,14 @@ mod tests {
     use super::*;
     use crate::group::{Group, GroupConfig};
 
+    const LIMIT: u64 = 1 << 16;
+
     #[test]
     fn all_processes_together_count_them_once() {
         let files = |pages| OwnFiles { pages, ..OwnFiles::new(Instant::now()) };
-        assert_eq!(files(300).of_others::<Linux>(1), 0);
-        assert_eq!(files(301).of_others::<Linux>(3), 301 - 101);
-        assert_eq!(files(0).of_others::<Linux>(0), 0);
+        assert_eq!(files(300).of_others::<Linux>(1, LIMIT), 0);
+        assert_eq!(files(301).of_others::<Linux>(3, LIMIT), 301 - 101);
+        assert_eq!(files(0).of_others::<Linux>(0, LIMIT), 0);
     }
 
     #[test]
@@ -89,9 +100,11 @@ mod tests {
             Group::create(&GroupConfig { memory_limit_bytes: 1 << 30, ..GroupConfig::default() }).unwrap();
         group.process(7).resident.anon_pages.store(1, std::sync::atomic::Ordering::Relaxed);
         let mut files = OwnFiles { looked: Instant::now() - LOOK_EVERY, ..OwnFiles::new(Instant::now()) };
-        let of_others = files.of_others::<Linux>(2);
+        let of_others = files.of_others::<Linux>(2, LIMIT);
         assert!(files.mappings.is_some_and(|mappings| !mappings.is_empty()) && files.pages > 0);
         assert_eq!(of_others, files.pages / 2);
-        assert_eq!(OwnFiles::new(Instant::now()).of_others::<Linux>(2), 0, "it has not lived for long enough");
+        let new = |processes| OwnFiles::new(Instant::now()).of_others::<Linux>(processes, LIMIT);
+        assert_eq!(new(2), 0, "it has not lived for long enough");
+        assert!(new(LIMIT / FILL_PART / PAGES_EACH + 1) > 0, "so many would fill much of the budget");
     }
 }

@@ -89,7 +89,7 @@ impl<H: Host> Scale<H> {
         } else {
             0
         };
-        let elsewhere = swapped + self.own_files.of_others::<H>(processes);
+        let elsewhere = swapped + self.own_files.of_others::<H>(processes, group.limit_pages());
         let shmem = shmem.saturating_sub(elsewhere);
         // As it is at this moment: what the pool has grown since must not pass for the program's.
         let pool = engine.map_or(0, |engine| engine.content.pool_pages());
