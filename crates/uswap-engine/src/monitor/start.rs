@@ -13,8 +13,13 @@ use crate::staffed::{Staffed, Threads};
 use crate::worker::Worker;
 
 impl<H: Staffed> Monitor<H> {
-    /// Whether there is an engine; starts it where it pays.
+    /// Whether there is an engine; starts it.
     pub fn ready(&mut self) -> bool {
+        self.engine().is_some() || self.start_engine()
+    }
+
+    /// The same where it pays.
+    pub(crate) fn ready_where_it_pays(&mut self) -> bool {
         self.engine().is_some() || self.has_enough_to_swap() && self.start_engine()
     }
 
