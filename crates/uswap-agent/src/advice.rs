@@ -12,11 +12,12 @@ use uswap_engine::discards::Counted;
 use uswap_engine::fork_advice::Advice;
 use uswap_engine::host::notices;
 use uswap_engine::{guard_regions, lazy_free};
-use uswap_sys::{PAGE_SIZE, private_memory, shared_mapping};
+use uswap_sys::{PAGE_SIZE, private_memory};
 
 use crate::kernel;
 use crate::libc_functions::libc_version;
 use crate::real::{Real, Wrapper};
+use crate::shared_advice;
 
 /// `MADV_GUARD_INSTALL`, Linux 6.13.
 const GUARD_INSTALL: c_int = 102;
@@ -56,6 +57,12 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     {
         return result;
     }
+    if advice == libc::MADV_COLLAPSE && shared_advice::is_about_some(address as usize, len) {
+        // As where the kernel makes no huge pages.
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return -1;
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { real_madvise(address, len, advice) };
     if advice == GUARD_INSTALL {
@@ -63,11 +70,10 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         unsafe { forget_what_was_guarded(address, len, result) };
         return result;
     }
-    if advice == libc::MADV_REMOVE && result == 0 && shared_mapping::is_shared() {
-        // What had been swapped out is not the kernel's to take away.
-        // SAFETY: the kernel takes this advice for memory alone that may be written to, and its content is zeros from here on.
-        unsafe { std::ptr::write_bytes(address.cast::<u8>(), 0, len.next_multiple_of(PAGE_SIZE)) };
-        return result;
+    match advice {
+        libc::MADV_REMOVE if result == 0 => shared_advice::is_removed(address as usize, len),
+        libc::MADV_HUGEPAGE => shared_advice::keep_from_huge_pages(address as usize, len),
+        _ => {}
     }
     let posted = match advice {
         libc::MADV_DONTFORK => Advice::DontFork,
@@ -165,7 +171,13 @@ pub(crate) fn counted(advice: c_int) -> Option<Counted<'static>> {
 pub(crate) fn takes_more(advice: c_int) -> bool {
     matches!(
         advice,
-        GUARD_INSTALL | libc::MADV_REMOVE | libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK
+        GUARD_INSTALL
+            | libc::MADV_REMOVE
+            | libc::MADV_HUGEPAGE
+            | libc::MADV_COLLAPSE
+            | libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | libc::MADV_WIPEONFORK
     )
 }
 

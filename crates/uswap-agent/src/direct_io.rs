@@ -1,4 +1,4 @@
-//! Wrappers of open and fcntl: a file is opened for direct I/O, by which a device may write to the program's pages themselves.
+//! Wrappers of open and fcntl, and those of libc's `syscall`: a file is opened for direct I/O, by which a device may write to the program's pages themselves.
 //!
 //! Private memory that a device is writing to cannot be moved, and stays. From shared memory a page can be taken all the same, and what
 //! the device writes later would be lost. So where a process does direct I/O, no shared memory of its run is swapped from then on: it
@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -102,6 +102,24 @@ extern "C" fn direct_io_begins() {
     }
     if ask_monitor(MapShared::DIRECT_IO) == Some(0) {
         POST.shared_mappings.direct_io.note();
+    }
+}
+
+/// The same, by libc's `syscall` with this number and its first arguments.
+pub(crate) extern "C" fn asked_by_number(number: c_long, _first: usize, second: usize, third: usize) {
+    let flags = match number {
+        libc::SYS_open => second,
+        libc::SYS_openat => third,
+        libc::SYS_fcntl if second as c_int == libc::F_SETFL => third,
+        // Its record begins with the flags.
+        libc::SYS_openat2 if third != 0 && crate::kernel::can_be_read(third) => {
+            // SAFETY: it can be read, as far as its page goes, and does not lie across two.
+            if third.is_multiple_of(4) { unsafe { *(third as *const u32) as usize } } else { libc::O_DIRECT as usize }
+        }
+        _ => 0,
+    };
+    if flags & libc::O_DIRECT as usize != 0 {
+        direct_io_begins();
     }
 }
 

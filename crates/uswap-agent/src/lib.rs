@@ -32,6 +32,7 @@ mod raw_forks;
 mod real;
 mod remap;
 mod remap_several;
+mod shared_advice;
 mod shared_memory;
 mod shell;
 mod start;

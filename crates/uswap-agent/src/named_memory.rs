@@ -122,6 +122,7 @@ pub(crate) unsafe fn map(
         *libc::__errno_location() = errno;
         libc::MAP_FAILED
     };
+    uswap_sys::huge_pages::keep_from(mapped as usize, len);
     if !may_be_used(mapped) {
         return give_up();
     }

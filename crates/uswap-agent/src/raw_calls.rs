@@ -66,6 +66,10 @@ pub(crate) unsafe extern "C" fn advise() -> c_long {
         "je 2f",
         "cmp ecx, 11",
         "je 2f",
+        "cmp ecx, 14",
+        "je 2f",
+        "cmp ecx, 25",
+        "je 2f",
         "cmp ecx, 18",
         "je 2f",
         "cmp ecx, 24",
@@ -97,6 +101,31 @@ pub(crate) unsafe extern "C" fn advise_process() -> c_long {
         "mov r8d, r9d",
         "jmp {process_madvise}",
         process_madvise = sym process_madvise,
+    )
+}
+
+/// open, openat, openat2 and fcntl: they may begin direct I/O.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn open() -> c_long {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {asked}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp {hand_on}",
+        asked = sym crate::direct_io::asked_by_number,
+        hand_on = sym hand_on,
     )
 }
 

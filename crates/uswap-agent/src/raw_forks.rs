@@ -76,6 +76,14 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je {advise_process}",
         "cmp rdi, 323", // userfaultfd
         "je {userfaultfd}",
+        "cmp rdi, 2", // open
+        "je {open}",
+        "cmp rdi, 257", // openat
+        "je {open}",
+        "cmp rdi, 437", // openat2
+        "je {open}",
+        "cmp rdi, 72", // fcntl
+        "je {open}",
         "jmp {hand_on}",
         fork = sym make_child,
         advise = sym raw_calls::advise,
@@ -84,6 +92,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         attach = sym raw_calls::attach,
         advise_process = sym raw_calls::advise_process,
         userfaultfd = sym own_userfaultfds::made,
+        open = sym raw_calls::open,
         hand_on = sym hand_on,
     )
 }

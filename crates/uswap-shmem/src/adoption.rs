@@ -122,7 +122,8 @@ pub fn register(shared: &Shared, client: &Client) -> io::Result<bool> {
 /// Registers one mapping of an object, if nobody has. Whether it is.
 pub fn register_mapping(shared: &Shared, client: &Client, object: &Object, vma: &Vma<'_>) -> bool {
     let window = object.start() + vma.offset as usize;
-    if client.mappings().to_window(vma.start) == Some(window) {
+    // Not what another mapping before it may have grown to: memory of which a part is protected otherwise is several mappings.
+    if client.mappings().known_at(vma.start) == Some(window) {
         return true;
     }
     if object.origin != Origin::Anonymous && window + vma.len() > object.end() {

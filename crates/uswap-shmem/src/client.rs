@@ -115,6 +115,12 @@ impl Mappings {
         self.with_limits().find(may_be).map(|(mapping, _)| mapping.to_window(address))
     }
 
+    /// The address in a window of what is known to be at `address`.
+    pub fn known_at(&self, address: usize) -> Option<usize> {
+        let mapping = self.0.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))?;
+        Some(mapping.to_window(address))
+    }
+
     /// Where `start..end` of a window is, or may be.
     pub fn parts(&self, start: usize, end: usize) -> impl Iterator<Item = Part> + '_ {
         self.with_limits().filter_map(move |(mapping, limit)| {

@@ -149,8 +149,14 @@ pub trait SharedObject<U>: Send + Sync + fmt::Debug {
     /// Takes pages away: gone from every mapping.
     ///
     /// # Errors
-    /// It is refused.
+    /// It is refused, or some of it is there still: what was in it may be gone.
     fn punch(&self, at: usize, len: usize) -> io::Result<()>;
+
+    /// What could not be taken away has this content, as before. Nothing of the object leaves any more.
+    ///
+    /// # Errors
+    /// It could not be written.
+    fn put_back(&self, at: usize, content: &[u8]) -> io::Result<()>;
 
     /// What filling has come to, from an address of the window on: Linux since 6.14 says that a page is there also where the page table has
     /// just been freed, because another thread has advised that all that was in it is not needed. Then it is to be tried again.

@@ -205,8 +205,18 @@ impl SharedObject<Uffd> for Object {
         self.file.read(self.offset(at), out)
     }
 
+    /// Of a huge page that could not be split the kernel fills a part with zeros, and says that all went well.
     fn punch(&self, at: usize, len: usize) -> io::Result<()> {
-        self.file.punch(self.offset(at), len as u64)
+        self.file.punch(self.offset(at), len as u64)?;
+        match Object::populated(self, at, at + len)? {
+            None => Ok(()),
+            Some(_) => Err(io::Error::other("it is there still")),
+        }
+    }
+
+    fn put_back(&self, at: usize, content: &[u8]) -> io::Result<()> {
+        self.stay();
+        self.file.write(self.offset(at), content)
     }
 
     fn fill(&self, filler: &Uffd, at: usize, source: *const u8, len: usize) -> Progress {

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use uswap_core::defects::{Sabotage, is_on};
+use uswap_sys::report::Reason;
 use uswap_system::faults::{Faults, Progress, Stop, Wake};
 use uswap_system::{Advice, PAGE_SIZE};
 
@@ -173,11 +174,11 @@ fn take<K: Kernel>(
 ) -> Result<(), Stop> {
     let mut copied = Vec::new();
     let mut at = start;
+    let mut contents = [0u8; AT_ONCE];
     let mut copy_all = || {
-        let mut content = [0u8; AT_ONCE];
         while let Some(there) = object.populated(at, end).map_err(|_| Stop::Busy)? {
             let (from, to) = (there.start.max(at), there.end.min(end));
-            let content = &mut content[..to - from];
+            let content = &mut contents[from - start..to - start];
             if is_on(Sabotage::PunchedUncopied) {
                 let _ = object.punch(from, content.len());
             }
@@ -200,6 +201,10 @@ fn take<K: Kernel>(
     if result.is_ok() || is_on(Sabotage::RefusedIsPunched) {
         for &(_, len, from) in &copied {
             if object.punch(from, len).is_err() {
+                // Who waits to write waits still.
+                if let Err(error) = object.put_back(from, &contents[from - start..][..len]) {
+                    K::end(format_args!("shared memory cannot be put back: {}", Reason(&error)));
+                }
                 result = if taken == 0 { Err(Stop::Busy) } else { Ok(()) };
                 break;
             }

@@ -60,6 +60,7 @@ impl Object {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping where the kernel has room, which nobody reads or writes: its addresses are names.
         let window = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, file.as_fd(), 0)? };
+        uswap_sys::huge_pages::keep_from(window as usize, len);
         let (managed, stays) = (AtomicBool::new(false), AtomicBool::new(false));
         let filled = AtomicUsize::new(0);
         let object = Object { file, inode, origin, window: window as usize, len, managed, stays, filled };

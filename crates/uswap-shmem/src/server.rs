@@ -18,6 +18,7 @@ use uswap_engine::member::Member;
 use uswap_engine::monitor::Monitor;
 use uswap_engine::post::Post;
 use uswap_engine::protocol::{self, Message, Received, keep_uffd};
+use uswap_sys::huge_pages;
 use uswap_sys::linux::Supervisor;
 use uswap_sys::maps::{self, MapsOf};
 use uswap_sys::shared_file::{Inode, Origin};
@@ -354,7 +355,15 @@ impl Server {
         if self.returns.is_left_alone(inode) || !vma.shared {
             return None;
         }
-        let object = self.shared.add_object(named::open(self.shared, process, vma).ok()??);
+        let object = named::open(self.shared, process, vma).ok()??;
+        if huge_pages::are_made_of_files(inode.device) {
+            self.returns.leave_alone(inode);
+            self.say(format_args!(
+                "uswap: shared memory that process {process} has mapped is not swapped: the kernel may put it into huge pages"
+            ));
+            return None;
+        }
+        let object = self.shared.add_object(object);
         self.candidates.push(Candidate::new(object.clone()));
         Some(object)
     }

@@ -12,8 +12,8 @@ use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use uswap_system::looks::Vma;
 
 use crate::maps::{self, MapsOf};
-use crate::placement;
 use crate::shared_file::{SEGMENT_IN_MAPS, SharedFile, is_in_memory, keeps_attached};
+use crate::{huge_pages, placement};
 
 /// Less is not worth a descriptor of the server's: 1 MiB.
 pub const BYTES_MIN: usize = 1 << 20;
@@ -76,6 +76,7 @@ pub fn replace_attachment(start: usize, is_again: bool) -> io::Result<()> {
         // SAFETY: mapped here, and nobody knows of it.
         let _ = unsafe { rustix::mm::munmap(at, len) };
     };
+    huge_pages::keep_from(mapping.addr(), len);
     let kept = match keep_attached(start, len) {
         Ok(kept) => kept,
         Err(error) => {

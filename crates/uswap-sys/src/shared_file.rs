@@ -202,6 +202,23 @@ impl SharedFile {
         Ok(())
     }
 
+    /// Writes to it.
+    ///
+    /// # Errors
+    /// It could not be written, or not all of it.
+    pub fn write(&self, at: u64, content: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < content.len() {
+            match rustix::io::pwrite(&self.fd, &content[done..], at + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Takes pages away: gone from every mapping, and zeros from here on.
     ///
     /// # Errors

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_system::{MapShared, Reply, SharedSwap, Sharing};
 
-use crate::named_memory;
 use crate::shared_file::SharedFile;
 use crate::shared_forks::{self, has_any, process_id};
 use crate::uffd::Uffd;
+use crate::{huge_pages, named_memory};
 
 const ANONYMOUS: u32 = 0x20;
 
@@ -101,6 +101,7 @@ pub fn map(wanted: MapShared, swap: SharedSwap, way: &Way<'_>) -> isize {
         Ok(mapped) => mapped as usize,
         Err(errno) => return error(errno),
     };
+    huge_pages::keep_from(mapped, wanted.len);
     MAPPED_BY.store(process_id(), Release);
     let len = wanted.len.next_multiple_of(crate::PAGE_SIZE);
     if swap == SharedSwap::ChildrenTell {
@@ -153,6 +154,11 @@ pub fn share_named(start: usize, is_again: bool, swap: SharedSwap, way: &Way<'_>
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: mapped by `map`, whose answer nobody has.
     let _ = unsafe { rustix::mm::munmap(start as *mut _, len) };
+}
+
+/// Whether this process, or one that it was forked from, has shared memory that may be swapped some time.
+pub fn is_mapped() -> bool {
+    is_shared() || MAPPED_BY.load(Acquire) != 0 || HAS_NAMED.load(Acquire)
 }
 
 /// Whether this process, or one that it was forked from, has handed over a userfaultfd.

@@ -63,6 +63,108 @@ static void advice(void)
 	for (size_t at = 0; at < LEN / 2; at += PAGE)
 		MUST(AT(m, at) == 0);
 	check_all(m + LEN / 2, LEN / 2, LEN, 3);
+	/* Where it may not be written to at this moment, too. */
+	const int ways[] = { PROT_READ, PROT_NONE };
+	for (int way = 0; way < 2; way++) {
+		write_all(m, 0, LEN, 3);
+		press();
+		MUST(mprotect(m, LEN / 2, ways[way]) == 0);
+		MUST(madvise(m, LEN / 2, MADV_REMOVE) == 0);
+		MUST(mprotect(m, LEN / 2, PROT_READ | PROT_WRITE) == 0);
+		for (size_t at = 0; at < LEN / 2; at += PAGE)
+			MUST(AT(m, at) == 0);
+		check_all(m + LEN / 2, LEN / 2, LEN, 3);
+	}
+	/* And beyond its end. */
+	char *longer = mremap(m, LEN, LEN + MiB, MREMAP_MAYMOVE);
+	MUST(longer != MAP_FAILED);
+	MUST(madvise(longer, LEN + MiB, MADV_REMOVE) == 0);
+	for (size_t at = 0; at < LEN; at += PAGE)
+		MUST(AT(longer, at) == 0);
+}
+
+/* The kernel makes huge pages where it may, of which parts are to leave. */
+static void huge(void)
+{
+	size_t len = 60 * MiB;
+	char *asked = shared(len), *m = shared(len);
+	MUST(madvise(asked, len, MADV_HUGEPAGE) == 0 || errno == EINVAL);
+	for (uint64_t round = 0; round < 3; round++) {
+		write_all(m, 0, len, round);
+		write_all(asked, 0, len, 10 + round);
+		press();
+		check_all(m, 0, len, round);
+		check_all(asked, 0, len, 10 + round);
+	}
+}
+
+/* Several mappings before it is known. */
+static void parted(void)
+{
+	size_t len = 60 * MiB, middle = len / 2;
+	char *m = shared(len);
+	MUST(mprotect(m + middle, PAGE, PROT_READ) == 0);
+	write_all(m, 0, middle, 1);
+	write_all(m + middle + PAGE, middle + PAGE, len, 1);
+	wait_until_some_has_left(m, middle);
+	wait_until_some_has_left(m + middle + PAGE, len - middle - PAGE);
+	check_all(m, 0, middle, 1);
+	check_all(m + middle + PAGE, middle + PAGE, len, 1);
+	MUST(AT(m, middle) == 0);
+}
+
+/* Files that are opened for direct I/O by number: by open, openat, openat2 and fcntl. */
+static int open_directly(int way, const char *path)
+{
+	struct { uint64_t flags, mode, resolve; } how = { O_RDONLY | O_DIRECT, 0, 0 };
+	switch (way) {
+	case 0:
+		return (int)syscall(SYS_open, path, O_RDONLY | O_DIRECT);
+	case 1:
+		return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECT);
+	case 2:
+		return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+	}
+	int file = open(path, O_RDONLY);
+	MUST(file >= 0 && syscall(SYS_fcntl, file, F_SETFL, O_DIRECT) == 0);
+	return file;
+}
+
+static void direct(void)
+{
+	enum { READERS = 4, PAGES_AT_ONCE = 8 };
+	size_t part = 30 * MiB;
+	char path[] = "direct-XXXXXX", *m = filled(READERS * part, 1);
+	int file = mkstemp(path);
+	MUST(file >= 0);
+	for (size_t at = 0; at < MiB; at += sizeof(uint64_t)) {
+		uint64_t word = at | 1;
+		MUST(pwrite(file, &word, sizeof word, (off_t)at) == sizeof word);
+	}
+	MUST(fsync(file) == 0);
+	pid_t readers[READERS];
+	for (int reader = 0; reader < READERS; reader++) {
+		readers[reader] = forked();
+		if (readers[reader])
+			continue;
+		int fd = open_directly(reader, path);
+		MUST(fd >= 0);
+		char *own = m + (size_t)reader * part;
+		uint64_t random = (uint64_t)reader + 1;
+		for (double begun = now(); now() - begun < 2;) {
+			size_t page = (random = mix(random)) % (part / PAGE - PAGES_AT_ONCE), from = mix(random) % (MiB / PAGE - PAGES_AT_ONCE);
+			char *to = own + page * PAGE;
+			if (pread(fd, to, PAGES_AT_ONCE * PAGE, (off_t)(from * PAGE)) != PAGES_AT_ONCE * PAGE)
+				bad("cannot read: %m");
+			for (size_t at = 0; at < PAGES_AT_ONCE * PAGE; at += sizeof(uint64_t))
+				if (AT(to, at) != ((from * PAGE + at) | 1))
+					bad("word %zu is %zu instead of %zu", at, (size_t)AT(to, at), (from * PAGE + at) | 1);
+		}
+		_exit(0);
+	}
+	for (int reader = 0; reader < READERS; reader++)
+		end_well(readers[reader]);
+	unlink(path);
 }
 
 static void forks(void)
@@ -230,7 +332,7 @@ static void little(void)
 static const struct test_case CASES[] = {
 	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
 	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
-	{ "little", little },
+	{ "little", little }, { "huge", huge }, { "direct", direct }, { "parted", parted },
 };
 
 int main(int argc, char **argv)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use uswap_e2e::{Budget, Finished, Launch, TempDir, c_program};
+use uswap_e2e::{Budget, Finished, Launch, Settings, TempDir, c_program};
 
 /// Without these, the kernel tells nobody of forks, and shows nobody what hides itself.
 const TOLD_OF_FORKS: &str = "-sys_ptrace,-perfmon,-sys_admin";
@@ -31,6 +31,13 @@ macro_rules! cases {
     };
 }
 
+/// Parts of them stayed, as zeros.
+#[test]
+fn it_has_no_huge_pages() {
+    let Some(_settings) = Settings::of_huge_shared_pages("always") else { return };
+    (0..3).for_each(|_| run("shared_memory", "huge", 32, true));
+}
+
 /// Its threads had a heap without locks: one in eight ended the run.
 #[test]
 fn the_server_begins_each_time() {
@@ -47,6 +54,8 @@ cases! {
     no_addition_of_several_processes_is_lost = "sums" in 48,
     who_is_killed_holds_up_nobody = "killed" in 48,
     who_is_stopped_holds_up_nobody = "stopped" in 40,
+    it_is_several_mappings_before_it_is_known = "parted" in 40,
+    files_that_are_opened_by_number_for_direct_io = "direct" in 48,
 }
 
 cases! {

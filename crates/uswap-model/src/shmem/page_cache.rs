@@ -165,6 +165,10 @@ impl SharedObject<SharedUffd> for ModelObject {
         Ok(())
     }
 
+    fn put_back(&self, _: usize, _: &[u8]) -> io::Result<()> {
+        unreachable!("the model has no huge pages of shared memory: what is punched is gone")
+    }
+
     fn punch(&self, at: usize, len: usize) -> io::Result<()> {
         let world = current();
         for page in self.pages(at, at + len) {
