@@ -372,6 +372,35 @@ static void by_one_thread(void)
 	}
 }
 
+/* Memory that is made smaller, and larger again by moves, and that children are to have. */
+static void advised_and_grown(void)
+{
+	const size_t bytes = 128 * MiB;
+	for (int round = 0; round < 4; round++) {
+		char *m = map(bytes);
+		fill(m, bytes, SEED);
+		size_t len = bytes;
+		for (; len > PAGE; len /= 2)
+			MUST(mremap(m, len, len / 2, 0) == m);
+		for (; len < bytes; len *= 2) {
+			char *to = map(2 * len + PAGE);
+			MUST(munmap(to, 2 * len + PAGE) == 0);
+			char *grown = mremap(m, len, 2 * len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+			if (grown == MAP_FAILED)
+				bad("%zu bytes cannot grow: %m", len);
+			m = mremap(grown, 2 * len, 2 * len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+			if (m == MAP_FAILED)
+				bad("%zu bytes cannot move: %m", 2 * len);
+			MUST(munmap(grown, 2 * len) == 0);
+			if (mix(len + (size_t)round) % 2)
+				MUST(madvise(m, 2 * len, MADV_DOFORK) == 0);
+			check_zero(m + PAGE, 2 * len - PAGE, "what has grown");
+		}
+		check(m, PAGE, SEED, "the first page");
+		MUST(munmap(m, bytes) == 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -382,6 +411,7 @@ int main(int argc, char **argv)
 		{ "restless", restless }, { "restless-alone", restless_alone },
 		{ "attached-over", attached_over },
 		{ "by-one-thread", by_one_thread },
+		{ "advised-and-grown", advised_and_grown },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

@@ -98,6 +98,7 @@ cases! { "remaps":
     faults_are_served_while_one_thread_never_stops_moving_memory = "restless-alone",
     a_shared_segment_takes_the_place_of_swapped_memory = "attached-over",
     one_thread_calls_faster_than_it_is_reported = "by-one-thread",
+    memory_that_children_are_to_have_grows = "advised-and-grown",
 }
 
 cases! { "sockets":

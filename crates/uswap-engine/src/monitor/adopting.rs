@@ -2,7 +2,7 @@
 
 use std::io;
 
-use uswap_core::tuning;
+use uswap_core::{PageRange, tuning};
 use uswap_sys::report::Reason;
 
 use super::Monitor;
@@ -41,6 +41,10 @@ impl<H: Staffed> Monitor<H> {
             && let Err(error) = self.adopter.adopt_more(engine, Look::Beside, false)
         {
             self.cannot_look(engine, &error);
+        }
+        if let Some(engine) = self.engine() {
+            // What it has made larger between the program's MADV_DOFORK and the look at that is not kept from forks, and a mapping by itself.
+            let _ = engine.keep_adopted_from_forks(PageRange::ALL, &self.adopter.kept, 0);
         }
         requests.done(asked);
     }
