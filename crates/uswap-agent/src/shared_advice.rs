@@ -2,13 +2,19 @@
 
 #![allow(unsafe_code)]
 
-use std::ops::Range;
+use std::ffi::CStr;
+use std::io::Write as _;
+use std::ops::{ControlFlow, Range};
 
-use uswap_sys::maps::{self, MapsOf, Vma};
-use uswap_sys::shared_file::NAME_IN_MAPS;
-use uswap_sys::{PAGE_SIZE, huge_pages, named_memory, shared_mapping};
+use rustix::fs::{Mode, OFlags};
+use uswap_sys::maps::{self, Vma};
+use uswap_sys::shared_file::{NAME_IN_MAPS, TMPFS_MAGIC};
+use uswap_sys::{PAGE_SIZE, huge_pages, shared_mapping};
 
 use crate::kernel;
+
+/// Room for lines of /proc/PID/maps. A path may have 4 KiB.
+const LINES: usize = 6 << 10;
 
 /// A part of shared memory that may be swapped.
 struct Part {
@@ -19,46 +25,80 @@ struct Part {
 
 /// Whether memory with this mapping may be swapped: files on disk are not.
 fn may_be_swapped(vma: &Vma<'_>) -> bool {
-    let is_named =
-        || crate::named_memory::are_asked_for() && named_memory::mapped(std::process::id(), vma.start, vma.end).is_ok();
+    let is_named = || crate::named_memory::are_asked_for() && is_in_memory(vma);
     vma.shared && vma.inode != 0 && (vma.name == NAME_IN_MAPS || is_named())
 }
 
-/// The parts of a range, if there is any shared memory that is swapped.
-fn parts(start: usize, len: usize) -> Vec<Part> {
-    let (mut text, mut parts) = (Vec::new(), Vec::new());
-    let Some(end) = start.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE)) else {
-        return parts;
-    };
+/// Whether a file that is mapped is in memory. Where it may not be opened by its mapping, the server could not, either.
+fn is_in_memory(vma: &Vma<'_>) -> bool {
+    let mut path = [0u8; 80];
+    let is_written = write!(&mut path[..], "/proc/thread-self/map_files/{:x}-{:x}\0", vma.start, vma.end).is_ok();
+    let path = CStr::from_bytes_until_nul(&path).ok().filter(|_| is_written);
+    let file = path.and_then(|path| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
+    file.and_then(|file| rustix::fs::fstatfs(file).ok()).is_some_and(|found| found.f_type as u32 == TMPFS_MAGIC)
+}
+
+/// Goes through the mappings of the process, lowest address first. `None` where they cannot be read.
+///
+/// A thread of the program calls, which may not allocate, and has none of the descriptors of the agent's threads.
+fn for_each_mapping(mut visit: impl FnMut(&Vma<'_>) -> ControlFlow<()>) -> Option<()> {
+    let maps = rustix::fs::open(c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let (mut lines, mut filled) = ([0u8; LINES], 0);
+    loop {
+        if filled == LINES {
+            // A line that is longer.
+            return None;
+        }
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(&maps, &mut lines[filled..])).ok()?;
+        if count == 0 {
+            return Some(());
+        }
+        filled += count;
+        let whole = lines[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        if maps::vmas(&lines[..whole]).any(|vma| visit(&vma).is_break()) {
+            return Some(());
+        }
+        lines.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+/// The parts of a range that are shared memory which may be swapped.
+fn for_each_part(start: usize, len: usize, mut act: impl FnMut(&Part)) {
+    let Some(end) = start.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE)) else { return };
     if !shared_mapping::is_mapped() {
-        return parts;
+        return;
     }
-    // By the process's number: this thread is the program's, and has none of the descriptors of the agent's.
-    if maps::read_maps(MapsOf::Pid(std::process::id()), &mut text).is_err() {
+    let all_are_seen = for_each_mapping(|vma| {
+        if vma.start >= end {
+            return ControlFlow::Break(());
+        }
+        if start < vma.end && may_be_swapped(vma) {
+            let access = [(vma.read, libc::PROT_READ), (vma.write, libc::PROT_WRITE), (vma.exec, libc::PROT_EXEC)];
+            let protection = access.iter().filter(|access| access.0).fold(0, |all, access| all | access.1);
+            act(&Part { range: vma.start.max(start)..vma.end.min(end), protection });
+        }
+        ControlFlow::Continue(())
+    });
+    if all_are_seen.is_none() {
         // Where there is no /proc, it is taken for what such advice is given about.
-        parts.push(Part { range: start..end, protection: libc::PROT_READ | libc::PROT_WRITE });
-        return parts;
+        act(&Part { range: start..end, protection: libc::PROT_READ | libc::PROT_WRITE });
     }
-    let within = maps::vmas(&text).filter(|vma| vma.start < end && start < vma.end);
-    for vma in within.filter(may_be_swapped) {
-        let access = [(vma.read, libc::PROT_READ), (vma.write, libc::PROT_WRITE), (vma.exec, libc::PROT_EXEC)];
-        let protection = access.iter().filter(|access| access.0).fold(0, |all, access| all | access.1);
-        parts.push(Part { range: vma.start.max(start)..vma.end.min(end), protection });
-    }
-    parts
 }
 
 /// Whether some of it is shared memory that may be swapped.
 pub(crate) fn is_about_some(start: usize, len: usize) -> bool {
-    with_errno_kept(|| !parts(start, len).is_empty())
+    let mut is = false;
+    with_errno_kept(|| for_each_part(start, len, |_| is = true));
+    is
 }
 
 /// The program has advised huge pages there (MADV_HUGEPAGE). Shared memory that is swapped has none.
 pub(crate) fn keep_from_huge_pages(start: usize, len: usize) {
     with_errno_kept(|| {
-        for part in parts(start, len) {
+        for_each_part(start, len, |part| {
             huge_pages::keep_from(part.range.start, part.range.len());
-        }
+        })
     });
 }
 
@@ -67,11 +107,7 @@ pub(crate) fn is_removed(start: usize, len: usize) {
     if !shared_mapping::is_shared() {
         return;
     }
-    with_errno_kept(|| {
-        for part in parts(start, len) {
-            remove(&part);
-        }
-    });
+    with_errno_kept(|| for_each_part(start, len, remove));
 }
 
 fn remove(part: &Part) {
@@ -109,11 +145,31 @@ fn end_of_object(range: &Range<usize>) -> usize {
     range.start + there * PAGE_SIZE
 }
 
-fn with_errno_kept<R>(act: impl FnOnce() -> R) -> R {
+fn with_errno_kept(act: impl FnOnce()) {
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
-    let result = act();
+    act();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
-    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mappings_are_gone_through_however_many_there_are() {
+        let here = 0u8;
+        let at = (&raw const here).addr();
+        let (mut count, mut last, mut is_here) = (0, 0, false);
+        let visit = |vma: &Vma<'_>| {
+            assert!(vma.start >= last, "in order");
+            (count, last) = (count + 1, vma.end);
+            is_here |= (vma.start..vma.end).contains(&at);
+            ControlFlow::Continue(())
+        };
+        assert!(for_each_mapping(visit).is_some() && is_here);
+        let text = std::fs::read_to_string("/proc/thread-self/maps").unwrap();
+        assert!(text.len() > LINES && count >= text.lines().count() - 2, "{count} of {}", text.lines().count());
+    }
 }
