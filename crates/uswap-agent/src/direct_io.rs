@@ -1,7 +1,8 @@
-//! Wrappers of open and fcntl, and those of libc's `syscall`: a file is opened for direct I/O, by which a device may write to the program's pages themselves.
+//! Wrappers of open, fcntl and process_vm_writev, and those of libc's `syscall`: a file is opened for direct I/O, by which a device may
+//! write to the program's pages themselves, or the kernel does so for another process.
 //!
-//! Private memory that a device is writing to cannot be moved, and stays. From shared memory a page can be taken all the same, and what
-//! the device writes later would be lost. So where a process does direct I/O, no shared memory of its run is swapped from then on: it
+//! Private memory that is being written to so cannot be moved, and stays. From shared memory a page can be taken all the same, and what
+//! is written later would be lost. So where a process does either, no shared memory of its run is swapped from then on: it
 //! waits for a moment until that is so.
 
 #![allow(unsafe_code)]
@@ -37,9 +38,13 @@ macro_rules! noting_direct_io {
                 "push rsi",
                 "push rdx",
                 "push rcx",
+                "push r8",
+                "push r9",
                 "push rax",
                 "call {begins}",
                 "pop rax",
+                "pop r9",
+                "pop r8",
                 "pop rcx",
                 "pop rdx",
                 "pop rsi",
@@ -93,6 +98,8 @@ noting_direct_io! {
     // F_SETFL.
     fcntl FCNTL flags in "eax" if ["xor eax, eax" "cmp esi, 4" "cmove eax, edx"], 72 [];
     fcntl64 FCNTL64 flags in "eax" if ["xor eax, eax" "cmp esi, 4" "cmove eax, edx"], 72 [];
+    // However it is asked for: the kernel writes to pages of another process as a device does.
+    process_vm_writev PROCESS_VM_WRITEV flags in "eax" if ["mov eax, 0x4000"], 311 [];
 }
 
 /// The thread that asks is about to do direct I/O.
@@ -110,6 +117,7 @@ pub(crate) extern "C" fn asked_by_number(number: c_long, _first: usize, second: 
     let flags = match number {
         libc::SYS_open => second,
         libc::SYS_openat => third,
+        libc::SYS_process_vm_writev => libc::O_DIRECT as usize,
         libc::SYS_fcntl if second as c_int == libc::F_SETFL => third,
         // Its record begins with the flags.
         libc::SYS_openat2 if third != 0 && crate::kernel::can_be_read(third) => {

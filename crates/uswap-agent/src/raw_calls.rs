@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn advise_process() -> c_long {
     )
 }
 
-/// open, openat, openat2 and fcntl: they may begin direct I/O.
+/// open, openat, openat2 and fcntl, which may begin direct I/O, and process_vm_writev, which is like it.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn open() -> c_long {
     naked_asm!(

@@ -84,6 +84,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je {open}",
         "cmp rdi, 72", // fcntl
         "je {open}",
+        "cmp rdi, 311", // process_vm_writev
+        "je {open}",
         "jmp {hand_on}",
         fork = sym make_child,
         advise = sym raw_calls::advise,

@@ -1,5 +1,6 @@
 /* Anonymous shared memory that is swapped behaves as it does in memory: each case presses all of it out, and looks at it again. */
 #include "shared_memory.h"
+#include <sys/uio.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -165,6 +166,23 @@ static void direct(void)
 	for (int reader = 0; reader < READERS; reader++)
 		end_well(readers[reader]);
 	unlink(path);
+}
+
+/* The kernel writes to pages that it has looked up before: none may leave from then on. */
+static void written_by_the_kernel(void)
+{
+	char *m = filled(LEN, 1);
+	wait_until_some_has_left(m, LEN);
+	uint64_t word = 7;
+	struct iovec here = { &word, sizeof word }, there = { m + 8, sizeof word };
+	MUST(process_vm_writev(getpid(), &here, 1, &there, 1, 0) == sizeof word);
+	check_all(m, 0, LEN, 1);
+	char *more = filled(LEN, 2);
+	for (int round = 0; round < 20; round++, sleep_ms(20))
+		check_all(more, 0, LEN, 2);
+	if (swaps() && pages_out(m, LEN) + pages_out(more, LEN) > 0)
+		bad("%zu pages have left", pages_out(m, LEN) + pages_out(more, LEN));
+	MUST(AT(m, 8) == 7);
 }
 
 static void forks(void)
@@ -333,6 +351,7 @@ static const struct test_case CASES[] = {
 	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
 	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
 	{ "little", little }, { "huge", huge }, { "direct", direct }, { "parted", parted },
+	{ "written-by-the-kernel", written_by_the_kernel },
 };
 
 int main(int argc, char **argv)
