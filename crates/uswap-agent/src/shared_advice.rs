@@ -155,10 +155,20 @@ fn with_errno_kept(act: impl FnOnce()) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+
     use super::*;
 
     #[test]
     fn all_mappings_are_gone_through_however_many_there_are() {
+        const PAGES: usize = 400;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping where the kernel has room, which nobody uses.
+        let many = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGES * PAGE_SIZE, access, flags) }.unwrap();
+        for page in (0..PAGES).step_by(2) {
+            // SAFETY: of that mapping.
+            unsafe { mprotect(many.wrapping_byte_add(page * PAGE_SIZE), PAGE_SIZE, MprotectFlags::READ) }.unwrap();
+        }
         let here = 0u8;
         let at = (&raw const here).addr();
         let (mut count, mut last, mut is_here) = (0, 0, false);
