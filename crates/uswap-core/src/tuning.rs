@@ -174,8 +174,6 @@ pub const ROUNDS_LEFT: u32 = 16;
 pub const SWAPPED_BLOCKS_MAX: u32 = 64;
 /// Blocks that others have as well, and that are put aside in one round: some milliseconds.
 pub const IN_COMMON_BLOCKS_MAX: u32 = 512;
-/// A process with fewer private pages does not swap: 2 MiB. An engine takes 1.5 MiB for its threads and books.
-pub const SWAPS_FROM: u64 = 512;
 /// How long a write to a block that is in common waits where nothing can be reclaimed at this moment: it gets 32 MiB in a second.
 pub const COPY_REST: Duration = Duration::from_millis(2);
 /// Pages that others have as well which reclaim copies at a time, so that they can leave: half a megabyte.

@@ -19,7 +19,7 @@ impl<H: Staffed> Monitor<H> {
         if promised < tuning::PROMISE_MIN {
             return;
         }
-        if usage.mine > target && self.ready_where_it_pays() {
+        if usage.mine > target && self.ready() {
             let engine = self.engine().expect("it is ready");
             self.shrink_for_child(engine, target);
         }

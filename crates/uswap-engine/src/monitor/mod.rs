@@ -195,7 +195,7 @@ impl<H: Staffed> Monitor<H> {
         let begun = H::now();
         self.set_meter(&usage, &marks);
         // Before the limit is near, so that a program that fills memory at full speed meets handlers there.
-        if usage.mine > marks.limit.min(usage.limit) / 8 * 5 && self.ready_where_it_pays() {
+        if usage.mine > marks.limit.min(usage.limit) / 8 * 5 && self.ready() {
             // With a floor nothing is reclaimed that could show that some of what passes for fixed is not: what the program
             // filled again after MADV_FREE, for one.
             let look = if usage.least > 0 { self.look_at_all_in_time() } else { Look::New };

@@ -103,7 +103,7 @@ impl<H: Staffed> Monitor<H> {
     /// Reclaims down to the low watermark, or until nothing more can be had. Others may give up memory meanwhile, or turn out to
     /// share it: then there is more room than at the start, and what the program works in comes back as fast as it leaves.
     pub(crate) fn reclaim(&mut self, mut marks: Watermarks) {
-        if !self.ready_where_it_pays() {
+        if !self.ready() {
             return;
         }
         let engine = self.engine().expect("started above");

@@ -1,7 +1,6 @@
 //! The start of an engine: when memory becomes scarce, or in the child of a process that had one.
 
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::tuning::{self, ROUND_PAGES as BATCH};
 
@@ -16,18 +15,6 @@ impl<H: Staffed> Monitor<H> {
     /// Whether there is an engine; starts it.
     pub fn ready(&mut self) -> bool {
         self.engine().is_some() || self.start_engine()
-    }
-
-    /// The same where it pays.
-    pub(crate) fn ready_where_it_pays(&mut self) -> bool {
-        self.engine().is_some() || self.has_enough_to_swap() && self.start_engine()
-    }
-
-    /// Whether an engine could give back more than it takes itself. Hundreds of small processes would else fill a budget with engines.
-    fn has_enough_to_swap(&self) -> bool {
-        let member = self.member();
-        let is_simulated = member.group.config().gap_min_pages != 0;
-        is_simulated || member.slot().resident.anon_pages.load(Relaxed) >= tuning::SWAPS_FROM
     }
 
     pub(super) fn start_engine(&mut self) -> bool {
