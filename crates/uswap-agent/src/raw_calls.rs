@@ -104,29 +104,44 @@ pub(crate) unsafe extern "C" fn advise_process() -> c_long {
     )
 }
 
-/// open, openat, openat2 and fcntl, which may begin direct I/O, and process_vm_writev, which is like it.
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn open() -> c_long {
-    naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {asked}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp {hand_on}",
-        asked = sym crate::direct_io::asked_by_number,
-        hand_on = sym hand_on,
-    )
+/// A call of which another function is told first, with the number and the arguments as they came, and which then goes on as it came.
+macro_rules! telling {
+    ($(#[$doc:meta])* $name:ident tells $told:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name() -> c_long {
+            naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "sub rsp, 8",
+                "call {told}",
+                "add rsp, 8",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp {hand_on}",
+                told = sym $told,
+                hand_on = sym hand_on,
+            )
+        }
+    };
+}
+
+telling! {
+    /// open, openat, openat2 and fcntl, which may begin direct I/O, and process_vm_writev, which is like it.
+    open tells crate::direct_io::asked_by_number
+}
+
+telling! {
+    /// mremap.
+    remap tells gives_way
 }
 
 /// shmat, if it takes the place of other memory (SHM_REMAP).
@@ -161,31 +176,6 @@ pub(crate) unsafe extern "C" fn map() -> c_long {
         "jmp {mmap}",
         hand_on = sym hand_on,
         mmap = sym mmap,
-    )
-}
-
-/// mremap.
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn remap() -> c_long {
-    naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {gives_way}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp {hand_on}",
-        gives_way = sym gives_way,
-        hand_on = sym hand_on,
     )
 }
 

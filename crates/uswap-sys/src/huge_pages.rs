@@ -35,11 +35,10 @@ fn set(disabled: bool, flags: u32) -> bool {
 }
 
 /// None in this mapping from here on, wherever the kernel makes them. What had been mapped before keeps those that it has.
-///
-/// Whether the kernel has taken that. One that makes none does not.
-pub fn keep_from(start: usize, len: usize) -> bool {
+pub fn keep_from(start: usize, len: usize) {
+    // A kernel that makes none refuses.
     // SAFETY: huge pages make memory faster, and are not to be told otherwise.
-    unsafe { rustix::mm::madvise(start as *mut c_void, len, rustix::mm::Advice::LinuxNoHugepage).is_ok() }
+    let _ = unsafe { rustix::mm::madvise(start as *mut c_void, len, rustix::mm::Advice::LinuxNoHugepage) };
 }
 
 const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
