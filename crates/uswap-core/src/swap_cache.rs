@@ -104,8 +104,12 @@ pub enum Onlooked {
 /// The frames.
 #[derive(Clone)]
 pub struct SwapCache {
+    /// Those of `blocks`. There are records of what has been in use, alone: the memory for them counts in each process.
     frames: Vec<Frame>,
     blocks: Vec<Block>,
+    /// How many blocks the frame area has.
+    all_blocks: u32,
+    /// Those of `blocks` that are empty.
     empty_blocks: Vec<FrameBlock>,
     /// Blocks of which some frames are free; may hold blocks that have none any more.
     partial: VecDeque<FrameBlock>,
@@ -120,12 +124,11 @@ pub struct SwapCache {
 impl SwapCache {
     /// A frame area of `blocks` blocks, all empty.
     pub fn new(blocks: u32) -> Self {
-        let frame =
-            Frame { state: FrameUse::Empty, owner: None, clean: None, wanted: false, came_along: false, generation: 0 };
         Self {
-            frames: alloc::vec![frame; blocks as usize * BLOCK_PAGES],
-            blocks: alloc::vec![Block { listed_empty: true, ..Block::default() }; blocks as usize],
-            empty_blocks: (0..blocks).rev().map(FrameBlock).collect(),
+            frames: Vec::with_capacity(blocks as usize * BLOCK_PAGES),
+            blocks: Vec::with_capacity(blocks as usize),
+            all_blocks: blocks,
+            empty_blocks: Vec::new(),
             partial: VecDeque::new(),
             whole: Vec::new(),
             inactive: VecDeque::new(),
@@ -160,11 +163,24 @@ impl SwapCache {
 
     /// Blocks without memory.
     pub fn empty_blocks(&self) -> usize {
-        self.empty_blocks.len()
+        self.empty_blocks.len() + (self.all_blocks as usize - self.blocks.len())
+    }
+
+    /// The next block that has never been in use has records from here on.
+    fn begin_block(&mut self) -> Option<FrameBlock> {
+        let block = FrameBlock(self.blocks.len() as u32);
+        if block.0 == self.all_blocks {
+            return None;
+        }
+        let frame =
+            Frame { state: FrameUse::Empty, owner: None, clean: None, wanted: false, came_along: false, generation: 0 };
+        self.frames.extend([frame; BLOCK_PAGES]);
+        self.blocks.push(Block { listed_empty: true, ..Block::default() });
+        Some(block)
     }
 
     pub(crate) fn take_empty_block(&mut self) -> Option<FrameBlock> {
-        let block = self.empty_blocks.pop()?;
+        let block = self.empty_blocks.pop().or_else(|| self.begin_block())?;
         self.blocks[block.0 as usize].listed_empty = false;
         Some(block)
     }
@@ -384,7 +400,7 @@ impl SwapCache {
 
     /// What a frame is at which somebody looks from outside of the engine, and finds nothing.
     pub(crate) fn onlooked(&self, frame: FrameId) -> Onlooked {
-        let block = &self.blocks[frame.block().0 as usize];
+        let Some(block) = self.blocks.get(frame.block().0 as usize) else { return Onlooked::Empty };
         let is_at_rest = |frame| {
             matches!(self.frame(frame).state, FrameUse::Empty | FrameUse::Free | FrameUse::Cached | FrameUse::Writing)
         };
@@ -398,6 +414,10 @@ impl SwapCache {
     /// An [`Onlooked::Empty`] frame has memory from here on: it is free.
     pub(crate) fn filled_for_onlooker(&mut self, frame: FrameId) {
         let block_id = frame.block();
+        while self.blocks.len() <= block_id.0 as usize {
+            let block = self.begin_block().expect("the frame area has this frame");
+            self.empty_blocks.push(block);
+        }
         let block = &mut self.blocks[block_id.0 as usize];
         if core::mem::take(&mut block.listed_empty) {
             self.empty_blocks.retain(|&other| other != block_id);
@@ -444,6 +464,25 @@ mod tests {
         assert_eq!(cache.onlooked(other.frame(5)), Onlooked::InMotion);
         cache.trashed(other);
         assert_eq!(cache.empty_blocks(), 1);
+    }
+
+    #[test]
+    fn what_was_never_in_use_has_no_records() {
+        let mut cache = SwapCache::new(100);
+        let block = cache.take_empty_block().unwrap();
+        cache.return_if_empty(block);
+        assert_eq!(cache.take_empty_block(), Some(block), "what has records is taken first");
+        assert_eq!((cache.empty_blocks(), cache.frames.len()), (99, BLOCK_PAGES));
+        // Looked at from outside: those before it have records as well, and are still empty.
+        let far = FrameBlock(block.0 + 3).frame(2);
+        assert_eq!(cache.onlooked(far), Onlooked::Empty);
+        cache.filled_for_onlooker(far);
+        assert_eq!(
+            (cache.empty_blocks(), cache.frames.len(), cache.onlooked(far)),
+            (98, 4 * BLOCK_PAGES, Onlooked::Populated)
+        );
+        assert_eq!(core::iter::from_fn(|| cache.take_empty_block()).count(), 98);
+        assert_eq!((cache.empty_blocks(), cache.frames.len()), (0, 100 * BLOCK_PAGES));
     }
 
     #[test]

@@ -180,7 +180,8 @@ impl<S: System> Mapped<S> {
     }
 }
 
-/// Frames that a process with this budget has room for, in blocks. Their records take 40 bytes each, in each process.
+/// Frames that a process with this budget has room for, in blocks. The records of those that have been in use take 40 bytes each, in each
+/// process.
 pub(crate) fn frame_blocks(limit_pages: u64) -> u32 {
     ((limit_pages / 3 / BLOCK_PAGES as u64) as u32).clamp(FRAME_BLOCKS_MIN, FRAME_BLOCKS_MAX)
 }

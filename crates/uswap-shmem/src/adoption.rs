@@ -30,7 +30,7 @@ use crate::trust;
 
 /// How far apart the two looks are, at least: longer than a fork takes from its copy of the mappings to the child's entry in /proc.
 pub const APART: Duration = Duration::from_millis(30);
-/// How long processes may take to send their userfaultfds before an object is left alone.
+/// How long a process may take to send its userfaultfd before an object is left alone.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the mappings of a process that changes them are read in one look.
 const TRIES: usize = 8;
@@ -42,9 +42,27 @@ const UNREGISTER_EVERY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Candidate {
     object: Arc<Object>,
-    since: Instant,
+    waiting: Waiting,
     /// When no mapping was found that is not registered.
     complete: Option<Instant>,
+}
+
+/// Which process is waited for, and since when. Where processes fork all the time there is always one of which the kernel is just telling, but
+/// not for long the same.
+#[derive(Debug, Default)]
+struct Waiting(Option<(u32, Instant)>);
+
+impl Waiting {
+    /// The first process that is waited for is this one at this moment. Whether it has been for too long.
+    fn is_late(&mut self, process: u32, now: Instant) -> bool {
+        match self.0 {
+            Some((same, since)) if same == process => now - since > PATIENCE,
+            _ => {
+                self.0 = Some((process, now));
+                false
+            }
+        }
+    }
 }
 
 /// What became of a candidate.
@@ -64,7 +82,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     mappings: usize,
-    /// One that is not registered.
+    /// One that is not registered, of the process with the lowest number: later ones may be children of which the kernel is just telling.
     unregistered: Option<Place>,
 }
 
@@ -78,9 +96,9 @@ pub struct Place {
 }
 
 impl Candidate {
-    /// From now on.
+    /// One that nobody has looked for.
     pub fn new(object: Arc<Object>) -> Candidate {
-        Candidate { object, since: Instant::now(), complete: None }
+        Candidate { object, waiting: Waiting::default(), complete: None }
     }
 
     /// The object.
@@ -93,9 +111,10 @@ impl Candidate {
         let found = look.of(self.object.inode);
         if let Some(place) = found.unregistered {
             self.complete = None;
-            let is_late = self.since.elapsed() > PATIENCE;
+            let is_late = self.waiting.is_late(place.process, Instant::now());
             return if is_late { Verdict::LeftAlone(place.process) } else { Verdict::Later };
         }
+        self.waiting = Waiting::default();
         if look.is_unsettled {
             return Verdict::Later;
         }
@@ -233,7 +252,10 @@ impl Look {
             let found = self.found.entry(inode).or_default();
             found.mappings += 1;
             if !registered.contains(&(inode, start)) {
-                found.unregistered = Some(Place { process: pid, start });
+                let first = found.unregistered.map_or(pid, |place| place.process.min(pid));
+                if first == pid {
+                    found.unregistered = Some(Place { process: pid, start });
+                }
             }
         }
         true
@@ -346,6 +368,18 @@ mod tests {
         child.wait().unwrap();
         assert!(is_whole);
         assert!(read_whole_maps(child.id(), &mut text).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn each_process_has_time_to_send_its_userfaultfd() {
+        let (mut waiting, begun) = (Waiting::default(), Instant::now());
+        let after = |part: u32| begun + PATIENCE * part / 2;
+        for (part, process, is_late) in
+            [(0, 7, false), (1, 7, false), (3, 7, true), (4, 8, false), (6, 8, false), (7, 8, true)]
+        {
+            assert_eq!(waiting.is_late(process, after(part)), is_late, "{part}, {process}");
+        }
+        assert!(!waiting.is_late(7, after(8)));
     }
 
     #[test]

@@ -106,6 +106,7 @@ pub fn serve(start: Start) -> io::Result<()> {
     let (begun, has_begun) = std::sync::mpsc::channel();
     // A thread of libc's, before the engine makes its own: libc's allocator takes no locks in a process that it believes to have one.
     std::thread::Builder::new().name("uswap-monitor".to_owned()).spawn(move || {
+        thread::prefer();
         // Its handlers are there before any client is: one that forks waits for them.
         let is_ready = monitor.ready();
         let _ = begun.send(is_ready);
@@ -128,6 +129,7 @@ pub fn serve(start: Start) -> io::Result<()> {
         returns: Returns::default(),
         watch: Watch::default(),
     };
+    thread::prefer();
     if let Err(error) = server.run(control) {
         uswap_sys::report::end(format_args!("the supervisor cannot be heard: {error}"));
     }
