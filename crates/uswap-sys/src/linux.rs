@@ -153,6 +153,10 @@ impl System for Linux {
         reserve::keep_addresses();
     }
 
+    fn give_back_stack() {
+        crate::thread::give_back_stack();
+    }
+
     #[inline]
     fn may_fail(grow: impl FnOnce() -> bool) -> bool {
         heap::may_fail(grow)

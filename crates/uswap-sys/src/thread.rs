@@ -25,6 +25,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -162,15 +163,17 @@ struct Start {
     main: extern "C" fn(*mut u8),
     arg: *mut u8,
     name: [u8; 16],
+    /// Where the stack ends, below.
+    bottom: usize,
 }
 
 impl Start {
-    fn new(name: &CStr, main: extern "C" fn(*mut u8), arg: *mut u8) -> Start {
+    fn new(name: &CStr, main: extern "C" fn(*mut u8), arg: *mut u8, bottom: usize) -> Start {
         let mut short_name = [0; 16];
         for (to, &from) in short_name[..15].iter_mut().zip(name.to_bytes()) {
             *to = from;
         }
-        Start { main, arg, name: short_name }
+        Start { main, arg, name: short_name, bottom }
     }
 }
 
@@ -202,7 +205,7 @@ pub fn spawn(
     let (start, control) = unsafe {
         // 2. What it starts with, and its storage.
         let start = base.add(stack_end - size_of::<Start>().next_multiple_of(16)).cast::<Start>();
-        start.write(Start::new(name, main, arg));
+        start.write(Start::new(name, main, arg, base.addr() + PAGE));
         (start, storage.fill(base.add(stack_end)))
     };
 
@@ -311,6 +314,7 @@ unsafe extern "C" fn start_thread(start: *const Start) -> ! {
         let _ = rustix::thread::set_name(name);
     }
     be_punctual();
+    STACK_BOTTOM.set(start.bottom);
     (start.main)(start.arg);
     exit_thread()
 }
@@ -352,6 +356,27 @@ unsafe fn syscall4(number: i64, a: usize, b: usize, c: usize, d: usize) -> Resul
 pub fn prefer() {
     let thread = rustix::thread::gettid();
     let _ = rustix::process::setpriority_process(Some(thread), -10);
+}
+
+thread_local! {
+    /// Where the stack of this thread ends, below; 0 where that is not known: it is no thread of ours.
+    static STACK_BOTTOM: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives back what the calling thread has used of its stack before, and does not use now: some 100 KiB where much was made on it. Does
+/// nothing in a thread of libc's.
+pub fn give_back_stack() {
+    let here = 0_u8;
+    let bottom = STACK_BOTTOM.get();
+    // Two pages for what this function calls.
+    let end = ((&raw const here).addr() & !(PAGE - 1)) - 2 * PAGE;
+    if bottom != 0 && bottom < end {
+        // SAFETY: all of it is below what this thread has on its stack, with room for the call, and nobody else refers to it.
+        let _ = unsafe {
+            let from = std::ptr::with_exposed_provenance_mut(bottom);
+            rustix::mm::madvise(from, end - bottom, rustix::mm::Advice::LinuxDontNeed)
+        };
+    }
 }
 
 /// Lets the calling thread run on one CPU only.

@@ -252,6 +252,9 @@ pub trait System: Sized + Send + Sync + 'static {
     /// Keeps addresses for what the program will map, where there is a limit on them.
     fn keep_addresses();
 
+    /// Gives back what the calling thread has used of its stack and needs no more: an engine is made on it.
+    fn give_back_stack() {}
+
     /// Does what may need more memory at once than is set aside; false when that was refused.
     fn may_fail(grow: impl FnOnce() -> bool) -> bool;
 

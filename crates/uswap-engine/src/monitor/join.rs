@@ -71,6 +71,7 @@ pub fn main(post: &'static Post<Linux>, rendezvous: &Rendezvous, kind: Kind) {
     match monitor {
         Ok(mut monitor) => {
             monitor.inherit(Inherited::take);
+            thread::give_back_stack();
             thread::prefer();
             monitor.run()
         }

@@ -26,7 +26,10 @@ impl<H: Staffed> Monitor<H> {
         };
         // Kept for the message, should the engine not start.
         match self.swap_with(member, None) {
-            Ok(_) => true,
+            Ok(_) => {
+                H::give_back_stack();
+                true
+            }
             Err((member, error)) => {
                 // It may be for want of something that others have for a moment.
                 let pause = self.looks.not_started.map_or(tuning::TRY_AGAIN_AFTER, |(_, pause)| 2 * pause);

@@ -185,6 +185,37 @@ fn a_joined_threads_memory_is_unmapped() {
 }
 
 #[test]
+fn a_thread_gives_back_what_it_has_used_of_its_stack() {
+    /// On the stack.
+    #[inline(never)]
+    fn use_much() -> usize {
+        let mut much = [0_u8; STACK / 2];
+        std::hint::black_box(&mut much).fill(7);
+        much.as_ptr().addr()
+    }
+    let is_there = |at: usize| {
+        let mut there = 0_u8;
+        let page = std::ptr::with_exposed_provenance_mut(at.next_multiple_of(PAGE));
+        // SAFETY: asks about a page of this thread's stack, into a byte.
+        assert_eq!(unsafe { libc::mincore(page, PAGE, &mut there) }, 0);
+        there & 1 == 1
+    };
+    in_raw_thread(move || {
+        let stays = std::hint::black_box([9_u8; 3 * PAGE]);
+        let used = use_much();
+        assert!(is_there(used));
+        give_back_stack();
+        assert!(!is_there(used));
+        assert!(stays.iter().all(|&byte| byte == 9));
+        assert_ne!(use_much(), 0, "and may use it again");
+    });
+    // Of libc's stack nothing is known.
+    let used = use_much();
+    give_back_stack();
+    assert!(is_there(used));
+}
+
+#[test]
 fn a_thread_is_pinned_where_asked() {
     in_raw_thread(|| {
         let last = allowed_cpus().unwrap().last().unwrap();
