@@ -43,6 +43,7 @@ fn says_what_stands_there(message: Message, bytes: &[u8]) {
             | Message::SharedObject { .. }
             | Message::SharedClient { .. }
             | Message::SharedNamed { .. }
+            | Message::SharedChanged { .. }
     );
     let words: &[usize] = match message {
         Message::Hello { kind: Kind::Exec, .. } => &[2, 3],
@@ -52,6 +53,7 @@ fn says_what_stands_there(message: Message, bytes: &[u8]) {
         Message::Refused(_) => &[2],
         Message::SharedObject { .. } | Message::SharedNamed { .. } => &[2, 3, 4, 5, 6],
         Message::SharedClient { .. } => &[2, 3, 4],
+        Message::SharedChanged { .. } => &[2, 3, 4, 5, 6, 7, 8],
         Message::AgentAt { file, .. } => {
             let path = file.to_string();
             assert!(path.len() < AGENT_PATH_MAX && AgentFile::is_path(path.as_bytes()), "{path}");

@@ -8,19 +8,20 @@
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
+use crate::named_changes::{is_allocated, is_cut, is_cut_by_path, is_emptied, is_sealed};
 use crate::real::Wrapper;
 use crate::shared_memory::ask_monitor;
 use crate::start::POST;
 
 macro_rules! noting_direct_io {
-    ($($name:ident $place:ident flags in $flags:literal if [$($test:literal)*], $number:literal [$($arguments:literal)*];)*) => {
+    ($($name:ident $place:ident flags in $flags:literal if [$($test:literal)*] tells $told:ident, $number:literal [$($arguments:literal)*];)*) => {
         $(static $place: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
         /// As libc's.
@@ -32,7 +33,7 @@ macro_rules! noting_direct_io {
         pub unsafe extern "C" fn $name() {
             naked_asm!(
                 $($test,)*
-                concat!("test ", $flags, ", 0x4000"),
+                concat!("test ", $flags, ", 0x4200"),
                 "jz 2f",
                 "push rdi",
                 "push rsi",
@@ -41,7 +42,7 @@ macro_rules! noting_direct_io {
                 "push r8",
                 "push r9",
                 "push rax",
-                "call {begins}",
+                "call {told}",
                 "pop rax",
                 "pop r9",
                 "pop r8",
@@ -62,7 +63,7 @@ macro_rules! noting_direct_io {
                 "syscall",
                 "mov rdi, rax",
                 "jmp {answers}",
-                begins = sym direct_io_begins,
+                told = sym $told,
                 place = sym $place,
                 answers = sym crate::raw_calls::as_libc_answers,
             )
@@ -87,19 +88,57 @@ fn find(name: &str, place: &AtomicPtr<c_void>) {
 }
 
 noting_direct_io! {
-    open OPEN flags in "esi" if [], 2 [];
-    open64 OPEN64 flags in "esi" if [], 2 [];
-    openat OPENAT flags in "edx" if [], 257 [];
-    openat64 OPENAT64 flags in "edx" if [], 257 [];
-    __open_2 OPEN_2 flags in "esi" if [], 2 ["xor edx, edx"];
-    __open64_2 OPEN64_2 flags in "esi" if [], 2 ["xor edx, edx"];
-    __openat_2 OPENAT_2 flags in "edx" if [], 257 ["xor ecx, ecx"];
-    __openat64_2 OPENAT64_2 flags in "edx" if [], 257 ["xor ecx, ecx"];
-    // F_SETFL.
-    fcntl FCNTL flags in "eax" if ["xor eax, eax" "cmp esi, 4" "cmove eax, edx"], 72 [];
-    fcntl64 FCNTL64 flags in "eax" if ["xor eax, eax" "cmp esi, 4" "cmove eax, edx"], 72 [];
+    open OPEN flags in "esi" if [] tells opens, 2 [];
+    open64 OPEN64 flags in "esi" if [] tells opens, 2 [];
+    openat OPENAT flags in "edx" if [] tells opens_at, 257 [];
+    openat64 OPENAT64 flags in "edx" if [] tells opens_at, 257 [];
+    __open_2 OPEN_2 flags in "esi" if [] tells opens, 2 ["xor edx, edx"];
+    __open64_2 OPEN64_2 flags in "esi" if [] tells opens, 2 ["xor edx, edx"];
+    __openat_2 OPENAT_2 flags in "edx" if [] tells opens_at, 257 ["xor ecx, ecx"];
+    __openat64_2 OPENAT64_2 flags in "edx" if [] tells opens_at, 257 ["xor ecx, ecx"];
+    // F_SETFL, F_ADD_SEALS.
+    fcntl FCNTL flags in "eax" if ["xor eax, eax" "cmp esi, 4" "cmove eax, edx" "mov r10d, 0x4000" "cmp esi, 1033" "cmove eax, r10d"]
+        tells controls, 72 [];
+    fcntl64 FCNTL64 flags in "eax" if ["xor eax, eax" "cmp esi, 4" "cmove eax, edx" "mov r10d, 0x4000" "cmp esi, 1033" "cmove eax, r10d"]
+        tells controls, 72 [];
     // However it is asked for: the kernel writes to pages of another process as a device does.
-    process_vm_writev PROCESS_VM_WRITEV flags in "eax" if ["mov eax, 0x4000"], 311 [];
+    process_vm_writev PROCESS_VM_WRITEV flags in "eax" if ["mov eax, 0x4000"] tells direct_io_begins, 311 [];
+    creat CREAT flags in "eax" if ["mov eax, 0x4000"] tells creates, 85 [];
+    creat64 CREAT64 flags in "eax" if ["mov eax, 0x4000"] tells creates, 85 [];
+    ftruncate FTRUNCATE flags in "eax" if ["mov eax, 0x4000"] tells is_cut, 77 [];
+    ftruncate64 FTRUNCATE64 flags in "eax" if ["mov eax, 0x4000"] tells is_cut, 77 [];
+    truncate TRUNCATE flags in "eax" if ["mov eax, 0x4000"] tells is_cut_by_path, 76 [];
+    truncate64 TRUNCATE64 flags in "eax" if ["mov eax, 0x4000"] tells is_cut_by_path, 76 [];
+    fallocate FALLOCATE flags in "eax" if ["mov eax, 0x4000"] tells is_allocated, 285 [];
+    fallocate64 FALLOCATE64 flags in "eax" if ["mov eax, 0x4000"] tells is_allocated, 285 [];
+    posix_fallocate POSIX_FALLOCATE flags in "eax" if ["mov eax, 0x4000"] tells is_allocated, 285 ["mov rcx, rdx" "mov rdx, rsi" "xor esi, esi"];
+    posix_fallocate64 POSIX_FALLOCATE64 flags in "eax" if ["mov eax, 0x4000"] tells is_allocated, 285
+        ["mov rcx, rdx" "mov rdx, rsi" "xor esi, esi"];
+}
+
+extern "C" fn opens(path: *const c_char, flags: c_int) {
+    opens_at(libc::AT_FDCWD, path, flags);
+}
+
+extern "C" fn opens_at(directory: c_int, path: *const c_char, flags: c_int) {
+    if flags & libc::O_DIRECT != 0 {
+        direct_io_begins();
+    }
+    if flags & libc::O_TRUNC != 0 {
+        is_emptied(directory, path);
+    }
+}
+
+extern "C" fn creates(path: *const c_char) {
+    is_emptied(libc::AT_FDCWD, path);
+}
+
+extern "C" fn controls(fd: c_int, command: c_int, argument: c_int) {
+    match command {
+        libc::F_SETFL if argument & libc::O_DIRECT != 0 => direct_io_begins(),
+        libc::F_ADD_SEALS => is_sealed(fd),
+        _ => {}
+    }
 }
 
 /// The thread that asks is about to do direct I/O.
@@ -113,22 +152,26 @@ extern "C" fn direct_io_begins() {
 }
 
 /// The same, by libc's `syscall` with this number and its first arguments.
-pub(crate) extern "C" fn asked_by_number(number: c_long, _first: usize, second: usize, third: usize) {
-    let flags = match number {
-        libc::SYS_open => second,
-        libc::SYS_openat => third,
-        libc::SYS_process_vm_writev => libc::O_DIRECT as usize,
-        libc::SYS_fcntl if second as c_int == libc::F_SETFL => third,
+pub(crate) extern "C" fn asked_by_number(number: c_long, first: usize, second: usize, third: usize) {
+    let fd = first as c_int;
+    match number {
+        libc::SYS_open => opens(first as *const c_char, second as c_int),
+        libc::SYS_openat => opens_at(fd, second as *const c_char, third as c_int),
+        libc::SYS_process_vm_writev => direct_io_begins(),
+        libc::SYS_fcntl => controls(fd, second as c_int, third as c_int),
         // Its record begins with the flags.
         libc::SYS_openat2 if third != 0 && crate::kernel::can_be_read(third) => {
+            let is_whole = third.is_multiple_of(4);
             // SAFETY: it can be read, as far as its page goes, and does not lie across two.
-            if third.is_multiple_of(4) { unsafe { *(third as *const u32) as usize } } else { libc::O_DIRECT as usize }
+            let flags = if is_whole { unsafe { *(third as *const c_int) } } else { libc::O_DIRECT | libc::O_TRUNC };
+            opens_at(fd, second as *const c_char, flags);
         }
-        _ => 0,
-    };
-    if flags & libc::O_DIRECT as usize != 0 {
-        direct_io_begins();
+        libc::SYS_creat => creates(first as *const c_char),
+        libc::SYS_ftruncate => is_cut(fd, second as i64),
+        libc::SYS_truncate => is_cut_by_path(first as *const c_char, second as i64),
+        libc::SYS_fallocate => is_allocated(fd),
+        _ => {}
     }
 }
 
-const _: c_int = libc::O_DIRECT - 0x4000;
+const _: () = assert!(libc::O_DIRECT | libc::O_TRUNC == 0x4200 && libc::F_ADD_SEALS == 1033);

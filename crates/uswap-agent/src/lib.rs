@@ -23,6 +23,7 @@ mod libc_fork;
 mod libc_functions;
 mod libc_handlers;
 mod locks;
+mod named_changes;
 mod named_memory;
 mod own_userfaultfds;
 mod page_references;

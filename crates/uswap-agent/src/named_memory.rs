@@ -70,7 +70,7 @@ fn may_be_swapped() -> bool {
 }
 
 /// Asks the monitor until `is_final`. Where such memory is swapped, that it has much to do is no answer.
-fn ask_until(wanted: impl Fn(bool) -> MapShared, is_final: impl Fn(isize) -> bool) -> Option<isize> {
+pub(crate) fn ask_until(wanted: impl Fn(bool) -> MapShared, is_final: impl Fn(isize) -> bool) -> Option<isize> {
     let (begun, mut is_again) = (Instant::now(), false);
     loop {
         let answer = ask_monitor(wanted(is_again));

@@ -86,6 +86,14 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je {open}",
         "cmp rdi, 311", // process_vm_writev
         "je {open}",
+        "cmp rdi, 76", // truncate
+        "je {open}",
+        "cmp rdi, 77", // ftruncate
+        "je {open}",
+        "cmp rdi, 85", // creat
+        "je {open}",
+        "cmp rdi, 285", // fallocate
+        "je {open}",
         "jmp {hand_on}",
         fork = sym make_child,
         advise = sym raw_calls::advise,

@@ -32,7 +32,7 @@ fn may_be_swapped(vma: &Vma<'_>) -> bool {
 /// Whether a file that is mapped is in memory. Where it may not be opened by its mapping, the server could not, either.
 fn is_in_memory(vma: &Vma<'_>) -> bool {
     let mut path = [0u8; 80];
-    let is_written = write!(&mut path[..], "/proc/thread-self/map_files/{:x}-{:x}\0", vma.start, vma.end).is_ok();
+    let is_written = write!(&mut path[..], "/proc/self/map_files/{:x}-{:x}\0", vma.start, vma.end).is_ok();
     let path = CStr::from_bytes_until_nul(&path).ok().filter(|_| is_written);
     let file = path.and_then(|path| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     file.and_then(|file| rustix::fs::fstatfs(file).ok()).is_some_and(|found| found.f_type as u32 == TMPFS_MAGIC)

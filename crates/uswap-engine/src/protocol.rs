@@ -269,6 +269,20 @@ pub enum Message {
         /// Where.
         start: u64,
     },
+    /// Process to supervisor, with any descriptor: a file in memory is about to be changed by the kernel, and who does that waits. And on, to
+    /// the shared-memory server.
+    SharedChanged {
+        /// As in `SharedObject`.
+        process: u32,
+        /// As in `SharedObject`.
+        index: u32,
+        /// As in `SharedObject`.
+        generation: u32,
+        /// Of the file.
+        device: u64,
+        /// Of the file, there.
+        number: u64,
+    },
     /// Process to supervisor, after `Welcome`: it could not take what came with it, for it may have too few descriptors. It
     /// has no standard error to say so.
     CannotJoin,
@@ -324,6 +338,12 @@ impl Message {
             Message::SharedNamed { process, index, generation, start } => {
                 words[1..7].copy_from_slice(&[10, process, index, start as u32, (start >> 32) as u32, generation]);
             }
+            Message::SharedChanged { process, index, generation, device, number } => {
+                words[1..5].copy_from_slice(&[11, process, index, generation]);
+                for (place, long) in [(5, device), (7, number)] {
+                    words[place..place + 2].copy_from_slice(&[long as u32, (long >> 32) as u32]);
+                }
+            }
         }
         let mut bytes = [0; MESSAGE_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -372,6 +392,10 @@ impl Message {
             8 => Ok(Message::SharedObject { process: word(2), index: word(3), generation: word(6), start: long(4) }),
             9 => Ok(Message::SharedClient { process: word(2), index: word(3), generation: word(4) }),
             10 => Ok(Message::SharedNamed { process: word(2), index: word(3), generation: word(6), start: long(4) }),
+            11 => {
+                let (process, index, generation) = (word(2), word(3), word(4));
+                Ok(Message::SharedChanged { process, index, generation, device: long(5), number: long(7) })
+            }
             _ => Err(Malformed::Content),
         }
     }
@@ -624,6 +648,9 @@ pub fn share(socket: BorrowedFd<'_>, fd: BorrowedFd<'_>, what: Sharing) -> io::R
         Sharing::Object { start } => Message::SharedObject { process: 0, index: 0, generation: 0, start: start as u64 },
         Sharing::Client => Message::SharedClient { process: 0, index: 0, generation: 0 },
         Sharing::Named { start } => Message::SharedNamed { process: 0, index: 0, generation: 0, start: start as u64 },
+        Sharing::Changed { device, number } => {
+            Message::SharedChanged { process: 0, index: 0, generation: 0, device, number }
+        }
     };
     hand_over(socket, &message, fd)
 }
@@ -660,7 +687,7 @@ mod tests {
     const TOKEN: Token = Token(*b"0123456789abcdef");
     const SECRET: Secret = Secret { question: TOKEN, answer: Token(*b"fedcba9876543210") };
 
-    fn all_messages() -> [Message; 11] {
+    fn all_messages() -> [Message; 12] {
         [
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Exec },
             Message::Hello { token: TOKEN, pid: 9, kind: Kind::Fork { parent: 3, generation: 8 } },
@@ -673,6 +700,7 @@ mod tests {
             Message::SharedObject { process: 77, index: 5, generation: 3, start: 0x7fff_1234_5000 },
             Message::SharedClient { process: 78, index: 1023, generation: 4 },
             Message::SharedNamed { process: 79, index: 6, generation: 5, start: 0x7fff_1234_6000 },
+            Message::SharedChanged { process: 80, index: 7, generation: 6, device: 1 << 40 | 26, number: 2 << 32 | 5 },
         ]
     }
 

@@ -236,6 +236,11 @@ impl Server {
                 let answer = self.has_mapped(process, start as usize);
                 self.answer(asker, answer);
             }
+            Message::SharedChanged { process, index, generation, device, number } => {
+                let asker = self.asker(index, generation);
+                let answer = self.is_to_change(process, Inode { device, number, is_segment: false });
+                self.answer(asker, answer);
+            }
             _ => {}
         }
     }
@@ -256,6 +261,29 @@ impl Server {
             true => Answer::Known,
             false => Answer::Refused,
         }
+    }
+
+    /// A process is about to cut off a file, or the like, and waits until none of it is swapped out.
+    fn is_to_change(&mut self, process: u32, inode: Inode) -> Answer {
+        if self.returns.is_returning(inode) {
+            return Answer::Refused;
+        }
+        let Some(object) = self.shared.object_of(inode).filter(|object| object.origin != Origin::Anonymous) else {
+            return Answer::Known;
+        };
+        if object.is_managed() {
+            self.give_back(
+                &object,
+                format_args!("is not swapped any more: process {process} cuts off, punches or seals its file"),
+            );
+            return Answer::Refused;
+        }
+        self.candidates.retain(|candidate| candidate.object().inode != inode);
+        self.leave_alone(
+            &object,
+            format_args!("is not swapped: process {process} cuts off, punches or seals its file"),
+        );
+        Answer::Known
     }
 
     /// A client has mapped something: it is, or becomes, an object, or is brought back if it cannot be one any more. Whether it may be used.

@@ -220,6 +220,9 @@ impl System for Linux {
         if let Some(start) = wanted.as_detached() {
             return if named_memory::detach(start) { 0 } else { MapShared::NOT_SUPPORTED };
         }
+        if let Some((device, number)) = wanted.as_changed() {
+            return supervisor.by_way(&known, |way| shared_mapping::is_about_to_change(device, number, way));
+        }
         match (wanted.as_fork_advice(), wanted.as_named()) {
             (Some(keeps), _) => shared_forks::advise(wanted.start, wanted.len, keeps).into(),
             (_, Some((start, is_again))) => {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fd::AsFd as _;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_system::{MapShared, Reply, SharedSwap, Sharing};
@@ -148,6 +149,16 @@ pub fn share_named(start: usize, is_again: bool, swap: SharedSwap, way: &Way<'_>
         Reply::Refused => error(Errno::NOMEM),
         _ => error(Errno::AGAIN),
     }
+}
+
+/// A file in memory is about to be changed by the kernel. What is answered: 0, none of it is swapped out any more; -EAGAIN, not yet so.
+pub fn is_about_to_change(device: u64, number: u64, way: &Way<'_>) -> isize {
+    // Each message has a descriptor with it.
+    let Ok(any) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return error(Errno::AGAIN) };
+    let hand_over = || {
+        let _ = (way.share)(any.as_fd(), Sharing::Changed { device, number });
+    };
+    if (way.known)(&hand_over) == Reply::Known { 0 } else { error(Errno::AGAIN) }
 }
 
 /// Unmaps what nobody has got.

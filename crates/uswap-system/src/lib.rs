@@ -117,6 +117,19 @@ impl MapShared {
     }
 
     const DETACHED: u32 = u32::MAX - 3;
+
+    /// Nothing is to be mapped: the file with this number on this device, which may be swapped out, is about to be changed by the kernel. What is
+    /// answered: 0, none of it is swapped out any more; -EAGAIN, not yet so.
+    pub fn changed(device: u64, number: u64) -> MapShared {
+        MapShared { start: number as usize, len: device as usize, protection: Self::CHANGED, flags: 0 }
+    }
+
+    /// Whether it is [`changed`](Self::changed), and which device and file.
+    pub fn as_changed(&self) -> Option<(u64, u64)> {
+        (self.protection == Self::CHANGED).then_some((self.len as u64, self.start as u64))
+    }
+
+    const CHANGED: u32 = u32::MAX - 4;
 }
 
 /// Whether shared memory is swapped, and who tells the server of forks.
@@ -144,6 +157,13 @@ pub enum Sharing {
     Named {
         /// Where.
         start: usize,
+    },
+    /// Nothing, but word that a file in memory is about to be changed.
+    Changed {
+        /// Its device.
+        device: u64,
+        /// Its number there.
+        number: u64,
     },
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
+#include <sys/syscall.h>
 
 enum { PROCESSES = 6, ROUNDS = 3000 };
 static const char *argument, *self;
@@ -376,11 +377,93 @@ static void strange(void)
 	check_all(m, 0, LEN, 1);
 }
 
+/* Cut off and made longer again: zeros, and what was not cut off is there. */
+static void cut_off_by(int (*cut)(int fd, const char *path, off_t len), size_t rest)
+{
+	char name[64], path[80];
+	int fd = named_file(name, sizeof name);
+	snprintf(path, sizeof path, "/dev/shm%s", name);
+	char *m = swapped_file(fd);
+	MUST(cut(fd, path, (off_t)rest) == 0 && ftruncate(fd, LEN) == 0);
+	check_zero(m + rest, LEN - rest, "cut off");
+	check_all(m, 0, rest, 1);
+	MUST(shm_unlink(name) == 0 && munmap(m, LEN) == 0 && close(fd) == 0);
+}
+
+static int by_descriptor(int fd, const char *path, off_t len) { return (void)path, ftruncate(fd, len); }
+static int by_path(int fd, const char *path, off_t len) { return (void)fd, truncate(path, len); }
+static int by_number(int fd, const char *path, off_t len) { return (void)path, (int)syscall(SYS_ftruncate, fd, len); }
+
+/* Another process makes it anew, as a program does that is started again. */
+static int by_opening(int fd, const char *path, off_t len)
+{
+	(void)fd, (void)len;
+	pid_t child = forked();
+	if (!child) {
+		int again = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+		_exit(again < 0 || ftruncate(again, LEN));
+	}
+	end_well(child);
+	return 0;
+}
+
+static void cut_off(void)
+{
+	cut_off_by(by_descriptor, 0);
+	cut_off_by(by_descriptor, LEN / 2);
+	cut_off_by(by_path, LEN / 4);
+	cut_off_by(by_number, LEN / 4);
+	cut_off_by(by_opening, 0);
+}
+
+/* A hole reads as zeros, and what is allocated stays what it was. */
+static void punched(void)
+{
+	int fd = nameless_file();
+	char *m = swapped_file(fd);
+	MUST(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, LEN / 4, LEN / 4) == 0);
+	check_zero(m + LEN / 4, LEN / 4, "punched");
+	check_all(m, 0, LEN / 4, 1);
+	check_all(m + LEN / 2, LEN / 2, LEN, 1);
+	MUST(munmap(m, LEN) == 0 && close(fd) == 0);
+	fd = nameless_file();
+	m = swapped_file(fd);
+	MUST(posix_fallocate(fd, 0, LEN) == 0);
+	check_all(m, 0, LEN, 1);
+}
+
+/* Who has it mapped may write to it still. */
+static void sealed(void)
+{
+	int fd = memfd_create("e2e", MFD_ALLOW_SEALING);
+	MUST(fd >= 0 && ftruncate(fd, LEN) == 0);
+	char *m = swapped_file(fd);
+	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK) == 0);
+	check_all(m, 0, LEN, 1);
+	write_all(m, 0, LEN, 2);
+	press();
+	check_all(m, 0, LEN, 2);
+	MUST(mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EPERM);
+}
+
+/* Swapped on, with zeros in the place of what is removed. */
+static void advised(void)
+{
+	int fd = nameless_file();
+	char *m = swapped_file(fd);
+	MUST(madvise(m + LEN / 4, LEN / 4, MADV_REMOVE) == 0);
+	press();
+	check_zero(m + LEN / 4, LEN / 4, "removed");
+	check_all(m, 0, LEN / 4, 1);
+	check_all(m + LEN / 2, LEN / 2, LEN, 1);
+}
+
 static const struct test_case CASES[] = {
 	{ "segment", segment_case }, { "removed", removed_case }, { "places", places }, { "file", file },
 	{ "no-name", no_name }, { "private", private }, { "grows", grows }, { "grows-again", grows_again },
 	{ "another-user", another_user }, { "unmapped", unmapped },
 	{ "locked", locked }, { "meanwhile", meanwhile },
+	{ "cut-off", cut_off }, { "punched", punched }, { "sealed", sealed }, { "advised", advised },
 	{ "stays", stays }, { "is-there", is_there }, { "stranger", stranger }, { "strange", strange },
 };
 

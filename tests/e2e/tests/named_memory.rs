@@ -52,6 +52,7 @@ cases! {
     a_file_that_each_process_maps_for_itself = "file",
     a_file_without_a_name = "no-name",
     what_nobody_has_mapped_any_more_can_be_read = "unmapped",
+    what_has_been_removed_by_advice_is_zeros = "advised",
 }
 
 /// It could not be registered, and would see zeros.
@@ -77,6 +78,15 @@ fn a_segment_that_is_attached_while_it_is_brought_back() {
 fn a_file_that_grows_is_brought_back() {
     let Some(finished) = run("grows") else { return };
     assert_eq!(said(&finished, "has got another size").len(), 1, "{finished}");
+}
+
+/// What the kernel does to a file it did to what was in memory: the rest came back as it was, or the run was ended.
+#[test]
+fn a_file_that_is_cut_off_punched_or_sealed_is_brought_back_before() {
+    for (case, files) in [("cut-off", 5), ("punched", 2), ("sealed", 1)] {
+        let Some(finished) = run(case) else { return };
+        assert_eq!(said(&finished, "cuts off, punches or seals its file").len(), files, "{finished}");
+    }
 }
 
 /// That its mapping had grown is not reported: a part of it stayed registered, and the kernel moved it no more.

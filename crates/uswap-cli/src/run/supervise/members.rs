@@ -260,7 +260,8 @@ impl Supervisor {
                 Ok(Received::Message(
                     message @ (Message::SharedObject { .. }
                     | Message::SharedClient { .. }
-                    | Message::SharedNamed { .. }),
+                    | Message::SharedNamed { .. }
+                    | Message::SharedChanged { .. }),
                     mut fds,
                 )) => {
                     if let (Some(fd), Some(index)) = (fds.next(), member.index) {

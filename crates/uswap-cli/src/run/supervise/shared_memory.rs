@@ -88,6 +88,9 @@ impl SharedMemory {
         let message = match message {
             Message::SharedObject { start, .. } => Message::SharedObject { process, index, generation, start },
             Message::SharedNamed { start, .. } => Message::SharedNamed { process, index, generation, start },
+            Message::SharedChanged { device, number, .. } => {
+                Message::SharedChanged { process, index, generation, device, number }
+            }
             _ => {
                 self.kept.extend(fd.try_clone().map(|fd| (Uffd::received(fd), Some(process))).ok());
                 Message::SharedClient { process, index, generation }
