@@ -14,6 +14,7 @@
 //! - [`shared`]: both, and how an address of one is told in the other;
 //! - [`moving`]: how a page leaves, and how it comes back; [`messages`]: what is read from the processes' userfaultfds;
 //!   [`reports`]: how both go on at the same time;
+//!   [`robust_mutexes`]: which pages stay meanwhile;
 //! - [`system`]: the system on which the engine runs here; [`kernel`]: what this crate asks of the one below, which is Linux ([`linux`]),
 //!   or `uswap-model`'s;
 //! - [`adoption`]: which objects are managed: those of which every mapping in the tree is known;
@@ -32,6 +33,7 @@ pub mod moving;
 mod named;
 pub mod object;
 pub mod reports;
+mod robust_mutexes;
 pub mod server;
 pub mod shared;
 pub mod system;

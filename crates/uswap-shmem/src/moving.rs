@@ -11,6 +11,7 @@
 //! object, without a message.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_sys::report::Reason;
@@ -20,6 +21,7 @@ use uswap_system::{Advice, PAGE_SIZE};
 use crate::client::{Client, Part};
 use crate::kernel::{ClientUffd, Kernel, SharedObject};
 use crate::reports::Seen;
+use crate::robust_mutexes::first_page_with_one;
 use crate::shared::{Leaving, Shared};
 use crate::trust::all_are_known;
 
@@ -76,14 +78,16 @@ pub fn move_out<K: Kernel>(shared: &Shared<K>, own: &K::Faults, frames: usize, s
     let mut bytes = 0;
     while bytes < len {
         let step = (len - bytes).min(AT_ONCE);
-        if let Err(stop) = move_some_out(shared, own, frames + bytes, &object, source + bytes, step) {
-            return Progress { bytes, stop: Some(stop) };
+        match move_some_out(shared, own, frames + bytes, &object, source + bytes, step) {
+            Ok(passed) if passed == step => bytes += step,
+            Ok(passed) => return Progress { bytes: bytes + passed, stop: Some(Stop::Busy) },
+            Err(stop) => return Progress { bytes, stop: Some(stop) },
         }
-        bytes += step;
     }
     done(bytes)
 }
 
+/// Up to how many bytes from `start` on everything has left: not to the end, if the next page has to stay.
 fn move_some_out<K: Kernel>(
     shared: &Shared<K>,
     own: &K::Faults,
@@ -91,10 +95,15 @@ fn move_some_out<K: Kernel>(
     object: &K::Object,
     start: usize,
     len: usize,
-) -> Result<(), Stop> {
+) -> Result<usize, Stop> {
     let end = start + len;
     if object.populated(start, end).map_err(|_| Stop::Busy)?.is_none() {
-        return Ok(());
+        return Ok(len);
+    }
+    let len = before_what_stays(shared, object, start, len)?;
+    let end = start + len;
+    if len == 0 {
+        return Ok(0);
     }
     let leaving = OnItsWay::begin(shared, start, end);
     let seen = shared.reports.seen();
@@ -109,7 +118,33 @@ fn move_some_out<K: Kernel>(
         let_all_write(&protected);
     }
     drop(leaving);
-    moved
+    moved.map(|()| len)
+}
+
+/// How many bytes from `start` on lie before a page that has to stay, where there have been such pages. It is not even protected: the kernel could not tell
+/// then, either, that the owner of a mutex there has died.
+fn before_what_stays<K: Kernel>(
+    shared: &Shared<K>,
+    object: &K::Object,
+    start: usize,
+    len: usize,
+) -> Result<usize, Stop> {
+    if !shared.has_held_mutexes.load(Relaxed) {
+        return Ok(len);
+    }
+    let mut contents = [0u8; AT_ONCE];
+    let end = start + len;
+    let mut at = start;
+    while let Some(there) = object.populated(at, end).map_err(|_| Stop::Busy)? {
+        let (from, to) = (there.start.max(at), there.end.min(end));
+        let content = &mut contents[..to - from];
+        object.read(from, content).map_err(|_| Stop::Busy)?;
+        if let Some(before) = first_page_with_one(content) {
+            return Ok(from + before - start);
+        }
+        at = to;
+    }
+    Ok(len)
 }
 
 /// Who waits to write goes on: he finds the page, or misses it.
@@ -163,7 +198,7 @@ fn protect_pages<K: Kernel>(client: &Client<K>, part: Part) -> Result<(), Stop> 
 }
 
 /// Copies what is there to the frames, and takes it away when all of it has been copied, if nothing has been read since it was looked who has
-/// it.
+/// it, and none of it has to stay.
 fn take<K: Kernel>(
     shared: &Shared<K>,
     own: &K::Faults,
@@ -183,6 +218,11 @@ fn take<K: Kernel>(
                 let _ = object.punch(from, content.len());
             }
             object.read(from, content).map_err(|_| Stop::Busy)?;
+            if first_page_with_one(content).is_some() {
+                // Before the next try it is looked for.
+                shared.has_held_mutexes.store(true, Relaxed);
+                return Err(Stop::Busy);
+            }
             let frame = frames + (from - start);
             copied.push((frame, to - from, from));
             if let Some(stop) = own.copy(frame, content.as_ptr(), content.len(), Wake::DontWake).stop {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use uswap_core::defects::{Sabotage, is_on};
@@ -65,6 +65,8 @@ pub struct Shared<K: Kernel = Linux> {
     last_number: AtomicU64,
     /// Objects that are being forgotten.
     forgotten: AtomicU64,
+    /// A page had to stay for a robust mutex that was held.
+    pub has_held_mutexes: AtomicBool,
 }
 
 impl Shared {
@@ -89,6 +91,7 @@ impl<K: Kernel> Shared<K> {
             group,
             last_number: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
+            has_held_mutexes: AtomicBool::new(false),
         }
     }
 

@@ -211,6 +211,14 @@ static void private(void)
 	check_all(own, 0, LEN / 2, 2);
 }
 
+/* It is seen a while later that it is not to be swapped any more. */
+static void all_come_back(char *m, size_t len)
+{
+	for (double begun = now(); swaps() && pages_out(m, len) > 0; sleep_ms(10))
+		if (now() - begun > 30)
+			bad("%zu pages are away still", pages_out(m, len));
+}
+
 /* Longer, and mapped longer. */
 static void grows(void)
 {
@@ -222,6 +230,8 @@ static void grows(void)
 	check_all(m, 0, LEN, 1);
 	write_all(m + LEN, LEN, LEN + 8 * MiB, 1);
 	press();
+	check_all(m, 0, LEN + 8 * MiB, 1);
+	all_come_back(m, LEN + 8 * MiB);
 	check_all(m, 0, LEN + 8 * MiB, 1);
 }
 
@@ -310,9 +320,7 @@ static void locked(void)
 	write_all(m, 0, LEN, 1);
 	press();
 	MUST(shmctl(id, SHM_LOCK, NULL) == 0);
-	for (double begun = now(); swaps() && pages_out(m, LEN) > 0; sleep_ms(10))
-		if (now() - begun > 30)
-			bad("%zu pages are away still", pages_out(m, LEN));
+	all_come_back(m, LEN);
 	press();
 	MUST(!swaps() || pages_out(m, LEN) == 0);
 	check_all(m, 0, LEN, 1);

@@ -90,6 +90,19 @@ cases! {
     untold_of_forks_threads_double_move_and_unmap_it_at_once_and_fork = "forks" in 16,
 }
 
+/// The kernel tells the next one of a mutex whose owner has ended only if its page is in memory: one of six such runs hung.
+#[test]
+fn who_waits_for_a_mutex_learns_that_its_owner_was_killed() {
+    for kind in ["plain", "lending"] {
+        let test = TempDir::new(&format!("robust-shared-{kind}"));
+        let launch = Launch::new(&test, c_program("robust_shared")).args(["60", kind]);
+        let finished = launch.time_limit(Duration::from_secs(180)).under(&Budget::mib(30)).finish();
+        finished.assert_success();
+        assert_eq!(finished.text(), "ok\n", "{finished}");
+        finished.assert_swapped();
+    }
+}
+
 /// Three processes on a store that fails; the pages that are lost, in each of them, and the lines of uswap's.
 fn lossy(test: &TempDir, flags: &[&str]) -> (u64, Vec<String>, Finished) {
     let launch = Launch::new(test, c_program("lossy_shared")).args(["96", "3"]).time_limit(Duration::from_secs(180));
