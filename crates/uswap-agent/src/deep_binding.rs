@@ -19,7 +19,7 @@ use uswap_sys::symbols::Symbols;
 use crate::libc_functions::MMAP;
 use crate::real::{Real, Wrapper};
 use crate::{
-    advice, attach, direct_io, exec, exec_lists, forks, locks, own_userfaultfds, page_references, process_advice,
+    advice, attach, exec, exec_lists, file_calls, forks, locks, own_userfaultfds, page_references, process_advice,
     raw_forks, remap, shared_memory, shell, thread_count, threads,
 };
 
@@ -125,7 +125,7 @@ fn wrappers() -> impl Iterator<Item = Wrapper> + Clone {
         .chain(attach::wrappers())
         .chain(locks::wrappers());
     let of_descriptors =
-        direct_io::wrappers().into_iter().chain(own_userfaultfds::wrappers()).chain(page_references::wrappers());
+        file_calls::wrappers().into_iter().chain(own_userfaultfds::wrappers()).chain(page_references::wrappers());
     let of_processes = forks::wrappers()
         .into_iter()
         .chain(raw_forks::wrappers())

@@ -136,7 +136,7 @@ macro_rules! telling {
 
 telling! {
     /// open, openat, openat2 and fcntl, which may begin direct I/O, process_vm_writev, which is like it, and what changes files in memory.
-    open tells crate::direct_io::asked_by_number
+    open tells crate::file_calls::asked_by_number
 }
 
 telling! {

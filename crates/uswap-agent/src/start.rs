@@ -29,7 +29,7 @@ extern "C" fn constructor() {
     crate::own_userfaultfds::prepare();
     crate::page_references::prepare();
     crate::attach::prepare();
-    crate::direct_io::prepare();
+    crate::file_calls::prepare();
     crate::locks::prepare();
     crate::shell::prepare();
     let Some(rendezvous) = find_group() else { return };

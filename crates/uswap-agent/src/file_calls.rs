@@ -1,9 +1,10 @@
-//! Wrappers of open, fcntl and process_vm_writev, and those of libc's `syscall`: a file is opened for direct I/O, by which a device may
-//! write to the program's pages themselves, or the kernel does so for another process.
+//! Wrappers of libc's functions that open files and change them, and the same calls by libc's `syscall`.
 //!
-//! Private memory that is being written to so cannot be moved, and stays. From shared memory a page can be taken all the same, and what
-//! is written later would be lost. So where a process does either, no shared memory of its run is swapped from then on: it
-//! waits for a moment until that is so.
+//! Two things are to be known before the kernel does them. A file is opened for direct I/O, by which a device may write to the program's pages
+//! themselves, or the kernel writes to them for another process (process_vm_writev). Private memory that is being written to so cannot be moved,
+//! and stays. From shared memory a page can be taken all the same, and what is written later would be lost. So where a process does either,
+//! no shared memory of its run is swapped from then on: it waits for a moment until that is so. And a file in memory is cut off, or the
+//! like ([`named_changes`](crate::named_changes)).
 
 #![allow(unsafe_code)]
 
@@ -20,7 +21,7 @@ use crate::real::Wrapper;
 use crate::shared_memory::ask_monitor;
 use crate::start::POST;
 
-macro_rules! noting_direct_io {
+macro_rules! telling_of_calls {
     ($($name:ident $place:ident flags in $flags:literal if [$($test:literal)*] tells $told:ident, $number:literal [$($arguments:literal)*];)*) => {
         $(static $place: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
@@ -87,7 +88,7 @@ fn find(name: &str, place: &AtomicPtr<c_void>) {
     place.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }, Relaxed);
 }
 
-noting_direct_io! {
+telling_of_calls! {
     open OPEN flags in "esi" if [] tells opens, 2 [];
     open64 OPEN64 flags in "esi" if [] tells opens, 2 [];
     openat OPENAT flags in "edx" if [] tells opens_at, 257 [];
