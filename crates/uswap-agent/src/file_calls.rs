@@ -152,7 +152,7 @@ extern "C" fn direct_io_begins() {
     }
 }
 
-/// The same, by libc's `syscall` with this number and its first arguments.
+/// Any of these, by libc's `syscall` with this number and its first arguments.
 pub(crate) extern "C" fn asked_by_number(number: c_long, first: usize, second: usize, third: usize) {
     let fd = first as c_int;
     match number {

@@ -6,19 +6,16 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
-use std::mem::MaybeUninit;
 
-use uswap_sys::named_memory::BYTES_MIN;
-use uswap_sys::shared_file::TMPFS_MAGIC;
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
 use crate::kernel;
-use crate::named_memory::{are_asked_for, ask_until};
+use crate::named_memory::{File, are_asked_for, ask_until, look};
 
 /// Before ftruncate.
 pub(crate) extern "C" fn is_cut(fd: c_int, len: i64) {
-    tell(|| of_descriptor(fd).filter(|file| len < file.bytes));
+    tell(|| look(fd).filter(|file| len < file.bytes));
 }
 
 /// Before truncate.
@@ -28,24 +25,17 @@ pub(crate) extern "C" fn is_cut_by_path(path: *const c_char, len: i64) {
 
 /// Before fallocate: what it fills or punches may be swapped out.
 pub(crate) extern "C" fn is_allocated(fd: c_int) {
-    tell(|| of_descriptor(fd));
+    tell(|| look(fd));
 }
 
 /// Before it gets seals: what comes back could not be written any more.
 pub(crate) extern "C" fn is_sealed(fd: c_int) {
-    tell(|| of_descriptor(fd));
+    tell(|| look(fd));
 }
 
 /// Before it is opened, and so made empty.
 pub(crate) extern "C" fn is_emptied(directory: c_int, path: *const c_char) {
     tell(|| of_path(directory, path));
-}
-
-/// A file in memory.
-struct File {
-    device: u64,
-    number: u64,
-    bytes: i64,
 }
 
 /// Waits until all of a file is back, if it is one of which some may be swapped out.
@@ -55,22 +45,12 @@ fn tell(which: impl FnOnce() -> Option<File>) {
     }
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
-    if let Some(file) = which().filter(|file| file.bytes >= BYTES_MIN as i64) {
+    if let Some(file) = which() {
         // Where nobody answers for a minute, the program goes on.
         ask_until(|_| MapShared::changed(file.device, file.number), |answer| answer != -libc::EAGAIN as isize);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
-}
-
-fn of_descriptor(fd: c_int) -> Option<File> {
-    // SAFETY: both fill the record in.
-    unsafe {
-        look(
-            |stat| kernel::ask(libc::SYS_fstat, [fd as usize, stat, 0, 0, 0]),
-            |statfs| kernel::ask(libc::SYS_fstatfs, [fd as usize, statfs, 0, 0, 0]),
-        )
-    }
 }
 
 fn of_path(directory: c_int, path: *const c_char) -> Option<File> {
@@ -80,21 +60,8 @@ fn of_path(directory: c_int, path: *const c_char) -> Option<File> {
     if fd < 0 {
         return None;
     }
-    let file = of_descriptor(fd as c_int);
+    let file = look(fd as c_int);
     // SAFETY: opened above.
     unsafe { kernel::ask(libc::SYS_close, [fd as usize, 0, 0, 0, 0]) };
     file
-}
-
-/// # Safety
-/// Both fill in the record at the address that they are given, and return 0.
-unsafe fn look(stat: impl FnOnce(usize) -> isize, statfs: impl FnOnce(usize) -> isize) -> Option<File> {
-    let (mut found, mut file_system) = (MaybeUninit::<libc::stat>::zeroed(), MaybeUninit::<libc::statfs>::zeroed());
-    if stat(found.as_mut_ptr() as usize) != 0 || statfs(file_system.as_mut_ptr() as usize) != 0 {
-        return None;
-    }
-    // SAFETY: the caller's promise; zeros are such records.
-    let (found, file_system) = unsafe { (found.assume_init(), file_system.assume_init()) };
-    let is_in_memory = file_system.f_type == libc::__fsword_t::from(TMPFS_MAGIC);
-    is_in_memory.then_some(File { device: found.st_dev, number: found.st_ino, bytes: found.st_size })
 }

@@ -31,23 +31,36 @@ pub(crate) fn are_asked_for() -> bool {
     POST.shared_mappings.are_names_swapped() != Some(false) && crate::forks::is_member() && !POST.inert.load(Relaxed)
 }
 
+/// A file in memory.
+pub(crate) struct File {
+    pub device: u64,
+    pub number: u64,
+    pub bytes: i64,
+}
+
 /// Whether a descriptor is of a file in memory that is large enough. It may become so later: who has mapped it by then is found, too.
 pub(crate) fn is_one(fd: c_int) -> bool {
+    look(fd).is_some()
+}
+
+/// The file in memory that a descriptor is of, if it is large enough.
+pub(crate) fn look(fd: c_int) -> Option<File> {
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
     let (mut stat, mut file_system) = (MaybeUninit::<libc::stat>::zeroed(), MaybeUninit::<libc::statfs>::zeroed());
     let stat_at = [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
     let statfs_at = [fd as usize, file_system.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: the kernel fills the records in. Zeros are such.
-    let is_one = unsafe {
-        kernel::ask(libc::SYS_fstat, stat_at) == 0
-            && stat.assume_init().st_size >= BYTES_MIN as i64
+    let (stat, is_one) = unsafe {
+        let is_one = kernel::ask(libc::SYS_fstat, stat_at) == 0
+            && stat.assume_init_ref().st_size >= BYTES_MIN as i64
             && kernel::ask(libc::SYS_fstatfs, statfs_at) == 0
-            && file_system.assume_init().f_type == libc::__fsword_t::from(TMPFS_MAGIC)
+            && file_system.assume_init().f_type == libc::__fsword_t::from(TMPFS_MAGIC);
+        (stat.assume_init(), is_one)
     };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
-    is_one
+    is_one.then_some(File { device: stat.st_dev, number: stat.st_ino, bytes: stat.st_size })
 }
 
 /// Asks whether the program may use what has been mapped at `start`.

@@ -251,11 +251,9 @@ impl Look {
         for (inode, start) in here {
             let found = self.found.entry(inode).or_default();
             found.mappings += 1;
-            if !registered.contains(&(inode, start)) {
-                let first = found.unregistered.map_or(pid, |place| place.process.min(pid));
-                if first == pid {
-                    found.unregistered = Some(Place { process: pid, start });
-                }
+            let is_first = found.unregistered.is_none_or(|place| pid <= place.process);
+            if is_first && !registered.contains(&(inode, start)) {
+                found.unregistered = Some(Place { process: pid, start });
             }
         }
         true
