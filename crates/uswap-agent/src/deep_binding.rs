@@ -19,8 +19,8 @@ use uswap_sys::symbols::Symbols;
 use crate::libc_functions::MMAP;
 use crate::real::{Real, Wrapper};
 use crate::{
-    advice, attach, exec, exec_lists, file_calls, forks, locks, own_userfaultfds, page_references, process_advice,
-    raw_forks, remap, shared_memory, shell, thread_count, threads,
+    advice, attach, exec, exec_lists, file_calls, file_streams, forks, locks, own_userfaultfds, page_references,
+    process_advice, raw_forks, remap, shared_memory, shell, thread_count, threads,
 };
 
 static OPEN: Real = Real::new(c"dlopen");
@@ -124,8 +124,11 @@ fn wrappers() -> impl Iterator<Item = Wrapper> + Clone {
         .chain(remap::wrappers())
         .chain(attach::wrappers())
         .chain(locks::wrappers());
-    let of_descriptors =
-        file_calls::wrappers().into_iter().chain(own_userfaultfds::wrappers()).chain(page_references::wrappers());
+    let of_descriptors = file_calls::wrappers()
+        .into_iter()
+        .chain(file_streams::wrappers())
+        .chain(own_userfaultfds::wrappers())
+        .chain(page_references::wrappers());
     let of_processes = forks::wrappers()
         .into_iter()
         .chain(raw_forks::wrappers())

@@ -117,7 +117,7 @@ telling_of_calls! {
         ["mov rcx, rdx" "mov rdx, rsi" "xor esi, esi"];
 }
 
-extern "C" fn opens(path: *const c_char, flags: c_int) {
+pub(crate) extern "C" fn opens(path: *const c_char, flags: c_int) {
     opens_at(libc::AT_FDCWD, path, flags);
 }
 

@@ -3,7 +3,7 @@
 //! `uswap run` preloads it. The constructor notes what must never be swapped, hooks fork, and starts one thread, the
 //! monitor, which does the rest on its own. Threads of the program enter the agent in a few places only (the
 //! constructor, the fork handlers, and the wrappers of `exec`, `system`, `popen`, `fork`, `_Fork`, `madvise`, `process_madvise`,
-//! `mlockall`, `mlock`, `mlock2`, `mmap`, `open`, `openat`, `fcntl`, `mremap`, `shmat`, `shmdt`, `pthread_create`, `thrd_create`, `__register_atfork`, `posix_spawn`, `posix_spawnp`, `vmsplice`, `setsockopt`,
+//! `mlockall`, `mlock`, `mlock2`, `mmap`, `open`, `openat`, `fopen`, `freopen`, `fcntl`, `mremap`, `shmat`, `shmdt`, `pthread_create`, `thrd_create`, `__register_atfork`, `posix_spawn`, `posix_spawnp`, `vmsplice`, `setsockopt`,
 //! `ioctl`, `send`, `sendto`, `sendmsg`, `sendmmsg`, `syscall`, `clone`, `dlopen`, `dlmopen` and `stat`); there they take no lock of the engine, allocate nothing, and keep errno as libc left it.
 
 #![deny(unsafe_code)]
@@ -16,6 +16,7 @@ mod deep_binding;
 mod exec;
 mod exec_lists;
 mod file_calls;
+mod file_streams;
 mod fork_turns;
 mod forks;
 mod kernel;

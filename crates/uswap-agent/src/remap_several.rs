@@ -151,6 +151,9 @@ fn refusal(result: c_long) -> Option<c_int> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     const FIXED: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -175,16 +178,19 @@ mod tests {
         }
     }
 
-    /// Sixteen pages: 0 to 3 and 4 to 7 are mappings of their own, 8 to 11 a hole, 12 to 15 a mapping.
+    /// Sixteen pages: 0 to 3 and 4 to 7 are mappings of their own, 8 to 11 a hole, 12 to 15 a mapping. Far from where the kernel
+    /// puts what has no place of its own: a test beside this one might get the hole.
     fn laid_out() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(1 << 44);
+        let place = NEXT.fetch_add(1 << 31, Relaxed) as *mut libc::c_void;
         let pages = |from: usize, count: usize| (from * PAGE_SIZE, count * PAGE_SIZE);
         // SAFETY: fresh memory of this test's own, of which no reference is made.
         unsafe {
             let start = libc::mmap(
-                std::ptr::null_mut(),
+                place,
                 16 * PAGE_SIZE,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
                 -1,
                 0,
             );

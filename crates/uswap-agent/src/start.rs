@@ -30,6 +30,7 @@ extern "C" fn constructor() {
     crate::page_references::prepare();
     crate::attach::prepare();
     crate::file_calls::prepare();
+    crate::file_streams::prepare();
     crate::locks::prepare();
     crate::shell::prepare();
     let Some(rendezvous) = find_group() else { return };

@@ -1,6 +1,7 @@
 /* Shared memory that has a name: System V segments, and files in memory. */
 #include "shared_memory.h"
 #include <fcntl.h>
+#include <spawn.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
@@ -415,6 +416,33 @@ static int by_opening(int fd, const char *path, off_t len)
 	return 0;
 }
 
+static int by_stream(int fd, const char *path, off_t len)
+{
+	(void)fd, (void)len;
+	FILE *again = fopen(path, "w");
+	return again ? fclose(again) : -1;
+}
+
+static int by_reopening(int fd, const char *path, off_t len)
+{
+	(void)path, (void)len;
+	FILE *again = freopen(NULL, "w+", fdopen(dup(fd), "r"));
+	return again ? fclose(again) : -1;
+}
+
+static int by_spawning(int fd, const char *path, off_t len)
+{
+	(void)fd, (void)len;
+	posix_spawn_file_actions_t actions;
+	char *const arguments[] = { "true", NULL };
+	pid_t child;
+	MUST(posix_spawn_file_actions_init(&actions) == 0
+	     && posix_spawn_file_actions_addopen(&actions, 1, path, O_WRONLY | O_TRUNC, 0) == 0
+	     && posix_spawnp(&child, "true", &actions, NULL, arguments, environ) == 0);
+	end_well(child);
+	return posix_spawn_file_actions_destroy(&actions);
+}
+
 static void cut_off(void)
 {
 	cut_off_by(by_descriptor, 0);
@@ -422,6 +450,9 @@ static void cut_off(void)
 	cut_off_by(by_path, LEN / 4);
 	cut_off_by(by_number, LEN / 4);
 	cut_off_by(by_opening, 0);
+	cut_off_by(by_stream, 0);
+	cut_off_by(by_reopening, 0);
+	cut_off_by(by_spawning, 0);
 }
 
 /* A hole reads as zeros, and what is allocated stays what it was. */
