@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
+use crate::kept_arguments::keeping_arguments;
 use crate::named_changes::{is_allocated, is_cut, is_cut_by_path, is_emptied, is_sealed};
 use crate::real::Wrapper;
 use crate::shared_memory::ask_monitor;
@@ -36,21 +37,7 @@ macro_rules! telling_of_calls {
                 $($test,)*
                 concat!("test ", $flags, ", 0x4200"),
                 "jz 2f",
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "push r9",
-                "push rax",
-                "call {told}",
-                "pop rax",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                keeping_arguments!("call {told}"),
                 "2:",
                 "mov rax, qword ptr [rip + {place}]",
                 "test rax, rax",

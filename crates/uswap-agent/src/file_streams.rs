@@ -11,6 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::FILE;
 
 use crate::file_calls::opens;
+use crate::kept_arguments::keeping_arguments;
 use crate::named_changes::{is_allocated, is_emptied};
 use crate::real::{Real, Wrapper};
 
@@ -29,18 +30,7 @@ macro_rules! telling_of_streams {
                 $real.get()
             }
             naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "call {told}",
-                "call {find}",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                keeping_arguments!("call {told}", "call {find}"),
                 "jmp rax",
                 told = sym $told,
                 find = sym find,

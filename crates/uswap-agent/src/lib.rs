@@ -19,6 +19,7 @@ mod file_calls;
 mod file_streams;
 mod fork_turns;
 mod forks;
+mod kept_arguments;
 mod kernel;
 mod libc_fork;
 mod libc_functions;

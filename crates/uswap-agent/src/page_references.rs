@@ -11,6 +11,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use uswap_engine::page_references;
 
+use crate::kept_arguments::keeping_arguments;
 use crate::real::{Real, Wrapper};
 
 static VMSPLICE: Real = Real::new(c"vmsplice");
@@ -79,23 +80,7 @@ macro_rules! sends {
                 "jz 3f",
                 "jmp rax",
                 "3:",
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "push r9",
-                "sub rsp, 8",
-                "lea rdi, [rip + {real}]",
-                concat!("mov esi, ", $flags),
-                "call {begins}",
-                "add rsp, 8",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                keeping_arguments!("lea rdi, [rip + {real}]", concat!("mov esi, ", $flags), "call {begins}"),
                 "jmp rax",
                 real = sym $place,
                 address = const Real::ADDRESS,

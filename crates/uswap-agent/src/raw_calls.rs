@@ -12,6 +12,7 @@ use uswap_engine::host::notices;
 
 use crate::advice::{is_of_the_engine, madvise};
 use crate::attach::shmat;
+use crate::kept_arguments::keeping_arguments;
 use crate::libc_functions::SYSCALL;
 use crate::process_advice::process_madvise;
 use crate::shared_memory::mmap;
@@ -111,21 +112,7 @@ macro_rules! telling {
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name() -> c_long {
             naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "push r9",
-                "sub rsp, 8",
-                "call {told}",
-                "add rsp, 8",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
+                keeping_arguments!("call {told}"),
                 "jmp {hand_on}",
                 told = sym $told,
                 hand_on = sym hand_on,

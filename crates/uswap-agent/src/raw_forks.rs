@@ -15,6 +15,7 @@ use uswap_engine::host::notices;
 
 use crate::fork_turns;
 use crate::forks::{self, RawFork};
+use crate::kept_arguments::keeping_arguments;
 use crate::kernel;
 use crate::libc_functions::SYSCALL;
 use crate::own_userfaultfds;
@@ -111,23 +112,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 #[unsafe(naked)]
 unsafe extern "C" fn make_child() -> c_long {
     naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {begins}",
         // The mask, below the stack's end when all is as it was.
-        "mov qword ptr [rsp], rdx",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
+        keeping_arguments!("call {begins}", "mov qword ptr [rsp], rdx"),
         "cmp al, {goes_on}",
         "je {hand_on}",
         "cmp al, {refused}",
