@@ -19,6 +19,7 @@ use crate::advice::is_of_the_engine;
 use crate::kept_arguments::keeping_arguments;
 use crate::named_changes::{is_allocated, is_cut, is_cut_by_path, is_emptied, is_sealed};
 use crate::real::Wrapper;
+use crate::shared_advice::is_reordered;
 use crate::shared_memory::ask_monitor;
 use crate::start::POST;
 
@@ -91,6 +92,7 @@ telling_of_calls! {
         tells controls, 72 [];
     // However it is asked for: the kernel writes to pages of another process as a device does.
     process_vm_writev PROCESS_VM_WRITEV flags in "eax" if ["mov eax, 0x4000"] tells direct_io_begins, 311 [];
+    remap_file_pages REMAP_FILE_PAGES flags in "eax" if ["mov eax, 0x4000"] tells is_reordered, 216 [];
     creat CREAT flags in "eax" if ["mov eax, 0x4000"] tells creates, 85 [];
     creat64 CREAT64 flags in "eax" if ["mov eax, 0x4000"] tells creates, 85 [];
     ftruncate FTRUNCATE flags in "eax" if ["mov eax, 0x4000"] tells is_cut, 77 [];
@@ -154,6 +156,7 @@ pub(crate) extern "C" fn asked_by_number(number: c_long, first: usize, second: u
             let flags = if is_whole { unsafe { *(third as *const c_int) } } else { libc::O_DIRECT | libc::O_TRUNC };
             opens_at(fd, second as *const c_char, flags);
         }
+        libc::SYS_remap_file_pages => is_reordered(first, second),
         libc::SYS_creat => creates(first as *const c_char),
         libc::SYS_ftruncate => is_cut(fd, second as i64),
         libc::SYS_truncate => is_cut_by_path(first as *const c_char, second as i64),

@@ -46,11 +46,15 @@ fn tell(which: impl FnOnce() -> Option<File>) {
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
     if let Some(file) = which() {
-        // Where nobody answers for a minute, the program goes on.
-        ask_until(|_| MapShared::changed(file.device, file.number), |answer| answer != -libc::EAGAIN as isize);
+        bring_back(file.device, file.number);
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+/// Waits until all of that file is back. Where nobody answers for a minute, the program goes on.
+pub(crate) fn bring_back(device: u64, number: u64) {
+    ask_until(|_| MapShared::changed(device, number), |answer| answer != -libc::EAGAIN as isize);
 }
 
 fn of_path(directory: c_int, path: *const c_char) -> Option<File> {

@@ -122,7 +122,7 @@ macro_rules! telling {
 }
 
 telling! {
-    /// open, openat, openat2 and fcntl, which may begin direct I/O, process_vm_writev, which is like it, and what changes files in memory.
+    /// open, openat, openat2 and fcntl, which may begin direct I/O, process_vm_writev, which is like it, and what changes files in memory or maps them anew.
     open tells crate::file_calls::asked_by_number
 }
 

@@ -93,6 +93,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je {open}",
         "cmp rdi, 85", // creat
         "je {open}",
+        "cmp rdi, 216", // remap_file_pages
+        "je {open}",
         "cmp rdi, 285", // fallocate
         "je {open}",
         "jmp {hand_on}",

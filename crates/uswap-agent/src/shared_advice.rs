@@ -11,7 +11,9 @@ use uswap_sys::maps::{self, Vma};
 use uswap_sys::shared_file::{NAME_IN_MAPS, TMPFS_MAGIC};
 use uswap_sys::{PAGE_SIZE, huge_pages, shared_mapping};
 
+use crate::advice::is_of_the_engine;
 use crate::kernel;
+use crate::named_changes::bring_back;
 
 /// Room for lines of /proc/PID/maps. A path may have 4 KiB.
 const LINES: usize = 6 << 10;
@@ -21,6 +23,8 @@ struct Part {
     range: Range<usize>,
     /// Of mmap(2).
     protection: i32,
+    /// Its file's device and number, if they are known.
+    file: Option<(u64, u64)>,
 }
 
 /// Whether memory with this mapping may be swapped: files on disk are not.
@@ -76,13 +80,14 @@ fn for_each_part(start: usize, len: usize, mut act: impl FnMut(&Part)) {
         if start < vma.end && may_be_swapped(vma) {
             let access = [(vma.read, libc::PROT_READ), (vma.write, libc::PROT_WRITE), (vma.exec, libc::PROT_EXEC)];
             let protection = access.iter().filter(|access| access.0).fold(0, |all, access| all | access.1);
-            act(&Part { range: vma.start.max(start)..vma.end.min(end), protection });
+            let file = Some((vma.device, vma.inode));
+            act(&Part { range: vma.start.max(start)..vma.end.min(end), protection, file });
         }
         ControlFlow::Continue(())
     });
     if all_are_seen.is_none() {
         // Where there is no /proc, it is taken for what such advice is given about.
-        act(&Part { range: start..end, protection: libc::PROT_READ | libc::PROT_WRITE });
+        act(&Part { range: start..end, protection: libc::PROT_READ | libc::PROT_WRITE, file: None });
     }
 }
 
@@ -108,6 +113,22 @@ pub(crate) fn is_removed(start: usize, len: usize) {
         return;
     }
     with_errno_kept(|| for_each_part(start, len, remove));
+}
+
+/// Pages of what is mapped there are about to be mapped in another order (remap_file_pages), round the mmap that the server is told of.
+pub(crate) extern "C" fn is_reordered(start: usize, len: usize) {
+    if is_of_the_engine() || !crate::forks::is_member() {
+        return;
+    }
+    let mut told = None;
+    with_errno_kept(|| {
+        for_each_part(start, len, |part| {
+            if let Some(file) = part.file.filter(|&file| told != Some(file)) {
+                bring_back(file.0, file.1);
+                told = Some(file);
+            }
+        })
+    });
 }
 
 fn remove(part: &Part) {

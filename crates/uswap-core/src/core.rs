@@ -16,7 +16,7 @@ use crate::slots::Slots;
 use crate::swap_cache::SwapCache;
 use crate::swap_table::{LetGo, SwapTable};
 use crate::units::PageNumber;
-use crate::workingset::{Refaults, Workingset};
+use crate::workingset::{Refaults, Returns, Workingset};
 use crate::zswap::Zswap;
 
 /// What a [`Core`] is made with.
@@ -236,6 +236,11 @@ impl Core {
     /// The swap cache, for looking.
     pub fn swap_cache(&self) -> &SwapCache {
         &self.cache
+    }
+
+    /// See [`Workingset::returns`].
+    pub fn returns(&mut self, early: u64) -> Returns {
+        self.eviction.workingset.returns(early)
     }
 
     /// See [`Workingset::take_refaults`].

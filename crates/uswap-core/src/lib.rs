@@ -72,6 +72,7 @@ pub mod tuning;
 pub mod turns;
 pub mod units;
 pub mod workingset;
+pub mod works_in;
 pub mod zswap;
 
 mod by_address;

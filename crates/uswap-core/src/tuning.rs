@@ -203,17 +203,21 @@ pub const PROMISE_ENDS: Duration = Duration::from_secs(2);
 /// Pages of a child for which nobody has to give way: 4 MiB.
 pub const PROMISE_MIN: u64 = 1024;
 /// Pages that processes may have in common after forks, and keep, of a budget of `limit` pages: where they let go of one, each has to
-/// store it. What so many processes need beside is left to them: `fixed` pages that cannot be swapped or are of compressed pools, and what
-/// they work in, an eighth of the budget, or 8 MiB for each.
-pub fn in_common_max(limit: u64, processes: u64, fixed: u64) -> u64 {
-    let works_in = (limit / 8).min(CHILD_NEEDS);
-    limit.saturating_sub(fixed + processes * works_in).min(limit / 8 * 7)
+/// store it. What they need beside is left to them: `fixed` pages that cannot be swapped or are of compressed pools, and what they
+/// work in, all together.
+pub fn in_common_max(limit: u64, works_in: u64, fixed: u64) -> u64 {
+    limit.saturating_sub(fixed + works_in).min(limit / 8 * 7)
+}
+
+/// What a process works in at the least, in pages: an eighth of the budget, or 8 MiB.
+pub fn works_in(limit: u64) -> u64 {
+    (limit / 8).min(CHILD_NEEDS)
 }
 
 /// Pages that a process may leave in common with its first child where it has to make room for it: what may stay with one process
 /// more, and two thirds at most. More children may come.
-pub fn in_common_at_first(limit: u64, processes: u64, fixed: u64) -> u64 {
-    in_common_max(limit, processes + 1, fixed + CHILD_NEEDS).min(limit / 3 * 2)
+pub fn in_common_at_first(limit: u64, work_in: u64, fixed: u64) -> u64 {
+    in_common_max(limit, work_in + works_in(limit), fixed + CHILD_NEEDS).min(limit / 3 * 2)
 }
 
 /// 8 MiB: what a child needs in any case, for uswap's tables and threads and to work in.

@@ -22,6 +22,22 @@ pub struct Refaults {
     pub old_pool: u64,
 }
 
+/// Pages that came back, ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returns {
+    /// Before more had left than was asked for.
+    pub early: u64,
+    /// However late.
+    pub all: u64,
+}
+
+impl Returns {
+    /// Those since `then`.
+    pub fn since(self, then: Returns) -> Returns {
+        Returns { early: self.early.saturating_sub(then.early), all: self.all.saturating_sub(then.all) }
+    }
+}
+
 impl Refaults {
     fn total(&self) -> u64 {
         self.young_pool + self.young_area + self.old_pool
@@ -36,6 +52,9 @@ pub struct Workingset {
     /// Ticks in which as many pages leave as the pool has memory.
     young: u16,
     refaults: Refaults,
+    /// Ticks within which a page that comes back is early.
+    early: u16,
+    returns: Returns,
 }
 
 impl Workingset {
@@ -55,6 +74,8 @@ impl Workingset {
     /// whatever left since had gone there.
     pub(crate) fn refaulted(&mut self, stamp: u16, in_pool: bool, objects: u64) -> bool {
         let ticks = self.now().wrapping_sub(stamp);
+        self.returns.all += 1;
+        self.returns.early += u64::from(ticks <= self.early);
         let young = ticks <= self.young;
         match (young, in_pool) {
             (true, true) => self.refaults.young_pool += 1,
@@ -63,6 +84,12 @@ impl Workingset {
             (false, false) => {}
         }
         u64::from(ticks) * TICK_PAGES <= objects
+    }
+
+    /// Pages that came back, ever. From now on those are early that come back before `pages` others have left.
+    pub fn returns(&mut self, pages: u64) -> Returns {
+        self.early = (pages / TICK_PAGES) as u16;
+        self.returns
     }
 
     /// The faults since the last call, if they are `enough` to judge by. The pool has `pool_pages` of memory.
@@ -99,6 +126,21 @@ mod tests {
         assert_eq!(workingset.take_refaults(101, 0), None);
         let found = workingset.take_refaults(40, 0).unwrap();
         assert_eq!(found, Refaults { young_pool: 20, young_area: 20, old_pool: 30 });
+    }
+
+    #[test]
+    fn a_page_is_early_when_no_more_have_left_than_was_asked_for() {
+        let (mut table, mut workingset) = (SwapTable::new(), Workingset::default());
+        assert_eq!(workingset.returns(3 * TICK_PAGES), Returns::default());
+        let entry = table.insert(Location::Slot { area: AreaId(0), slot: 1 }, 0);
+        workingset.evicted(Some(entry), &mut table);
+        for leave in [3 * TICK_PAGES, TICK_PAGES] {
+            (0..leave).for_each(|_| workingset.evicted(None, &mut table));
+            let _ = workingset.refaulted(table.stamp(entry), false, 0);
+        }
+        let returns = workingset.returns(0);
+        assert_eq!(returns, Returns { early: 1, all: 2 });
+        assert_eq!(returns.since(Returns { early: 1, all: 1 }), Returns { early: 0, all: 1 });
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl<H: Staffed> Monitor<H> {
         let target = if usage.mine > target {
             // There will be more children, and what they have in common cannot be given back then.
             let limit = self.member().group.limit_of_living_pages();
-            let in_common = tuning::in_common_at_first(limit, usage.processes, self.fixed_of_all());
+            let in_common = tuning::in_common_at_first(limit, self.all_work_in(), self.fixed_of_all());
             target.min(in_common.saturating_sub(self.in_common_of_all()) + shared)
         } else {
             target

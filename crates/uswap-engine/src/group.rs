@@ -36,7 +36,7 @@ pub use counters::{Counter, Tally};
 pub use fault_latency::{Histogram, LatencyKind};
 pub use in_common::{Family, InCommon};
 pub use lineage::{Heirs, Holder};
-pub use process_slots::{ProcessSlot, READING_AHEAD, SHARED_REFUSED, SlotState};
+pub use process_slots::{ProcessSlot, READING_AHEAD, SHARED_REFUSED, SlotState, Wants};
 
 mod census;
 mod clusters;

@@ -268,21 +268,17 @@ impl Server {
         if self.returns.is_returning(inode) {
             return Answer::Refused;
         }
-        let Some(object) = self.shared.object_of(inode).filter(|object| object.origin != Origin::Anonymous) else {
-            return Answer::Known;
+        let Some(object) = self.shared.object_of(inode) else { return Answer::Known };
+        let what = match object.origin {
+            Origin::Anonymous => "maps its pages in another order",
+            _ => "cuts off, punches or seals its file, or maps its pages in another order",
         };
         if object.is_managed() {
-            self.give_back(
-                &object,
-                format_args!("is not swapped any more: process {process} cuts off, punches or seals its file"),
-            );
+            self.give_back(&object, format_args!("is not swapped any more: process {process} {what}"));
             return Answer::Refused;
         }
         self.candidates.retain(|candidate| candidate.object().inode != inode);
-        self.leave_alone(
-            &object,
-            format_args!("is not swapped: process {process} cuts off, punches or seals its file"),
-        );
+        self.leave_alone(&object, format_args!("is not swapped: process {process} {what}"));
         Answer::Known
     }
 

@@ -114,6 +114,26 @@ static void parted(void)
 	MUST(AT(m, middle) == 0);
 }
 
+/* A part shows other pages of the same memory from now on, by libc's function and by number. */
+static void reordered(void)
+{
+	size_t part = LEN / 4, from = LEN / 2;
+	for (int by_number = 0; by_number < 2; by_number++) {
+		char *m = filled(LEN, 1);
+		wait_until_some_has_left(m, LEN);
+		MUST((by_number ? syscall(SYS_remap_file_pages, m, part, 0, from / PAGE, 0)
+				: remap_file_pages(m, part, 0, from / PAGE, 0)) == 0);
+		for (size_t at = 0; at < part; at += PAGE)
+			if (AT(m, at) != AT(m, from + at))
+				bad("page %zu shows another than page %zu", at / PAGE, (from + at) / PAGE);
+		check_all(m + part, part, LEN, 1);
+		write_all(m, from, from + part, 2);
+		press();
+		check_all(m + from, from, from + part, 2);
+		MUST(munmap(m, LEN) == 0);
+	}
+}
+
 /* Files that are opened for direct I/O by number: by open, openat, openat2 and fcntl. */
 static int open_directly(int way, const char *path)
 {
@@ -350,7 +370,7 @@ static void little(void)
 static const struct test_case CASES[] = {
 	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
 	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
-	{ "little", little }, { "huge", huge }, { "direct", direct }, { "parted", parted },
+	{ "little", little }, { "huge", huge }, { "direct", direct }, { "parted", parted }, { "reordered", reordered },
 	{ "written-by-the-kernel", written_by_the_kernel },
 };
 

@@ -117,6 +117,8 @@ pub struct Wants {
     pub judgements: AtomicU64,
     /// Pages that it keeps of those that could be swapped, because what cannot fills the budget; 0 mostly.
     pub floor_pages: AtomicU64,
+    /// What it works in, beside what it has in common with others; 0 as long as it has not said that.
+    pub works_in_pages: AtomicU64,
     /// It would bring in what is on an area that leaves, and the budget is used up.
     pub waits_for_memory: AtomicU32,
 }
@@ -208,14 +210,30 @@ impl ProcessSlot {
             overhead_pages,
         } = &self.resident;
         let SharedMemory { pages, new_pages, resident_pages, growth } = &self.shared;
-        let Wants { promised_pages, coming_pages, claimed_pages, ticket, judgements, floor_pages, waits_for_memory } =
-            &self.wants;
+        let Wants {
+            promised_pages,
+            coming_pages,
+            claimed_pages,
+            ticket,
+            judgements,
+            floor_pages,
+            works_in_pages,
+            waits_for_memory,
+        } = &self.wants;
         let Managed { pages: managed_pages, swapped_pages, area_used_slots } = &self.managed;
         let PoolSize { bytes, stored_bytes, original_bytes } = &self.pool;
         let words = [anon_pages, shmem_pages, kernel_swapped_pages, nested_pages, inherited_pages, unmanaged_pages]
             .into_iter()
             .chain([overhead_pages, pages, new_pages, resident_pages, growth])
-            .chain([promised_pages, coming_pages, claimed_pages, floor_pages, managed_pages, swapped_pages])
+            .chain([
+                promised_pages,
+                coming_pages,
+                claimed_pages,
+                floor_pages,
+                works_in_pages,
+                managed_pages,
+                swapped_pages,
+            ])
             .chain([ticket, judgements])
             .chain([bytes, stored_bytes, original_bytes]);
         words.for_each(|word| word.store(0, Relaxed));

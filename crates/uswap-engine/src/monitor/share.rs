@@ -7,12 +7,13 @@ use std::time::Instant;
 use uswap_core::budget::{Claim, Precedence, Room, Usage};
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::floor::{self, Floor};
+use uswap_core::works_in::WorksIn;
 use uswap_core::{PAGE_SIZE, tuning};
 
 use super::Monitor;
 use super::births::Births;
 use super::precedence::Judgement;
-use crate::group::{Family, Holder};
+use crate::group::{Family, Holder, Wants};
 use crate::host::Host;
 use crate::in_common::Scarcity;
 use crate::last_told::LastTold;
@@ -24,7 +25,7 @@ use crate::staffed::Staffed;
 pub(super) struct Share<H: Host> {
     pub scale: Scale<H>,
     claim: Claim,
-    floor: Floor,
+    own: Own,
     pub precedence: Judgement,
     pub growth: Growth,
     started: Instant,
@@ -33,6 +34,13 @@ pub(super) struct Share<H: Host> {
     aside: Aside,
     /// How many forks had begun when adopted memory was protected.
     protected_at: Option<u32>,
+}
+
+/// What the process gets of its own: what it keeps in any case, and what it works in beside what is in common.
+#[derive(Default)]
+struct Own {
+    floor: Floor,
+    works_in: WorksIn,
 }
 
 /// What reclaim puts aside, and when it is looked at again.
@@ -60,6 +68,8 @@ pub(super) struct Kept {
     /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then who has more of
     /// them lets them go.
     pub most: u64,
+    /// What all processes work in.
+    pub work_in: u64,
     /// Pages of all processes that cannot be swapped, and those of this one.
     pub fixed: u64,
     pub fixed_mine: u64,
@@ -99,7 +109,7 @@ impl<H: Host> Share<H> {
         Ok(Share {
             scale: Scale::new(told, member)?,
             claim: Claim::default(),
-            floor: Floor::default(),
+            own: Own::default(),
             precedence: Judgement::default(),
             growth: Growth::default(),
             started: H::now(),
@@ -134,7 +144,9 @@ impl<H: Staffed> Monitor<H> {
         let family = group.family();
         self.tell_what_is_to_come(&family);
         let mine = family.usage_pages(group, mine_index, slot);
+        let limit = group.limit_of_living_pages();
         let (mut total, mut processes, mut claims, mut fixed, mut pools, mut in_common) = (0, 0, 0, 0, 0, 0);
+        let mut work_in = 0;
         for (index, other) in group.processes() {
             if index != mine_index {
                 claims += other.wants.claimed_pages.load(Relaxed);
@@ -142,14 +154,16 @@ impl<H: Staffed> Monitor<H> {
             fixed += family.fixed_pages(group, index, other);
             in_common += family.in_common(index, other);
             pools += other.pool.bytes.load(Relaxed) / PAGE_SIZE as u64;
-            for pages in [family.usage_pages(group, index, other), other.wants.promised_pages.load(Relaxed)] {
+            let Wants { promised_pages, works_in_pages, .. } = &other.wants;
+            let uses = family.usage_pages(group, index, other);
+            for (pages, works_in) in [(uses, works_in_pages.load(Relaxed)), (promised_pages.load(Relaxed), 0)] {
                 total += pages;
                 processes += u64::from(pages > 0);
+                work_in += if pages > 0 { works_in.max(tuning::works_in(limit)) } else { 0 };
             }
         }
         // Seen here at every moment that counts; the supervisor looks only now and then.
         group.note_resident_bytes(group.resident_pages_at_least() * PAGE_SIZE as u64);
-        let limit = group.limit_of_living_pages();
         let now_ms = H::since(self.share.started).as_millis() as u64;
         let room = Room { unseen: self.share.growth.unseen(), gap_min: group.config().gap_min_pages.into() };
         // Where what cannot be swapped fills the budget, to give way makes none.
@@ -168,9 +182,10 @@ impl<H: Staffed> Monitor<H> {
         };
         // As long as all fits, nobody has to let anything go.
         let fits = total <= limit - limit / 16;
-        let most = if fits { in_common } else { tuning::in_common_max(limit, processes, fixed + pools) };
-        self.share.in_common = Kept { all: in_common, most, fixed, ..Kept::by(self.member(), &family) };
+        let most = if fits { in_common } else { tuning::in_common_max(limit, work_in, fixed + pools) };
+        self.share.in_common = Kept { all: in_common, most, work_in, fixed, ..Kept::by(self.member(), &family) };
         self.share.in_common.leave_out(&mut usage);
+        self.tell_what_it_works_in(&usage, limit, now_ms);
         usage.least = self.least(&usage, fixed, now_ms);
         let claimed = self.share.claim.update(&usage, now_ms);
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
@@ -249,9 +264,24 @@ impl<H: Staffed> Monitor<H> {
         self.share.in_common.fixed
     }
 
+    /// What all processes work in, beside what they have in common.
+    pub(crate) fn all_work_in(&self) -> u64 {
+        self.share.in_common.work_in
+    }
+
     /// Private pages that all processes have in common after forks, and keep.
     pub(crate) fn in_common_of_all(&self) -> u64 {
         self.share.in_common.all
+    }
+
+    /// Pages that come back before more have left than the process would get, of its part of what is in common, would be there with that.
+    fn tell_what_it_works_in(&mut self, usage: &Usage, limit: u64, now_ms: u64) {
+        let Some(engine) = self.engine() else { return };
+        let own = usage.mine.saturating_sub(self.fixed_pages() + engine.content.pool_pages());
+        let share = self.share.in_common.all / usage.processes.max(1);
+        let returns = engine.core().returns(own.min(share));
+        let works_in = self.share.own.works_in.update(limit, returns, now_ms);
+        self.member().slot().wants.works_in_pages.store(works_in, Relaxed);
     }
 
     /// What this process keeps in any case, because `fixed` pages of all processes cannot be swapped; 0 if nothing.
@@ -267,8 +297,8 @@ impl<H: Staffed> Monitor<H> {
             swappable: usage.mine.saturating_sub(own),
             came_back,
         };
-        self.share.floor.update(&evidence, now_ms);
-        let kept = self.share.floor.pages();
+        self.share.own.floor.update(&evidence, now_ms);
+        let kept = self.share.own.floor.pages();
         slot.wants.floor_pages.store(kept, Relaxed);
         if kept == 0 { 0 } else { own + engine.content.pool_pages() + kept }
     }

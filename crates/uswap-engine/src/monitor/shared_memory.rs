@@ -61,7 +61,7 @@ impl<H: Staffed> Monitor<H> {
             wanted if wanted.as_named().is_some() && which != SwappedShared::Files => 0,
             wanted if wanted.as_detached().is_some() => H::map_shared(wanted, &member.supervisor, swap, known),
             wanted if wanted.as_changed().is_some() => {
-                let may_be_swapped = which == SwappedShared::Files && swap != SharedSwap::Off;
+                let may_be_swapped = which != SwappedShared::None && swap != SharedSwap::Off;
                 if may_be_swapped { H::map_shared(wanted, &member.supervisor, swap, named_known) } else { 0 }
             }
             // What the kernel has is left alone.
