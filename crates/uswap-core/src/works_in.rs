@@ -12,8 +12,10 @@ use crate::workingset::Returns;
 
 /// How long evidence is gathered before it is judged.
 const INTERVAL_MS: u64 = 100;
-/// So many pages that came back are enough to judge by.
-const ENOUGH: u64 = 128;
+/// A page that comes back, and another that leaves for it, cost as much as to store so many.
+const STORES: u64 = 8;
+/// So many pages that came back are enough to judge by, at the least.
+const ENOUGH_MIN: u64 = 128;
 /// It grows by one part in so many each time, and sinks so in each interval in which fewer than [`FEW`] came back early.
 const GROWS_BY: u64 = 8;
 /// It works in so many times what each begins with at the most: two forked readers of a table in CRuby, each with 60 MiB of its own, took
@@ -33,17 +35,23 @@ pub struct WorksIn {
 }
 
 impl WorksIn {
-    /// Judges anew, of a budget of `limit` pages. `now_ms` may begin anywhere. Returns what the process works in, in pages.
-    pub fn update(&mut self, limit: u64, returns: Returns, now_ms: u64) -> u64 {
+    /// Judges anew, of a budget of `limit` pages for so many `processes`. `now_ms` may begin anywhere. Returns what the process works in, in
+    /// pages.
+    ///
+    /// What is in common is stored by each who lets it go. So before more of it has to, what came back early has cost as much.
+    pub fn update(&mut self, limit: u64, processes: u64, returns: Returns, now_ms: u64) -> u64 {
         let least = tuning::works_in(limit);
         let begun_ms = *self.begun_ms.get_or_insert(now_ms);
         if now_ms.saturating_sub(begun_ms) >= INTERVAL_MS {
             self.begun_ms = Some(now_ms);
             let since = returns.since(self.judged);
-            if since.all >= ENOUGH {
-                if 2 * since.early >= since.all {
-                    self.more = (self.more + (least + self.more) / GROWS_BY).min((TIMES_MAX - 1) * least);
-                }
+            let step = (least + self.more) / GROWS_BY;
+            let enough = (step * processes / STORES).max(ENOUGH_MIN);
+            let is_early = 2 * since.early >= since.all;
+            if is_early && since.early >= enough {
+                self.more = (self.more + step).min((TIMES_MAX - 1) * least);
+                self.judged = returns;
+            } else if !is_early && since.all >= enough {
                 self.judged = returns;
             }
             if returns.since(self.seen).early < FEW {
@@ -66,7 +74,7 @@ mod tests {
         let (begun, then) = (works_in.begun_ms.unwrap_or(0), works_in.seen);
         let at = |interval| Returns { early: then.early + interval * early, all: then.all + interval * all };
         (0..=intervals)
-            .map(|interval| works_in.update(LIMIT, at(interval), begun + interval * INTERVAL_MS))
+            .map(|interval| works_in.update(LIMIT, 4, at(interval), begun + interval * INTERVAL_MS))
             .last()
             .unwrap()
     }
@@ -75,16 +83,16 @@ mod tests {
     fn whose_pages_come_back_early_gets_more() {
         let mut works_in = WorksIn::default();
         assert_eq!(go_on(&mut works_in, 0, 0, 0), tuning::works_in(LIMIT));
-        assert_eq!(go_on(&mut works_in, 1, 100, 128), 2048 + 256);
-        let later = go_on(&mut works_in, 6, 100, 128);
+        assert_eq!(go_on(&mut works_in, 1, 256, 300), 2048 + 256);
+        let later = go_on(&mut works_in, 20, 256, 300);
         assert!(later > 4096, "{later}");
-        assert_eq!(go_on(&mut works_in, 100, 100, 128), 3 * 2048);
+        assert_eq!(go_on(&mut works_in, 100, 256, 300), 3 * 2048);
     }
 
     #[test]
-    fn few_are_judged_when_they_are_enough() {
+    fn few_are_judged_when_they_have_cost_as_much_as_to_store_what_is_in_common() {
         let mut works_in = WorksIn::default();
-        assert_eq!(go_on(&mut works_in, 5, 20, 25), 2048);
+        assert_eq!(go_on(&mut works_in, 6, 20, 25), 2048);
         assert_eq!(go_on(&mut works_in, 1, 20, 25), 2048 + 256);
     }
 
@@ -97,7 +105,7 @@ mod tests {
     #[test]
     fn what_nobody_misses_is_given_back_little_by_little() {
         let mut works_in = WorksIn::default();
-        let most = go_on(&mut works_in, 10, 128, 128);
+        let most = go_on(&mut works_in, 10, 256, 256);
         let later = go_on(&mut works_in, 20, 10, 10);
         assert!(later < most && later > 2048 + (most - 2048) / 2, "{later} of {most}");
         assert_eq!(go_on(&mut works_in, 1000, 0, 0), 2048);

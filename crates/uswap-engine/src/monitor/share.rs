@@ -280,7 +280,7 @@ impl<H: Staffed> Monitor<H> {
         let own = usage.mine.saturating_sub(self.fixed_pages() + engine.content.pool_pages());
         let share = self.share.in_common.all / usage.processes.max(1);
         let returns = engine.core().returns(own.min(share));
-        let works_in = self.share.own.works_in.update(limit, returns, now_ms);
+        let works_in = self.share.own.works_in.update(limit, usage.processes, returns, now_ms);
         self.member().slot().wants.works_in_pages.store(works_in, Relaxed);
     }
 
