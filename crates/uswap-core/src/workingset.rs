@@ -88,7 +88,7 @@ impl Workingset {
 
     /// Pages that came back, ever. From now on those are early that come back before `pages` others have left.
     pub fn returns(&mut self, pages: u64) -> Returns {
-        self.early = (pages / TICK_PAGES) as u16;
+        self.early = (pages / TICK_PAGES).min(u64::from(u16::MAX / 2)) as u16;
         self.returns
     }
 

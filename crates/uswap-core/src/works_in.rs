@@ -35,15 +35,19 @@ pub struct WorksIn {
 }
 
 impl WorksIn {
+    /// Whether there may be something new to judge.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.begun_ms.is_none_or(|begun_ms| now_ms.saturating_sub(begun_ms) >= INTERVAL_MS)
+    }
+
     /// Judges anew, of a budget of `limit` pages for so many `processes`. `now_ms` may begin anywhere. Returns what the process works in, in
     /// pages.
     ///
     /// What is in common is stored by each who lets it go. So before more of it has to, what came back early has cost as much.
     pub fn update(&mut self, limit: u64, processes: u64, returns: Returns, now_ms: u64) -> u64 {
         let least = tuning::works_in(limit);
-        let begun_ms = *self.begun_ms.get_or_insert(now_ms);
-        if now_ms.saturating_sub(begun_ms) >= INTERVAL_MS {
-            self.begun_ms = Some(now_ms);
+        let is_due = self.is_due(now_ms);
+        if is_due && self.begun_ms.replace(now_ms).is_some() {
             let since = returns.since(self.judged);
             let step = (least + self.more) / GROWS_BY;
             let enough = (step * processes / STORES).max(ENOUGH_MIN);
