@@ -10,6 +10,8 @@
 use crate::tuning;
 use crate::workingset::Returns;
 
+/// Of fewer processes each would get so much that it is no longer what it works in: two that each filled all of a small budget took longer.
+const PROCESSES_MIN: u64 = 4;
 /// How long evidence is gathered before it is judged.
 const INTERVAL_MS: u64 = 100;
 /// A page that comes back, and another that leaves for it, cost as much as to store so many.
@@ -35,9 +37,10 @@ pub struct WorksIn {
 }
 
 impl WorksIn {
-    /// Whether there may be something new to judge.
-    pub fn is_due(&self, now_ms: u64) -> bool {
-        self.begun_ms.is_none_or(|begun_ms| now_ms.saturating_sub(begun_ms) >= INTERVAL_MS)
+    /// Whether there may be something new to judge, for so many `processes`.
+    pub fn is_due(&self, processes: u64, now_ms: u64) -> bool {
+        processes >= PROCESSES_MIN
+            && self.begun_ms.is_none_or(|begun_ms| now_ms.saturating_sub(begun_ms) >= INTERVAL_MS)
     }
 
     /// Judges anew, of a budget of `limit` pages for so many `processes`. `now_ms` may begin anywhere. Returns what the process works in, in
@@ -46,7 +49,7 @@ impl WorksIn {
     /// What is in common is stored by each who lets it go. So before more of it has to, what came back early has cost as much.
     pub fn update(&mut self, limit: u64, processes: u64, returns: Returns, now_ms: u64) -> u64 {
         let least = tuning::works_in(limit);
-        let is_due = self.is_due(now_ms);
+        let is_due = self.is_due(processes, now_ms);
         if is_due && self.begun_ms.replace(now_ms).is_some() {
             let since = returns.since(self.judged);
             let step = (least + self.more) / GROWS_BY;
