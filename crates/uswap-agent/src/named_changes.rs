@@ -52,7 +52,7 @@ fn tell(which: impl FnOnce() -> Option<File>) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Waits until all of that file is back. Where nobody answers for a minute, the program goes on.
+/// Waits until all of that file is back, also of one that is anonymous shared memory's. Where nobody answers for a minute, the program goes on.
 pub(crate) fn bring_back(device: u64, number: u64) {
     ask_until(|_| MapShared::changed(device, number), |answer| answer != -libc::EAGAIN as isize);
 }

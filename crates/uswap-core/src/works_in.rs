@@ -20,11 +20,11 @@ const STORES: u64 = 8;
 const ENOUGH_MIN: u64 = 128;
 /// It grows by one part in so many each time, and sinks so in each interval in which fewer than [`FEW`] came back early.
 const GROWS_BY: u64 = 8;
+const SINKS_BY: u64 = 64;
+const FEW: u64 = 16;
 /// It works in so many times what each begins with at the most: two forked readers of a table in CRuby, each with 60 MiB of its own, took
 /// a quarter longer where they got all that they seemed to work in.
 const TIMES_MAX: u64 = 3;
-const SINKS_BY: u64 = 64;
-const FEW: u64 = 16;
 
 /// See the file's head.
 #[derive(Debug, Default)]

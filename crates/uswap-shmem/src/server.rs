@@ -263,7 +263,7 @@ impl Server {
         }
     }
 
-    /// A process is about to cut off a file, or the like, and waits until none of it is swapped out.
+    /// A process is about to cut off a file, or to map its pages in another order, or the like, and waits until none of it is swapped out.
     fn is_to_change(&mut self, process: u32, inode: Inode) -> Answer {
         if self.returns.is_returning(inode) {
             return Answer::Refused;
