@@ -5,6 +5,7 @@
  *     in_common write MIB COUNT  the same, and each child and the parent write to each page, at the same time
  *     in_common churn MIB COUNT  the same as read, by children that take memory and give it back all the time
  *     in_common more MIB COUNT   the same as read, while the parent works in as much memory again, which no child has
+ *     in_common orphan MIB COUNT the same as more, but it is a child of each child's that works, after its parent has ended
  *     in_common leave MIB COUNT  COUNT processes of MIB, of which each forks the next and ends: that one reads what it has inherited, unmaps
  *                                it, and fills as much anew
  */
@@ -84,6 +85,17 @@ static void child(const char *what, uint64_t number)
 			read_at_random(memory, 1, number << 56 | round << 32);
 			usleep(10000);
 		}
+		return;
+	}
+	if (strcmp(what, "orphan") == 0) {
+		read_at_random(memory, 1, number << 56);
+		pid_t self = getpid(), orphan = fork();
+		MUST(orphan >= 0);
+		if (orphan)
+			_exit(0);
+		while (getppid() == self)
+			usleep(1000);
+		work_in_more();
 		return;
 	}
 	for (int round = 0; round < 3; round++) {
@@ -179,6 +191,8 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(argv[1], "more") == 0)
 		work_in_more();
+	while (strcmp(argv[1], "orphan") == 0 && !*is_done)
+		usleep(10000);
 	for (size_t k = 0; k < count; k++) {
 		int status;
 		MUST(waitpid(pids[k], &status, 0) == pids[k]);

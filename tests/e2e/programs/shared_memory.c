@@ -99,10 +99,10 @@ static void huge(void)
 	}
 }
 
-/* Several mappings before it is known. */
+/* Several mappings before it is known; of each some has to leave, as neither half and what fits make up the whole. */
 static void parted(void)
 {
-	size_t len = 60 * MiB, middle = len / 2;
+	size_t len = 120 * MiB, middle = len / 2;
 	char *m = shared(len);
 	MUST(mprotect(m + middle, PAGE, PROT_READ) == 0);
 	write_all(m, 0, middle, 1);

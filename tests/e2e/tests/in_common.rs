@@ -103,3 +103,17 @@ fn a_parent_that_swaps_beside_its_children_has_its_part_of_the_budget() {
         assert!(stats.pages_swapped_out() < 2 << 18, "{:#}", stats.json());
     }
 }
+
+/// Nobody counts for a process what it had of a parent that has ended: what it has in common with others goes like all else, and does not
+/// stay while it works in what is left. It moved out 370,000 pages where 40,000 do.
+#[test]
+fn who_works_on_after_the_end_of_its_parent_has_its_part_of_the_budget() {
+    if !need_charges() {
+        return;
+    }
+    let finished = run("orphan", ["orphan", "44", "1"], 64);
+    assert_held(&finished, 64);
+    if let Some(stats) = &finished.stats {
+        assert!(stats.pages_swapped_out() < 150_000, "{:#}", stats.json());
+    }
+}

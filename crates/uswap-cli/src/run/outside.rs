@@ -290,7 +290,7 @@ impl Outside {
     fn burst(&mut self, group: &Group) -> u64 {
         // What a fork left in common is counted better from inside: one that copies some while others let go of some has no burst.
         let family = group.family();
-        let alone = group.processes().filter(|&(index, slot)| !family.has(index, slot));
+        let alone = group.processes().filter(|&(index, slot)| !family.has(group, index, slot));
         let mut largest: Vec<(u64, u32)> =
             alone.map(|(_, slot)| (slot.resident_pages(), slot.life.pid.load(Relaxed))).collect();
         largest.sort_unstable_by_key(|(pages, _)| std::cmp::Reverse(*pages));

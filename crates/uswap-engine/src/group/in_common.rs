@@ -77,8 +77,8 @@ impl Family {
         self.parents[..self.count].iter().find(|parent| parent.index == index)
     }
 
-    /// Pages of a process that its parent counts.
-    fn leaves_out(&self, group: &Group, slot: &ProcessSlot) -> u64 {
+    /// Pages of a process that its parent counts: none as soon as that has ended.
+    pub fn leaves_out(&self, group: &Group, slot: &ProcessSlot) -> u64 {
         match group.living_parent(slot) {
             Some(parent) if self.parent(parent.index).is_some() => slot.resident.in_common.left_out.load(Relaxed),
             _ => 0,
@@ -92,8 +92,8 @@ impl Family {
     }
 
     /// Whether the process has pages in common with a parent or a child that are counted so.
-    pub fn has(&self, index: u32, slot: &ProcessSlot) -> bool {
-        slot.resident.in_common.left_out.load(Relaxed) > 0 || self.parent(index).is_some()
+    pub fn has(&self, group: &Group, index: u32, slot: &ProcessSlot) -> bool {
+        self.leaves_out(group, slot) > 0 || self.parent(index).is_some()
     }
 
     /// Resident pages of the process that count against the budget.
@@ -105,8 +105,8 @@ impl Family {
     /// be among them.
     pub fn fixed_pages(&self, group: &Group, index: u32, slot: &ProcessSlot) -> u64 {
         let private = self.private_pages(group, index, slot);
-        // Its parent counts these.
-        let left_out = slot.resident.in_common.fixed.load(Relaxed);
+        let parent_counts = self.leaves_out(group, slot) > 0;
+        let left_out = if parent_counts { slot.resident.in_common.fixed.load(Relaxed) } else { 0 };
         let unmanaged = slot.resident.unmanaged_pages.load(Relaxed).saturating_sub(left_out);
         unmanaged.min(private) + slot.shared.pages.load(Relaxed)
     }

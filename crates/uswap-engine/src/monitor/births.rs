@@ -23,6 +23,11 @@ impl Births {
     pub fn new<H: Host>() -> Births {
         Births { promised: None, born: H::now(), is_newborn: true }
     }
+
+    /// Whether a child has been promised memory that it does not count yet.
+    pub fn promises(&self) -> bool {
+        self.promised.is_some()
+    }
 }
 
 impl<H: Staffed> Monitor<H> {

@@ -47,8 +47,8 @@ struct Own {
 struct Aside {
     /// What the process had in common with children at the last such look.
     had_in_common: u64,
-    /// What is met of that is put aside.
-    puts_in_common: bool,
+    /// What is met of that is put aside. `None` of a forked process that has not looked: its core does as its parent's did.
+    puts_in_common: Option<bool>,
     /// The most that the kernel has had swapped out since the last look at that.
     kernel_swapped: u64,
     looked: Instant,
@@ -83,7 +83,7 @@ impl Kept {
         Kept {
             mine: family.in_common(index, slot),
             mine_when_looked: family.in_common_when_looked(index),
-            left_out: slot.resident.in_common.left_out.load(Relaxed),
+            left_out: family.leaves_out(group, slot),
             of_parent: group.living_parent(slot).map_or(0, of_parent),
             fixed_mine: family.fixed_pages(group, index, slot),
             ..Kept::default()
@@ -98,9 +98,12 @@ impl Kept {
     }
 
     /// Whether what this process has of them may stay, and goes last. A child without children of its own that has no more of its parent
-    /// than may stay in all lets go of none, for that would free nothing: who has more does.
+    /// than may stay in all lets go of none, for that would free nothing: who has more does. Where nobody counts them for others, as
+    /// after the end of a parent, to let them go frees what they count.
     fn may_stay(&self) -> bool {
-        self.all <= self.most || self.mine == 0 && self.left_out * self.all <= self.of_parent * self.most
+        let has_some = self.mine > 0 || self.left_out > 0;
+        let has_least = self.mine == 0 && self.left_out * self.all <= self.of_parent * self.most;
+        has_some && (self.all <= self.most || has_least)
     }
 }
 
@@ -115,7 +118,7 @@ impl<H: Host> Share<H> {
             started: H::now(),
             births: Births::new::<H>(),
             in_common: Kept::default(),
-            aside: Aside { had_in_common: 0, puts_in_common: false, kernel_swapped: 0, looked: H::now() },
+            aside: Aside { had_in_common: 0, puts_in_common: None, kernel_swapped: 0, looked: H::now() },
             protected_at: None,
         })
     }
@@ -177,7 +180,7 @@ impl<H: Staffed> Monitor<H> {
             claims,
             held_at: None,
             room,
-            siblings: if family.has(mine_index, slot) { processes } else { 1 },
+            siblings: if family.has(group, mine_index, slot) { processes } else { 1 },
             least: 0,
         };
         // As long as all fits, nobody has to let anything go.
@@ -237,12 +240,12 @@ impl<H: Staffed> Monitor<H> {
             self.share.aside.had_in_common = left;
         }
         let forks = slot.forks_begun();
-        let has_some = self.share.in_common.mine > 0 || slot.resident.in_common.left_out.load(Relaxed) > 0;
-        let puts_aside = has_some && self.in_common_may_stay();
-        if std::mem::replace(&mut self.share.aside.puts_in_common, puts_aside) != puts_aside {
+        let Kept { mine, left_out, .. } = self.share.in_common;
+        let puts_aside = self.share.in_common.may_stay();
+        if self.share.aside.puts_in_common.replace(puts_aside) != Some(puts_aside) {
             engine.core().put_aside(puts_aside);
         }
-        let mine = slot.resident.in_common.left_out.load(Relaxed).max(self.share.in_common.mine);
+        let mine = left_out.max(mine);
         if mine > 0 && self.share.protected_at != Some(forks) && room < tuning::room_for_copies(mine) {
             self.share.protected_at = engine.protect_adopted().then_some(forks);
         }
@@ -254,9 +257,11 @@ impl<H: Staffed> Monitor<H> {
         self.share.in_common.fixed_mine
     }
 
-    /// Whether what processes have in common after forks may stay, and goes last.
+    /// Whether what processes have in common after forks may stay. What a child has that has just been forked is not counted yet: it may
+    /// let it go at once, by execve.
     pub(crate) fn in_common_may_stay(&self) -> bool {
-        self.share.in_common.may_stay()
+        let Kept { mine, .. } = self.share.in_common;
+        self.share.in_common.may_stay() || mine == 0 && self.share.births.promises()
     }
 
     /// Pages of all processes that cannot be swapped, when this one last looked.
@@ -320,6 +325,7 @@ mod tests {
         assert!(!Kept { left_out: 700, ..child }.may_stay());
         assert!(Kept { left_out: 700, most: 800, ..child }.may_stay(), "all may stay");
         assert!(!Kept { of_parent: 0, ..child }.may_stay(), "nobody counts for it");
+        assert!(!Kept { most: 600, ..Kept::default() }.may_stay(), "nobody counts any");
     }
 
     /// Beside another family that has as much.
