@@ -89,8 +89,7 @@ impl<H: Host> Engine<H> {
 
     /// Whether there may be more.
     fn read_some_ahead(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> bool {
-        if self.pressure.is_over_limit() {
-            // Faults wait for memory.
+        if !self.pressure.has_room_to_read_ahead() {
             return false;
         }
         {

@@ -44,6 +44,8 @@ pub(crate) struct Pressure<S: System> {
     mine: AtomicU64,
     /// Pages that handlers added since.
     added: AtomicU64,
+    /// All processes together used more than they may.
+    all_are_over: AtomicBool,
     marks: Marks,
     pub kept: Kept,
     /// The monitor need not be called: it reclaims at this moment, or found nothing to reclaim a moment ago.
@@ -73,6 +75,7 @@ impl<S: System> Pressure<S> {
         Ok(Pressure {
             mine: AtomicU64::new(0),
             added: AtomicU64::new(0),
+            all_are_over: AtomicBool::new(false),
             marks: Marks::default(),
             kept: Kept::default(),
             called: AtomicBool::new(false),
@@ -88,6 +91,7 @@ impl<S: System> Pressure<S> {
     pub fn set(&self, usage: &Usage, marks: &Watermarks) {
         self.mine.store(usage.mine, Relaxed);
         self.added.store(0, Relaxed);
+        self.all_are_over.store(usage.total > usage.limit, Relaxed);
         self.marks.limit.store(marks.limit, Relaxed);
         self.marks.low.store(marks.low, Relaxed);
         self.marks.start.store(marks.start(), Relaxed);
@@ -132,6 +136,11 @@ impl<S: System> Pressure<S> {
     /// Whether faults wait for room.
     pub fn is_over_limit(&self) -> bool {
         self.used() > self.marks.limit.load(Relaxed)
+    }
+
+    /// Whether there is room for what nobody has asked for. Others may have to make it.
+    pub fn has_room_to_read_ahead(&self) -> bool {
+        !self.is_over_limit() && !self.all_are_over.load(Relaxed)
     }
 
     /// The monitor begins to reclaim.
