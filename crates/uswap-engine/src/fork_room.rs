@@ -31,7 +31,15 @@ impl<H: Staffed> Monitor<H> {
             if !wait.goes_on(&usage, to_come, H::now()) {
                 return self.fork_patience.waited(&wait, usage.total + to_come <= usage.limit);
             }
-            H::sleep(tuning::ROOM_LOOK);
+            // What others have may have grown a little since, or a pool was too large then: that much this process makes room for at once.
+            let (target, _) = self.room_for_child(&usage);
+            let lacks_little = usage.total + to_come <= usage.limit + usage.limit / 32;
+            if lacks_little && usage.mine > target && self.ready() {
+                let engine = self.engine().expect("it is ready");
+                self.shrink_for_child(engine, target);
+            } else {
+                H::sleep(tuning::ROOM_LOOK);
+            }
             self.end_with_others();
         }
     }

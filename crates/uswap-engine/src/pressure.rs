@@ -27,6 +27,17 @@ struct Marks {
     limit: AtomicU64,
 }
 
+/// What is used.
+#[derive(Default)]
+struct InUse {
+    /// Pages of this process that counted against the budget when the monitor looked.
+    mine: AtomicU64,
+    /// Pages that handlers added since.
+    added: AtomicU64,
+    /// All processes together used more than they may.
+    all_are_over: AtomicBool,
+}
+
 /// What reclaim keeps.
 #[derive(Default)]
 pub(crate) struct Kept {
@@ -40,12 +51,7 @@ pub(crate) struct Kept {
 
 /// How scarce memory is.
 pub(crate) struct Pressure<S: System> {
-    /// Pages that counted against the budget when the monitor looked.
-    mine: AtomicU64,
-    /// Pages that handlers added since.
-    added: AtomicU64,
-    /// All processes together used more than they may.
-    all_are_over: AtomicBool,
+    in_use: InUse,
     marks: Marks,
     pub kept: Kept,
     /// The monitor need not be called: it reclaims at this moment, or found nothing to reclaim a moment ago.
@@ -73,9 +79,7 @@ struct Hope {
 impl<S: System> Pressure<S> {
     pub fn new() -> std::io::Result<Self> {
         Ok(Pressure {
-            mine: AtomicU64::new(0),
-            added: AtomicU64::new(0),
-            all_are_over: AtomicBool::new(false),
+            in_use: InUse::default(),
             marks: Marks::default(),
             kept: Kept::default(),
             called: AtomicBool::new(false),
@@ -89,9 +93,9 @@ impl<S: System> Pressure<S> {
 
     /// The monitor has looked.
     pub fn set(&self, usage: &Usage, marks: &Watermarks) {
-        self.mine.store(usage.mine, Relaxed);
-        self.added.store(0, Relaxed);
-        self.all_are_over.store(usage.total > usage.limit, Relaxed);
+        self.in_use.mine.store(usage.mine, Relaxed);
+        self.in_use.added.store(0, Relaxed);
+        self.in_use.all_are_over.store(usage.total > usage.limit, Relaxed);
         self.marks.limit.store(marks.limit, Relaxed);
         self.marks.low.store(marks.low, Relaxed);
         self.marks.start.store(marks.start(), Relaxed);
@@ -100,7 +104,7 @@ impl<S: System> Pressure<S> {
 
     /// A handler brings `pages` in.
     pub fn add(&self, pages: u64) {
-        self.added.fetch_add(pages, Relaxed);
+        self.in_use.added.fetch_add(pages, Relaxed);
     }
 
     /// `pages` have been given back to the kernel since the monitor looked.
@@ -109,13 +113,13 @@ impl<S: System> Pressure<S> {
             let before = from.fetch_update(Relaxed, Relaxed, |value| Some(value.saturating_sub(pages)));
             before.unwrap_or_else(|before| before).min(pages)
         };
-        let rest = pages - take(&self.added, pages);
-        take(&self.mine, rest);
+        let rest = pages - take(&self.in_use.added, pages);
+        take(&self.in_use.mine, rest);
     }
 
     /// Pages that count against the budget, as far as is known.
     fn used(&self) -> u64 {
-        self.mine.load(Relaxed) + self.added.load(Relaxed)
+        self.in_use.mine.load(Relaxed) + self.in_use.added.load(Relaxed)
     }
 
     /// Whether reclaim has reached its end.
@@ -140,7 +144,7 @@ impl<S: System> Pressure<S> {
 
     /// Whether there is room for what nobody has asked for. Others may have to make it.
     pub fn has_room_to_read_ahead(&self) -> bool {
-        !self.is_over_limit() && !self.all_are_over.load(Relaxed)
+        !self.is_over_limit() && !self.in_use.all_are_over.load(Relaxed)
     }
 
     /// The monitor begins to reclaim.
