@@ -37,36 +37,39 @@ pub struct WorksIn {
 }
 
 impl WorksIn {
-    /// Whether there may be something new to judge, for so many `processes`.
-    pub fn is_due(&self, processes: u64, now_ms: u64) -> bool {
-        processes >= PROCESSES_MIN
-            && self.begun_ms.is_none_or(|begun_ms| now_ms.saturating_sub(begun_ms) >= INTERVAL_MS)
+    /// Judges anew where it may have changed, of a budget of `limit` pages for so many `processes`, by what has come back. `now_ms` may begin
+    /// anywhere. Returns what the process works in, in pages.
+    pub fn update(&mut self, limit: u64, processes: u64, now_ms: u64, returns: impl FnOnce() -> Returns) -> u64 {
+        if processes < PROCESSES_MIN {
+            *self = WorksIn::default();
+        } else if self.begun_ms.is_none_or(|begun_ms| now_ms.saturating_sub(begun_ms) >= INTERVAL_MS) {
+            let is_first = self.begun_ms.replace(now_ms).is_none();
+            let returns = returns();
+            match is_first {
+                true => (self.judged, self.seen) = (returns, returns),
+                false => self.judge(limit, processes, returns),
+            }
+        }
+        tuning::works_in(limit) + self.more
     }
 
-    /// Judges anew, of a budget of `limit` pages for so many `processes`. `now_ms` may begin anywhere. Returns what the process works in, in
-    /// pages.
-    ///
     /// What is in common is stored by each who lets it go. So before more of it has to, what came back early has cost as much.
-    pub fn update(&mut self, limit: u64, processes: u64, returns: Returns, now_ms: u64) -> u64 {
+    fn judge(&mut self, limit: u64, processes: u64, returns: Returns) {
         let least = tuning::works_in(limit);
-        let is_due = self.is_due(processes, now_ms);
-        if is_due && self.begun_ms.replace(now_ms).is_some() {
-            let since = returns.since(self.judged);
-            let step = (least + self.more) / GROWS_BY;
-            let enough = (step * processes / STORES).max(ENOUGH_MIN);
-            let is_early = 2 * since.early >= since.all;
-            if is_early && since.early >= enough {
-                self.more = (self.more + step).min((TIMES_MAX - 1) * least);
-                self.judged = returns;
-            } else if !is_early && since.all >= enough {
-                self.judged = returns;
-            }
-            if returns.since(self.seen).early < FEW {
-                self.more -= self.more.div_ceil(SINKS_BY);
-            }
-            self.seen = returns;
+        let since = returns.since(self.judged);
+        let step = (least + self.more) / GROWS_BY;
+        let enough = (step * processes / STORES).max(ENOUGH_MIN);
+        let is_early = 2 * since.early >= since.all;
+        if is_early && since.early >= enough {
+            self.more = (self.more + step).min((TIMES_MAX - 1) * least);
+            self.judged = returns;
+        } else if !is_early && since.all >= enough {
+            self.judged = returns;
         }
-        least + self.more
+        if returns.since(self.seen).early < FEW {
+            self.more -= self.more.div_ceil(SINKS_BY);
+        }
+        self.seen = returns;
     }
 }
 
@@ -81,7 +84,7 @@ mod tests {
         let (begun, then) = (works_in.begun_ms.unwrap_or(0), works_in.seen);
         let at = |interval| Returns { early: then.early + interval * early, all: then.all + interval * all };
         (0..=intervals)
-            .map(|interval| works_in.update(LIMIT, 4, at(interval), begun + interval * INTERVAL_MS))
+            .map(|interval| works_in.update(LIMIT, 4, begun + interval * INTERVAL_MS, || at(interval)))
             .last()
             .unwrap()
     }
@@ -116,5 +119,13 @@ mod tests {
         let later = go_on(&mut works_in, 20, 10, 10);
         assert!(later < most && later > 2048 + (most - 2048) / 2, "{later} of {most}");
         assert_eq!(go_on(&mut works_in, 1000, 0, 0), 2048);
+    }
+
+    #[test]
+    fn few_processes_work_in_no_more() {
+        let mut works_in = WorksIn::default();
+        assert!(go_on(&mut works_in, 10, 256, 256) > 2048);
+        assert_eq!(works_in.update(LIMIT, 3, 0, || unreachable!()), 2048);
+        assert_eq!(go_on(&mut works_in, 0, 0, 0), 2048);
     }
 }

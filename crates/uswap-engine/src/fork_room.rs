@@ -37,9 +37,8 @@ impl<H: Staffed> Monitor<H> {
             if lacks_little && usage.mine > target && self.ready() {
                 let engine = self.engine().expect("it is ready");
                 self.shrink_for_child(engine, target);
-            } else {
-                H::sleep(tuning::ROOM_LOOK);
             }
+            H::sleep(tuning::ROOM_LOOK);
             self.end_with_others();
         }
     }

@@ -282,12 +282,11 @@ impl<H: Staffed> Monitor<H> {
     /// Pages that come back before more have left than the process would get, of its part of what is in common, would be there with that.
     fn tell_what_it_works_in(&mut self, usage: &Usage, limit: u64, now_ms: u64) {
         let in_common = self.share.in_common.all;
-        let is_due = in_common > 0 && self.share.own.works_in.is_due(usage.processes, now_ms);
-        let Some(engine) = self.engine().filter(|_| is_due) else { return };
+        let Some(engine) = self.engine().filter(|_| in_common > 0) else { return };
         let own = usage.mine.saturating_sub(self.fixed_pages() + engine.content.pool_pages());
         let share = in_common / usage.processes.max(1);
-        let returns = engine.core().returns(own.min(share));
-        let works_in = self.share.own.works_in.update(limit, usage.processes, returns, now_ms);
+        let returns = || engine.core().returns(own.min(share));
+        let works_in = self.share.own.works_in.update(limit, usage.processes, now_ms, returns);
         self.member().slot().wants.works_in_pages.store(works_in, Relaxed);
     }
 
