@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use uswap_core::budget::{Usage, Watermarks};
 use uswap_core::tuning;
 
-use crate::engine::Engine;
 use crate::monitor::Monitor;
 use crate::staffed::Staffed;
 
@@ -19,10 +18,7 @@ impl<H: Staffed> Monitor<H> {
         if promised < tuning::PROMISE_MIN {
             return;
         }
-        if usage.mine > target && self.ready() {
-            let engine = self.engine().expect("it is ready");
-            self.shrink_for_child(engine, target);
-        }
+        self.shrink_for_child(usage.mine, target);
         let mut wait = self.fork_patience.wait(H::now());
         loop {
             self.promise(promised);
@@ -34,9 +30,8 @@ impl<H: Staffed> Monitor<H> {
             // What others have may have grown a little since, or a pool was too large then: that much this process makes room for at once.
             let (target, _) = self.room_for_child(&usage);
             let lacks_little = usage.total + to_come <= usage.limit + usage.limit / 32;
-            if lacks_little && usage.mine > target && self.ready() {
-                let engine = self.engine().expect("it is ready");
-                self.shrink_for_child(engine, target);
+            if lacks_little {
+                self.shrink_for_child(usage.mine, target);
             }
             H::sleep(tuning::ROOM_LOOK);
             self.end_with_others();
@@ -71,9 +66,13 @@ impl<H: Staffed> Monitor<H> {
         self.engine().is_none() && !H::shared_forks_are_followed() && self.room_for_child(usage).1 < tuning::PROMISE_MIN
     }
 
-    /// Reclaims until this process uses at most `target` pages. Its other threads go on and bring pages back; when they are
+    /// Reclaims until this process, which uses `mine` pages, uses at most `target`. Its other threads go on and bring pages back; when they are
     /// as fast as reclaim is, the fork goes on all the same: beyond the budget for a moment is better than never.
-    fn shrink_for_child(&mut self, engine: &Engine<H>, target: u64) {
+    fn shrink_for_child(&mut self, mine: u64, target: u64) {
+        if mine <= target || !self.ready() {
+            return;
+        }
+        let engine = self.engine().expect("it is ready");
         // Handlers stop a little earlier than asked, so that both do not chase the last pages.
         let stop = target - target / 32;
         let marks = Watermarks { low: stop, high: stop, limit: stop };
