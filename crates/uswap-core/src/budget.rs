@@ -202,9 +202,11 @@ impl Usage {
     /// What the others leave, and of what nobody has its part.
     fn left(&self) -> u64 {
         let free = self.limit.saturating_sub(self.total);
-        // Of little there is nothing to share out among few.
-        let little = if self.are_few() { 2 * GAP_MIN } else { 0 };
-        let part = (free / self.siblings.max(1)).max(free.min(little));
+        let waits = self.precedence.turn == Turn::Waits;
+        // Of little there is nothing to share out among few, but where others are as short.
+        let little = if self.are_few() && !waits { 2 * GAP_MIN } else { 0 };
+        let takers = if waits { self.siblings.max(self.processes) } else { self.siblings };
+        let part = (free / takers.max(1)).max(free.min(little));
         self.left_by_others() - (free - part)
     }
 
@@ -221,7 +223,11 @@ impl Usage {
         let limit = match self.held_at {
             // What nobody has serves the claims, too.
             _ if left > fair => left.min(self.left_by_others().saturating_sub(self.claims)).max(fair),
-            Some(held_at) => left.max(held_at.max(fair / 2).max(HELD_MIN.min(self.limit / HELD_PART)).min(fair)),
+            // Whose turn it is has what the others have given way, and no more at once than it would have without.
+            Some(held_at) => {
+                let at_once = (fair.min(self.whole_share()) / 2).max(HELD_MIN.min(self.limit / HELD_PART));
+                left.max(held_at.max(at_once).min(fair))
+            }
             None => fair,
         };
         let limit = limit - self.room.unseen.min(limit / UNSEEN_MAX);
@@ -363,6 +369,30 @@ mod tests {
         let mut claim = Claim::default();
         assert_eq!(judge(&mut claim, three(10 * MIB, 3062 * MIB), 0), (0, 512 * MIB));
         assert_eq!(judge(&mut claim, three(500 * MIB, 3062 * MIB), 1), (4 * GAP, 512 * MIB));
+    }
+
+    /// It may have 2560 MiB of 3072, and the others leave 332.
+    #[test]
+    fn whose_turn_it_is_gets_at_once_what_it_would_without() {
+        let precedence = Precedence { turn: Turn::Mine(2), ..Precedence::default() };
+        let usage = Usage { precedence, ..three(300 * MIB, 2740 * MIB) };
+        assert_eq!(usage.fair(), 2560 * MIB);
+        assert_eq!(judge(&mut Claim::default(), usage, 0).1, 512 * MIB);
+        assert_eq!(judge(&mut Claim::default(), Usage { mine: 900 * MIB, total: 3072 * MIB, ..usage }, 0).1, 932 * MIB);
+        let left = Usage { mine: 900 * MIB, total: 1000 * MIB, ..usage };
+        assert_eq!(judge(&mut Claim::default(), left, 0).1, 2972 * MIB, "they have");
+    }
+
+    /// 30 MiB are free, and all three are short.
+    #[test]
+    fn who_waits_for_its_turn_takes_its_part_of_what_is_free() {
+        let usage =
+            |turn| Usage { precedence: Precedence { turn, ..Precedence::default() }, ..three(900 * MIB, 2142 * MIB) };
+        assert_eq!(usage(Turn::Waits).watermarks().limit, 910 * MIB);
+        assert_eq!(usage(Turn::Open).watermarks().limit, 1024 * MIB);
+        assert_eq!(usage(Turn::Mine(2)).left(), 930 * MIB);
+        let little = Usage { limit: 6144, total: 6000, mine: 1800, ..usage(Turn::Waits) };
+        assert_eq!((little.left(), Usage { precedence: Precedence::default(), ..little }.left()), (1848, 1944));
     }
 
     #[test]

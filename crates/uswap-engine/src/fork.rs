@@ -98,16 +98,7 @@ impl<H: Staffed> Monitor<H> {
         }
         drop(asking);
         engine.take_and_release(self.worker());
-        let opened = engine.forking.window.open().and_then(|()| engine.write_ledger());
-        if let Err(error) = opened {
-            // Whoever called `fork` was told so before. Here libc forks by itself, and it cannot be kept from it.
-            engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
-        }
-        engine.hand_over_events();
-        engine.forking.phase.is_still();
-        self.post.fork.lift(true);
-        self.give_child_its_memory(engine);
-        self.post.fork.forbid_huge_pages();
+        self.open_window(engine);
         let forked = self.post.fork.let_fork(&self.threads);
         self.post.fork.allow_huge_pages();
         if forked {
@@ -131,6 +122,21 @@ impl<H: Staffed> Monitor<H> {
         }
         engine.take_and_release(self.worker());
         self.post.fork.is_over();
+    }
+
+    /// What follows, until the fork is over, is written into the journal.
+    fn open_window(&mut self, engine: &Engine<H>) {
+        let opened = engine.forking.window.open().and_then(|()| engine.write_ledger());
+        if let Err(error) = opened {
+            // Whoever called `fork` was told so before. Here libc forks by itself, and it cannot be kept from it.
+            engine.fatal(format_args!("uswap: no memory to follow a fork: {}", Reason(&error)));
+        }
+        engine.hand_over_events();
+        engine.forking.phase.is_still();
+        self.post.fork.lift(true);
+        self.give_child_its_memory(engine);
+        self.protect_for_child(engine);
+        self.post.fork.forbid_huge_pages();
     }
 
     /// After a fork: adopted memory goes to no child of a fork that goes round the hooks, until the next window.

@@ -13,6 +13,7 @@ use uswap_core::{PAGE_SIZE, tuning};
 use super::Monitor;
 use super::births::Births;
 use super::precedence::Judgement;
+use crate::engine::Engine;
 use crate::group::{Family, Holder, Wants};
 use crate::host::Host;
 use crate::in_common::Scarcity;
@@ -250,6 +251,17 @@ impl<H: Staffed> Monitor<H> {
             self.share.protected_at = engine.protect_adopted().then_some(forks);
         }
         has_looked
+    }
+
+    /// Before a fork: what the process will have in common with its child it copies as soon as the fork is over, before the child has told
+    /// that it has any.
+    pub(crate) fn protect_for_child(&mut self, engine: &Engine<H>) {
+        let slot = self.member().slot();
+        let has = slot.resident.anon_pages.load(Relaxed);
+        let (limit, total) = (self.member().group.limit_of_living_pages(), self.member().group.usage_pages());
+        if limit.saturating_sub(total) < tuning::room_for_copies(has) {
+            self.share.protected_at = engine.protect_adopted().then_some(slot.forks_begun());
+        }
     }
 
     /// Pages of this process that cannot be swapped, when it last looked.
