@@ -1,12 +1,15 @@
 //! Files in memory that are to be cut off, emptied, filled or sealed, where shared memory that has a name is swapped (`--shared files`).
 //!
 //! The kernel does all of that to what is in memory, and knows nothing of what has been swapped out: that would come back as it was. So
-//! before, the server brings all of such a file back, and leaves it alone from then on.
+//! before, the server brings all of such a file back, and leaves it alone from then on. So it does before anonymous shared memory is mapped once
+//! more, by way of /proc/PID/map_files, for nobody would serve that mapping.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
+use std::io::Write as _;
 
+use uswap_sys::shared_file::NAME_IN_MAPS;
 use uswap_system::MapShared;
 
 use crate::advice::is_of_the_engine;
@@ -36,6 +39,35 @@ pub(crate) extern "C" fn is_sealed(fd: c_int) {
 /// Before it is opened, and so made empty.
 pub(crate) extern "C" fn is_emptied(directory: c_int, path: *const c_char) {
     tell(|| of_path(directory, path));
+}
+
+/// Before a file is mapped: it may be that of anonymous shared memory.
+pub(crate) fn is_mapped(fd: c_int) {
+    // Also where this process has none: it may be another's.
+    if !crate::forks::is_member() || is_of_the_engine() {
+        return;
+    }
+    if let Some(file) = look(fd)
+        && is_anonymous(fd)
+    {
+        // SAFETY: errno is this thread's own, here and below.
+        let errno = unsafe { *libc::__errno_location() };
+        bring_back(file.device, file.number);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+    }
+}
+
+/// Whether a file is that of anonymous shared memory.
+fn is_anonymous(fd: c_int) -> bool {
+    let (mut path, mut name) = ([0; 32], [0; NAME_IN_MAPS.len() + 1]);
+    if write!(&mut path[..], "/proc/thread-self/fd/{fd}").is_err() {
+        return false;
+    }
+    let read = [libc::AT_FDCWD as usize, path.as_ptr() as usize, name.as_mut_ptr() as usize, name.len(), 0];
+    // SAFETY: the path ends with a zero, and the kernel fills in what there is room for.
+    let len = unsafe { kernel::ask(libc::SYS_readlinkat, read) };
+    name.get(..len.max(0).cast_unsigned()) == Some(NAME_IN_MAPS)
 }
 
 /// Waits until all of a file is back, if it is one of which some may be swapped out.

@@ -146,14 +146,14 @@ pub(crate) unsafe extern "C" fn attach() -> c_long {
     )
 }
 
-/// mmap, if it is of shared and anonymous memory.
+/// mmap, if it is not of private and anonymous memory.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn map() -> c_long {
     naked_asm!(
         "mov eax, r8d",
         "and eax, 0x21",
-        "cmp eax, 0x21",
-        "jne {hand_on}",
+        "cmp eax, 0x20",
+        "je {hand_on}",
         "mov rdi, rsi",
         "mov rsi, rdx",
         "mov rdx, rcx",

@@ -16,9 +16,9 @@ use uswap_system::MapShared;
 use crate::advice::is_of_the_engine;
 use crate::libc_functions::MMAP;
 use crate::locks;
-use crate::named_memory;
 use crate::real::Wrapper;
 use crate::start::POST;
+use crate::{named_changes, named_memory};
 
 /// Less is not worth a descriptor of the supervisor's: 1 MiB.
 const BYTES_MIN: usize = 1 << 20;
@@ -165,6 +165,7 @@ unsafe extern "C" fn map_file(
         unsafe { hand_on(start, len, protection, flags, fd, offset) }
     };
     if !named_memory::are_asked_for() || is_of_the_engine() || !named_memory::is_one(fd) {
+        named_changes::is_mapped(fd);
         return ask(start, flags);
     }
     // SAFETY: `ask` maps where the kernel has room, or where the caller wants it.

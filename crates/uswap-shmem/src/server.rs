@@ -270,7 +270,7 @@ impl Server {
         }
         let Some(object) = self.shared.object_of(inode) else { return Answer::Known };
         let what = match object.origin {
-            Origin::Anonymous => "maps its pages in another order",
+            Origin::Anonymous => "maps it once more, or its pages in another order",
             _ => "cuts off, punches or seals its file, or maps its pages in another order",
         };
         if object.is_managed() {

@@ -114,6 +114,56 @@ static void parted(void)
 	MUST(AT(m, middle) == 0);
 }
 
+/* The file that is mapped at an address, as root can open it; of this process or of another. */
+static int mapped_file(pid_t of, const void *at)
+{
+	char name[64], line[512];
+	snprintf(name, sizeof name, "/proc/%d/maps", of);
+	FILE *maps = fopen(name, "r");
+	MUST(maps);
+	unsigned long start = 0, end = 0;
+	while (fgets(line, sizeof line, maps) && sscanf(line, "%lx-%lx", &start, &end) == 2)
+		if (start <= (unsigned long)at && (unsigned long)at < end)
+			break;
+	fclose(maps);
+	snprintf(name, sizeof name, "/proc/%d/map_files/%lx-%lx", of, start, end);
+	int file = open(name, O_RDWR | O_CLOEXEC);
+	MUST(file >= 0);
+	return file;
+}
+
+/* What some of has left is mapped once more: by the process itself, and by number by a child that has none of it. */
+static void opened(void)
+{
+	for (int by_child = 0; by_child < 2; by_child++) {
+		char *m = filled(LEN, 1);
+		wait_until_some_has_left(m, LEN);
+		pid_t self = getpid(), child = by_child ? fork() : 0;
+		MUST(child >= 0);
+		if (child) {
+			end_well(child);
+		} else {
+			int file = mapped_file(self, m);
+			if (by_child)
+				MUST(munmap(m, LEN) == 0);
+			int writes = PROT_READ | PROT_WRITE;
+			char *again = by_child ? (char *)syscall(SYS_mmap, NULL, LEN, writes, MAP_SHARED, file, 0)
+					       : mmap(NULL, LEN, writes, MAP_SHARED, file, 0);
+			MUST(again != MAP_FAILED);
+			check_all(again, 0, LEN, 1);
+			write_all(again, 0, LEN / 2, 2);
+			press();
+			check_all(again, 0, LEN / 2, 2);
+			if (by_child)
+				_exit(0);
+			MUST(munmap(again, LEN) == 0 && close(file) == 0);
+		}
+		check_all(m, 0, LEN / 2, 2);
+		check_all(m + LEN / 2, LEN / 2, LEN, 1);
+		MUST(munmap(m, LEN) == 0);
+	}
+}
+
 /* A part shows other pages of the same memory from now on, by libc's function and by number. */
 static void reordered(void)
 {
@@ -371,6 +421,7 @@ static const struct test_case CASES[] = {
 	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
 	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
 	{ "little", little }, { "huge", huge }, { "direct", direct }, { "parted", parted }, { "reordered", reordered },
+	{ "opened", opened },
 	{ "written-by-the-kernel", written_by_the_kernel },
 };
 

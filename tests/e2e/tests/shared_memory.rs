@@ -57,6 +57,7 @@ cases! {
     none_leaves_once_the_kernel_writes_to_it_for_others = "written-by-the-kernel" in 32,
     it_is_several_mappings_before_it_is_known = "parted" in 40,
     pages_of_it_are_mapped_in_another_order = "reordered" in 32,
+    it_is_mapped_once_more_by_its_file = "opened" in 32,
     files_that_are_opened_by_number_for_direct_io = "direct" in 48,
 }
 
