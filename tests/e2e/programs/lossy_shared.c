@@ -49,6 +49,18 @@ static void look(size_t k, char *gone, char *lock, uint64_t add, uint64_t all)
 	__atomic_store_n(lock + k, 0, __ATOMIC_RELEASE);
 }
 
+/* Until it is swapped, for three seconds at most: on a busy machine all would be over before. Where nothing can leave, nothing does. */
+static void wait_until_some_has_left(void)
+{
+	static unsigned char here[MiB];
+	for (int look = 0; getenv("USWAP_E2E_SWAPS") && look < 300; look++, usleep(10000)) {
+		MUST(mincore(memory, pages * PAGE, here) == 0);
+		for (size_t k = 0; k < pages; k++)
+			if (!(here[k] & 1))
+				return;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 3)
@@ -65,6 +77,7 @@ int main(int argc, char **argv)
 	for (size_t k = 0; k < pages; k++)
 		for (size_t w = 1; w < WORDS; w++)
 			((uint64_t *)(memory + k * PAGE))[w] = mix(k * WORDS + w);
+	wait_until_some_has_left();
 	for (size_t child = 0; child < processes; child++)
 		if (fork() == 0) {
 			for (size_t n = 0; n < pages; n++)
