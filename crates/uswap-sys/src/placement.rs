@@ -34,12 +34,18 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Maps `len` bytes, whole pages: of `fd` from its start, or anonymous. Needs neither heap nor lock.
 pub fn map(len: usize, prot: ProtFlags, flags: MapFlags, fd: Option<BorrowedFd<'_>>) -> io::Result<NonNull<u8>> {
-    match map_once(len, prot, flags, fd) {
+    let base = match map_once(len, prot, flags, fd) {
         Err(error) if error.kind() == io::ErrorKind::OutOfMemory && crate::reserve::give_up_addresses() => {
-            map_once(len, prot, flags, fd)
+            map_once(len, prot, flags, fd)?
         }
-        result => result,
+        result => result?,
+    };
+    if flags.contains(MapFlags::SHARED) {
+        // Of shared memory the kernel allocates what a debugger reads, also where nothing ever was: gcore filled the pool, four
+        // times the budget. SAFETY: mapped above; the advice says only what is not to be dumped, and changes nothing else.
+        let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontDump) };
     }
+    Ok(base)
 }
 
 /// Maps shared memory a second time, somewhere: as a forked child has it, within one process.
@@ -154,6 +160,18 @@ mod tests {
         unsafe { rustix::mm::munmap(std::ptr::without_provenance_mut(first), 3 * PAGE_SIZE) }.unwrap();
         let second = map_private(PAGE_SIZE).addr().get();
         assert!(second >= first + 3 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn reservations_are_no_part_of_dumps() {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let reserved = map(PAGE_SIZE, protection, MapFlags::SHARED | MapFlags::NORESERVE, None).unwrap().addr().get();
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let flags_at = |start: usize| {
+            let mut from_there = smaps.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
+            from_there.find(|line| line.starts_with("VmFlags:")).unwrap()
+        };
+        assert!(flags_at(reserved).split(' ').any(|flag| flag == "dd"), "{}", flags_at(reserved));
     }
 
     #[test]
