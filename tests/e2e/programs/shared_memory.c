@@ -164,6 +164,32 @@ static void opened(void)
 	}
 }
 
+/* A child that is forked in the moment in which the server comes: its mapping is known as its parent's is. */
+static void forked_at_once(void)
+{
+	size_t len = 16 * MiB;
+	int ends[2];
+	MUST(pipe(ends) == 0);
+	char *own = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(own != MAP_FAILED);
+	memset(own, 1, len);
+	char *m = filled(len, 1), any;
+	pid_t child = fork();
+	MUST(child >= 0);
+	if (child == 0) {
+		close(ends[1]);
+		MUST(read(ends[0], &any, 1) == 0);
+		check_all(m, 0, len, 1);
+		_exit(0);
+	}
+	sleep_ms(300);
+	press();
+	wait_until_some_has_left(m, len);
+	MUST(close(ends[1]) == 0);
+	end_well(child);
+	check_all(m, 0, len, 1);
+}
+
 /* A part shows other pages of the same memory from now on, by libc's function and by number. */
 static void reordered(void)
 {
@@ -421,7 +447,7 @@ static const struct test_case CASES[] = {
 	{ "moves", moves }, { "advice", advice }, { "forks", forks }, { "many", many }, { "kernel", kernel },
 	{ "sums", sums }, { "killed", killed }, { "stopped", stopped },
 	{ "little", little }, { "huge", huge }, { "direct", direct }, { "parted", parted }, { "reordered", reordered },
-	{ "opened", opened },
+	{ "opened", opened }, { "forked-at-once", forked_at_once },
 	{ "written-by-the-kernel", written_by_the_kernel },
 };
 

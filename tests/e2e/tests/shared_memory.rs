@@ -44,6 +44,12 @@ fn the_server_begins_each_time() {
     (0..16).for_each(|_| run("shared_memory", "little", 40, true));
 }
 
+/// What such a child had was not swapped, and in six of ten runs nothing of it was from then on.
+#[test]
+fn a_child_that_is_forked_as_the_server_begins_is_known() {
+    (0..6).for_each(|_| run("shared_memory", "forked-at-once", 48, true));
+}
+
 cases! {
     "shared_memory", true:
     mappings_that_move_and_shrink_and_have_aliases = "moves" in 40,
