@@ -485,14 +485,16 @@ fn the_agent_can_be_loaded_whatever_happens_to_its_anchor() {
 fn what_is_executed_while_the_killed_anchor_ends_is_managed() {
     const SCRIPT: &str = r#"
         until anchor=$(pgrep -P $PPID uswap-anchor); do sleep 0.01; done
-        # The anchor's CPU is taken, for less than a second, by who goes first.
+        # The anchor's CPU is taken, for less than a second, by who goes first, and has been executed before the anchor is killed.
         taskset -pc 0 $anchor > /dev/null
-        taskset -c 0 chrt -f 1 sh -c 'i=0; while [ $i -lt 600000 ]; do i=$((i + 1)); done' &
-        sleep 0.1
+        begun=$(mktemp -u)
+        taskset -c 0 chrt -f 1 sh -c ': > "$0"; i=0; while [ $i -lt 600000 ]; do i=$((i + 1)); done' "$begun" &
+        until [ -e "$begun" ]; do sleep 0.01; done
         kill -KILL $anchor
         while [ -e /proc/$anchor/fd/3 ] && kill -0 $! 2> /dev/null; do /bin/true; done
         for i in 1 2 3 4 5; do /bin/true; done
         wait
+        rm "$begun"
         exit 3
     "#;
     if !can_run() {
