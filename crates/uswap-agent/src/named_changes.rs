@@ -15,6 +15,7 @@ use uswap_system::MapShared;
 use crate::advice::is_of_the_engine;
 use crate::kernel;
 use crate::named_memory::{File, are_asked_for, ask_until, look};
+use crate::shared_advice::with_errno_kept;
 
 /// Before ftruncate.
 pub(crate) extern "C" fn is_cut(fd: c_int, len: i64) {
@@ -41,21 +42,13 @@ pub(crate) extern "C" fn is_emptied(directory: c_int, path: *const c_char) {
     tell(|| of_path(directory, path));
 }
 
-/// Before a file is mapped: it may be that of anonymous shared memory.
-pub(crate) fn is_mapped(fd: c_int) {
-    // Also where this process has none: it may be another's.
-    if !crate::forks::is_member() || is_of_the_engine() {
-        return;
-    }
-    if let Some(file) = look(fd)
-        && is_anonymous(fd)
-    {
-        // SAFETY: errno is this thread's own, here and below.
-        let errno = unsafe { *libc::__errno_location() };
-        bring_back(file.device, file.number);
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
-    }
+/// Before a file in memory is mapped: it may be that of anonymous shared memory, of this process or of another.
+pub(crate) fn is_mapped(fd: c_int, file: &File) {
+    with_errno_kept(|| {
+        if crate::forks::is_member() && is_anonymous(fd) {
+            bring_back(file.device, file.number);
+        }
+    });
 }
 
 /// Whether a file is that of anonymous shared memory.
@@ -75,13 +68,11 @@ fn tell(which: impl FnOnce() -> Option<File>) {
     if !are_asked_for() || is_of_the_engine() {
         return;
     }
-    // SAFETY: errno is this thread's own, here and below.
-    let errno = unsafe { *libc::__errno_location() };
-    if let Some(file) = which() {
-        bring_back(file.device, file.number);
-    }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    with_errno_kept(|| {
+        if let Some(file) = which() {
+            bring_back(file.device, file.number);
+        }
+    });
 }
 
 /// Waits until all of that file is back, also of one that is anonymous shared memory's. Where nobody answers for a minute, the program goes on.

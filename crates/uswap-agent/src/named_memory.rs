@@ -38,12 +38,7 @@ pub(crate) struct File {
     pub bytes: i64,
 }
 
-/// Whether a descriptor is of a file in memory that is large enough. It may become so later: who has mapped it by then is found, too.
-pub(crate) fn is_one(fd: c_int) -> bool {
-    look(fd).is_some()
-}
-
-/// The file in memory that a descriptor is of, if it is large enough.
+/// The file in memory that a descriptor is of, if it is large enough. It may become so later: who has mapped it by then is found, too.
 pub(crate) fn look(fd: c_int) -> Option<File> {
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
@@ -78,7 +73,7 @@ pub(crate) fn may_be_used(start: *mut c_void) -> bool {
 }
 
 /// Whether a monitor has said that memory that has a name is swapped.
-fn may_be_swapped() -> bool {
+pub(crate) fn may_be_swapped() -> bool {
     POST.shared_mappings.are_names_swapped() == Some(true)
 }
 

@@ -166,7 +166,7 @@ fn end_of_object(range: &Range<usize>) -> usize {
     range.start + there * PAGE_SIZE
 }
 
-fn with_errno_kept(act: impl FnOnce()) {
+pub(crate) fn with_errno_kept(act: impl FnOnce()) {
     // SAFETY: errno is this thread's own, here and below.
     let errno = unsafe { *libc::__errno_location() };
     act();

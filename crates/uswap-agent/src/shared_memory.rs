@@ -164,8 +164,12 @@ unsafe extern "C" fn map_file(
         // SAFETY: the caller's promise.
         unsafe { hand_on(start, len, protection, flags, fd, offset) }
     };
-    if !named_memory::are_asked_for() || is_of_the_engine() || !named_memory::is_one(fd) {
-        named_changes::is_mapped(fd);
+    let Some(file) = (!is_of_the_engine()).then(|| named_memory::look(fd)).flatten() else { return ask(start, flags) };
+    // Where such memory is swapped, it comes to be known as any other.
+    if !named_memory::may_be_swapped() {
+        named_changes::is_mapped(fd, &file);
+    }
+    if !named_memory::are_asked_for() {
         return ask(start, flags);
     }
     // SAFETY: `ask` maps where the kernel has room, or where the caller wants it.

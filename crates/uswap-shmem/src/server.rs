@@ -343,16 +343,16 @@ impl Server {
         }
         uffd.serves_shared_memory(self.hears_of_forks).map_err(io::Error::other)?;
         let client = self.shared.add_client(Some(process), uffd, Mappings::default(), Changes::default())?;
+        // Before it goes on. Of the fork of a process that has nothing registered the kernel tells nobody, and the child takes it to be told.
+        let registered = while_nothing_is_read(|| adoption::register(self.shared, &client));
         if self.hears_of_forks {
-            // Before it goes on: of the fork of a process that has nothing registered the kernel tells nobody, and the child takes it to be told.
-            let _ = while_nothing_is_read(|| adoption::register(self.shared, &client));
             if self.group.config().shared == SwappedShared::Files {
                 self.find_named(&client, process);
             }
             return Ok(());
         }
         // It may have been forked, and what it has may be swapped out: it goes on when all of that is registered.
-        match while_nothing_is_read(|| adoption::register(self.shared, &client)) {
+        match registered {
             Ok(true) => Ok(()),
             not => {
                 self.shared.remove_client(&client);

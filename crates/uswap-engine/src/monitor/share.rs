@@ -240,27 +240,27 @@ impl<H: Staffed> Monitor<H> {
         if left + tuning::LET_GO_MIN < self.share.aside.had_in_common || left > self.share.aside.had_in_common {
             self.share.aside.had_in_common = left;
         }
-        let forks = slot.forks_begun();
         let Kept { mine, left_out, .. } = self.share.in_common;
         let puts_aside = self.share.in_common.may_stay();
         if self.share.aside.puts_in_common.replace(puts_aside) != Some(puts_aside) {
             engine.core().put_aside(puts_aside);
         }
-        let mine = left_out.max(mine);
-        if mine > 0 && self.share.protected_at != Some(forks) && room < tuning::room_for_copies(mine) {
-            self.share.protected_at = engine.protect_adopted().then_some(forks);
-        }
+        self.protect_for_copies(engine, left_out.max(mine), room);
         has_looked
     }
 
     /// Before a fork: what the process will have in common with its child it copies as soon as the fork is over, before the child has told
     /// that it has any.
     pub(crate) fn protect_for_child(&mut self, engine: &Engine<H>) {
-        let slot = self.member().slot();
-        let has = slot.resident.anon_pages.load(Relaxed);
-        let (limit, total) = (self.member().group.limit_of_living_pages(), self.member().group.usage_pages());
-        if limit.saturating_sub(total) < tuning::room_for_copies(has) {
-            self.share.protected_at = engine.protect_adopted().then_some(slot.forks_begun());
+        let (group, has) = (self.member().group, self.member().slot().resident.anon_pages.load(Relaxed));
+        self.protect_for_copies(engine, has, group.limit_of_living_pages().saturating_sub(group.usage_pages()));
+    }
+
+    /// Where there is no room for all copies of so many pages, adopted memory is protected, once for each fork.
+    fn protect_for_copies(&mut self, engine: &Engine<H>, in_common: u64, room: u64) {
+        let forks = self.member().slot().forks_begun();
+        if in_common > 0 && self.share.protected_at != Some(forks) && room < tuning::room_for_copies(in_common) {
+            self.share.protected_at = engine.protect_adopted().then_some(forks);
         }
     }
 
