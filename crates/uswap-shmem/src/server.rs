@@ -40,6 +40,8 @@ use crate::trust;
 const JUDGE_EVERY: Duration = Duration::from_millis(10);
 /// How often it is looked who has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How many messages are heard before all of that is looked at, if they come one after another without end.
+const HEARD_AT_ONCE: u32 = 64;
 
 /// Who waits for an answer, by its slot, and what its word was when it had asked.
 struct Asker {
@@ -156,6 +158,13 @@ pub(crate) fn while_nothing_is_read<R>(act: impl FnOnce() -> R) -> R {
     })
 }
 
+/// Whether the supervisor says something, waited for as long.
+fn has_message(control: &OwnedFd, patience: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::new(control, PollFlags::IN)];
+    let timeout = Timespec::try_from(patience).ok();
+    Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))? > 0)
+}
+
 struct Server {
     shared: &'static Shared,
     group: &'static Group,
@@ -172,37 +181,48 @@ struct Server {
 
 impl Server {
     fn run(&mut self, control: &OwnedFd) -> io::Result<()> {
+        let mut heard = 0;
         loop {
             self.returns.go_on(self.shared, |object| forget(self.shared, object));
-            // Looking at all processes takes at most a part of the time.
-            let patience = match (self.returns.is_empty(), self.candidates.is_empty()) {
-                (false, _) => Duration::ZERO,
-                (true, true) => LOOK_EVERY,
-                (true, false) => JUDGE_EVERY.max(4 * self.judging_took),
-            };
-            let mut fds = [PollFd::new(control, PollFlags::IN)];
-            let timeout = Timespec::try_from(patience).ok();
-            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))? > 0 {
+            if has_message(control, if heard == 0 { self.patience() } else { Duration::ZERO })? {
                 match protocol::receive(control)? {
                     Received::EndOfFile => end_after_its_clients(),
                     Received::Message(message, mut fds) => self.hear(message, fds.next()),
                     Received::Nothing | Received::Malformed(_) => {}
                 }
-                continue;
+                heard += 1;
+                if heard < HEARD_AT_ONCE {
+                    continue;
+                }
             }
-            self.look_for_direct_io();
-            if self.judged.elapsed() >= JUDGE_EVERY.max(4 * self.judging_took) {
-                let begun = Instant::now();
-                self.judge_candidates();
-                (self.judged, self.judging_took) = (Instant::now(), begun.elapsed());
-            }
-            if self.watch.is_due() {
-                self.watch_what_others_can_have();
-            }
-            if self.looked.elapsed() >= LOOK_EVERY {
-                self.looked = Instant::now();
-                self.forget_what_is_gone();
-            }
+            heard = 0;
+            self.look();
+        }
+    }
+
+    /// For how long nothing need be looked at. Looking at all processes takes at most a part of the time.
+    fn patience(&self) -> Duration {
+        match (self.returns.is_empty(), self.candidates.is_empty()) {
+            (false, _) => Duration::ZERO,
+            (true, true) => LOOK_EVERY,
+            (true, false) => JUDGE_EVERY.max(4 * self.judging_took),
+        }
+    }
+
+    /// Does what it is time for.
+    fn look(&mut self) {
+        self.look_for_direct_io();
+        if self.judged.elapsed() >= JUDGE_EVERY.max(4 * self.judging_took) {
+            let begun = Instant::now();
+            self.judge_candidates();
+            (self.judged, self.judging_took) = (Instant::now(), begun.elapsed());
+        }
+        if self.watch.is_due() {
+            self.watch_what_others_can_have();
+        }
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            self.forget_what_is_gone();
         }
     }
 
@@ -430,7 +450,8 @@ impl Server {
 
     /// What a device writes to a page that has left would be lost.
     fn look_for_direct_io(&self) {
-        if self.group.does_direct_io() && while_nothing_is_read(|| self.group.direct_io_is_known::<SharedMemory>()) {
+        if self.group.is_direct_io_announced() {
+            while_nothing_is_read(|| self.group.direct_io_is_known::<SharedMemory>());
             self.say(format_args!(
                 "uswap: shared memory stays in memory from here on: a process does direct I/O (O_DIRECT)"
             ));

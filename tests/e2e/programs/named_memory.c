@@ -328,7 +328,7 @@ static void locked(void)
 	removed(id);
 }
 
-/* What is attached while all of it is being brought back waits, is all there, and can be detached. */
+/* What is attached while all of it is being brought back waits, is all there, and can be detached. Its server looks at it also while it has no rest. */
 static void meanwhile(void)
 {
 	int id = segment();
@@ -336,7 +336,8 @@ static void meanwhile(void)
 	write_all(m, 0, LEN, 1);
 	press();
 	MUST(shmctl(id, SHM_LOCK, NULL) == 0);
-	for (double begun = now(); now() - begun < 2;) {
+	for (double begun = now(); pages_out(m, LEN) != 0;) {
+		MUST(now() - begun < 10);
 		char *other = attached(id, NULL, 0);
 		MUST(shmdt(other) == 0);
 	}

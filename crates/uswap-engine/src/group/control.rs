@@ -144,12 +144,17 @@ impl Group {
         self.header().control.direct_io.load(Acquire) != 0
     }
 
-    /// The shared-memory server knows of it, and no page is on its way out. Whether that is new.
-    pub fn direct_io_is_known<S: System>(&self) -> bool {
+    /// Whether a process waits to do direct I/O, and the shared-memory server does not know of it yet.
+    pub fn is_direct_io_announced(&self) -> bool {
+        let state = self.header().control.direct_io.load(Acquire);
+        state != 0 && state != KNOWN
+    }
+
+    /// The shared-memory server knows of it, and no page is on its way out.
+    pub fn direct_io_is_known<S: System>(&self) {
         let word = &self.header().control.direct_io;
-        let is_new = word.swap(KNOWN, AcqRel) != KNOWN;
+        word.swap(KNOWN, AcqRel);
         S::wake(word, Scope::Shared, i32::MAX as u32);
-        is_new
     }
 
     /// The number of announcements.
