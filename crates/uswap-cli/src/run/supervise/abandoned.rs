@@ -13,8 +13,8 @@ use crate::failure::say;
 use crate::run::kept_memory::has_managed_memory;
 use crate::run::watchdog;
 
-/// How long after its agent a process that ends, or executes, has done so.
-const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// How long after its agent a process that ends, or executes, has done so: on a machine where many wait for a processor that takes seconds.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 impl Supervisor {
     /// Those whose agent is gone; and those who wait for their pages, and whose monitor is: what it had locked stays locked.
