@@ -345,6 +345,12 @@ impl Kept {
         self.grown.remove(mapping);
     }
 
+    /// Nothing is known of those parts of what is kept that `not_adopted` tells.
+    pub fn forget_all_of(&mut self, not_adopted: impl Fn(PageRange) -> Vec<PageRange>) {
+        let gone: Vec<PageRange> = self.pages.within(PageRange::ALL).flat_map(not_adopted).collect();
+        gone.into_iter().for_each(|range| self.pages.remove(range));
+    }
+
     /// All that is kept.
     pub fn pages(&self) -> &RangeSet {
         &self.pages
@@ -409,6 +415,13 @@ mod tests {
         ];
         kept.learn(range(0, 26), &mappings);
         assert_eq!(all(&kept), [range(5, 5), range(24, 16)]);
+    }
+
+    #[test]
+    fn of_what_is_not_adopted_the_kernel_knows() {
+        let mut kept = kept(&[range(10, 10), range(30, 10)]);
+        kept.forget_all_of(|kept| vec![kept.intersection(range(15, 20))]);
+        assert_eq!(all(&kept), [range(10, 5), range(35, 5)]);
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::host::Host;
 
 impl<H: Host> Adopter<H> {
     /// Adopts what the kernel has registered at or after `from` and the books do not know. While no event is read or applied.
-    /// Where the program is changing its memory it stops, and returns the address.
+    /// Where the program is changing its memory it stops, and returns the address. Once all that is registered is adopted, advice about what is
+    /// not is forgotten: the kernel has it as long as that is there, and nothing tells of its end.
     pub fn adopt_grown(&mut self, engine: &Engine<H>, from: usize) -> io::Result<Option<usize>> {
         H::Mappings::read_maps(&mut self.maps)?;
         for vma in maps::vmas(&self.maps).filter(Vma::is_anonymous_private) {
@@ -45,6 +46,7 @@ impl<H: Host> Adopter<H> {
                 self.kept.extend_to_grown(PageRange::of_bytes(vma.start, vma.end));
             }
         }
+        self.kept.forget_all_of(|range| engine.core().pages().not_adopted(range).collect());
         Ok(None)
     }
 }

@@ -989,6 +989,43 @@ static void advise_gone(void)
 	check(p + half, half, 26, "grown");
 }
 
+/* The same, but what was kept had gone before it was managed, so that nothing told of it; the next fork was before the mapping grew. */
+static void advise_gone_soon(void)
+{
+	size_t size = 100 * PAGE, grown = size / 2;
+	char *swapping = swapped(SIZE, 27, "before anything is kept");
+	for (int round = 0; round < 4; round++) {
+		char *place = mmap(NULL, 4 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		MUST(place != MAP_FAILED);
+		/* Nothing lies right before it. */
+		char *p = place + size;
+		MUST(mmap(p, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+		fill(p, size, 28);
+		MUST(madvise(p + size, size, MADV_DONTFORK) == 0);
+		if (round % 2)
+			MUST(munmap(p + size, size) == 0);
+		else
+			MUST(mremap(p + size, size, 3 * size, MREMAP_MAYMOVE) != MAP_FAILED);
+		usleep(300000);
+		pid_t child = forked();
+		if (!child)
+			_exit(0);
+		must_succeed(child, "child that comes before");
+		usleep(100000);
+		MUST(mremap(p, size, size + grown, 0) == p);
+		usleep(200000);
+		child = forked();
+		if (!child) {
+			for (size_t at = size; at < size + grown; at += PAGE)
+				MUST(*(volatile uint64_t *)(p + at) == 0);
+			check(p, size, 28, "before what has grown, in the child");
+			_exit(0);
+		}
+		must_succeed(child, "child");
+	}
+	check(swapping, SIZE, 27, "in the end");
+}
+
 /* A library has asked for memory that is wiped in children, before the agent was there. */
 static void wiped_early(void)
 {
@@ -1405,7 +1442,7 @@ int main(int argc, char **argv)
 		{ "free-early", free_early },	  { "free-dropped", free_dropped },	  { "hole", hole },		  { "munmap", unmap },		  { "madvise", advise },
 		{ "madvise-tables", drop_tables },
 		{ "madvise-fork", advise_fork },  { "madvise-fork-grown", advise_grown },
-		{ "madvise-fork-gone", advise_gone }, { "wiped-early", wiped_early },
+		{ "madvise-fork-gone", advise_gone }, { "madvise-fork-gone-soon", advise_gone_soon }, { "wiped-early", wiped_early },
 		{ "fork-grown", fork_grown },
 		{ "bss", bss_and_data },
 		{ "stacks", stacks },		  { "main-stack", main_stack },

@@ -78,6 +78,7 @@ cases! { "memory":
     madvise_dontfork_and_wipeonfork = "madvise-fork",
     madvise_dontfork_and_a_mapping_that_grows = "madvise-fork-grown",
     madvise_dontfork_of_memory_that_is_gone = "madvise-fork-gone",
+    madvise_dontfork_of_memory_that_is_gone_before_it_is_managed = "madvise-fork-gone-soon",
     a_child_has_what_a_mapping_grew_by = "fork-grown",
     large_bss_and_data = "bss",
     thread_stacks = "stacks",
