@@ -101,6 +101,10 @@ sabotages! {
     ChangesNotApplied in "engine/fork_changes.rs",
     /// The ledger does not say what a child holds.
     LedgerBitNotSet in "engine/ledger.rs",
+    /// Heirs are not told that the content of an entry has left its owner's pool.
+    HeirsNotTold in "engine/ledger.rs",
+    /// Heirs are told of a slot on an area that is to become empty.
+    ToldOfLeavingArea in "engine/heirs.rs",
     /// One of several holders gives an entry up for all.
     GivenUpForAll in "engine/ledger.rs",
     /// One of several heirs gives back what it does not need itself.

@@ -37,8 +37,8 @@ pub enum Location {
 impl Location {
     const SLOT_BIT: u64 = 1 << 63;
 
-    /// One word: bit 63 tells a slot (area in bits 48..56, slot below) from a pool object (length above the handle).
-    pub(crate) fn pack(self) -> u64 {
+    /// One word: bit 63 tells a slot (area in bits 48..56, slot below) from a pool object (length above the handle). That of a slot is never 0.
+    pub fn pack(self) -> u64 {
         match self {
             Self::Pool { handle, len } => u64::from(len) << 32 | u64::from(handle),
             Self::Slot { area, slot } => {
@@ -48,7 +48,8 @@ impl Location {
         }
     }
 
-    pub(crate) fn unpack(word: u64) -> Self {
+    /// What [`pack`](Self::pack) made.
+    pub fn unpack(word: u64) -> Self {
         if word & Self::SLOT_BIT == 0 {
             Self::Pool { handle: word as u32, len: (word >> 32) as u16 }
         } else {

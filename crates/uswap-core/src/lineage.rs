@@ -35,6 +35,16 @@ impl Core {
         entries.map(|entry| self.table.location(entry))
     }
 
+    /// Ancestors of this process have moved some of what their objects held to where `moved` says.
+    pub fn follow_ancestors(&mut self, moved: impl Fn(Epoch, EntryId) -> Option<Location>) {
+        let foreign = |&entry: &EntryId| self.table.is_live(entry) && self.table.is_foreign(entry);
+        let place = |entry: EntryId| moved(self.table.epoch_of(entry), entry).map(|place| (entry, place));
+        let places: Vec<(EntryId, Location)> = self.table.iter_in_use().filter(foreign).filter_map(place).collect();
+        for (entry, place) in places {
+            self.table.relocate(entry, place);
+        }
+    }
+
     /// Entries that exist now may have to outlive their pages, because a child reads them.
     pub fn add_heir(&mut self) {
         self.table.add_heir();

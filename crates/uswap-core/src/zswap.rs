@@ -107,8 +107,8 @@ fn object(table: &SwapTable, Record { entry, generation }: Record) -> Option<(u3
 }
 
 impl Core {
-    /// The oldest object of the pool that nobody is reading. An object that an heir may read (`held`) must stay where
-    /// it is: the heir's books name its place.
+    /// The oldest object of the pool that nobody is reading, and that may leave: an object whose heirs cannot be told of that (`held`) stays
+    /// where it is, for their books name its place.
     pub fn next_writeback(&mut self, held: impl Fn(EntryId) -> bool) -> Option<WritebackJob> {
         for _ in 0..self.zswap.fifo.len().min(SEARCH_MAX) {
             let record = self.zswap.fifo.pop_front()?;
@@ -124,13 +124,18 @@ impl Core {
         None
     }
 
+    /// Whether the object of `job` leaves the pool, if its content has a slot now: nobody else reads it, and it is wanted still.
+    pub fn may_leave_pool(&self, job: &WritebackJob) -> bool {
+        self.table.pins(job.entry) == 1 && self.table.is_live(job.entry)
+    }
+
     /// Ends a writeback: the content is in `slot` of `area`, or stays in the pool (`None`).
     pub fn written_back(&mut self, job: WritebackJob, place: Option<(AreaId, u64)>) -> bool {
         let mut has_left = false;
         // While the job has the entry pinned, its index is nobody else's.
         let record = Record { entry: job.entry, generation: self.table.generation(job.entry) };
         if let Some((area, slot)) = place {
-            if self.table.pins(job.entry) == 1 && self.table.is_live(job.entry) {
+            if self.may_leave_pool(&job) {
                 let old = self.table.relocate(job.entry, Location::Slot { area, slot });
                 let epoch = self.table.epoch();
                 self.release_place(job.entry, old, epoch);

@@ -2,7 +2,7 @@
 //!
 //! A place belongs to the entry of the books that names it, and is given back only when the books have let it go
 //! ([`release`](Content::release)), or by whoever took it and did not get it named. An object stays as it is for as long as its
-//! entry is pinned; one that an heir may read stays until no heir holds it (`ledger.rs`).
+//! entry is pinned; one that an heir may read stays until no heir holds it, or all are told where its content is by then (`ledger.rs`).
 
 #![allow(unsafe_code)]
 
@@ -90,19 +90,15 @@ impl<S: System> Content<S> {
         }
     }
 
-    /// The compressed object of an entry stored by the process of `epoch`.
+    /// The compressed object of an entry of this process's own.
     ///
     /// # Safety
-    /// The entry is pinned, or a zombie, or foreign and not given up: its object stays as it is.
-    pub unsafe fn object(&self, epoch: Epoch, handle: u32, len: u16) -> &[u8] {
-        let view = match self.ancestors.get(epoch.0 as usize) {
-            Some(ancestor) => ancestor.pool.view(),
-            None => self.view,
-        };
+    /// The entry is pinned, or a zombie: its object stays as it is.
+    pub unsafe fn object(&self, handle: u32, len: u16) -> &[u8] {
         S::others_may_go_on();
         // SAFETY: by the caller's promise the object is allocated and nobody frees it meanwhile; the pool it is in lives
         // as long as the engine, which lives as long as the process.
-        unsafe { view.slice(Handle(handle), len as usize) }
+        unsafe { self.view.slice(Handle(handle), len as usize) }
     }
 
     /// Releases the places that the books have let go.

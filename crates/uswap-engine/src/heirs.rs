@@ -1,13 +1,48 @@
-//! Heirs: children that may read what this process had when it forked.
+//! Heirs: children that may read what this process had when it forked. And what this one is an heir of.
 
-use uswap_core::{AreaId, Location};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use uswap_core::defects::{Sabotage, is_on};
+use uswap_core::{AreaId, EntryId, Location};
 
 use crate::engine::Engine;
+use crate::group::Holder;
 use crate::host::Host;
-use crate::ledger::heirs_hold;
+use crate::ledger::{Ledger, heirs_hold, tell_heirs};
 use crate::worker::{RELEASED_KEPT, Worker};
 
 impl<H: Host> Engine<H> {
+    /// The content of `entry` is in a slot as well as in the pool: whether it may leave the pool, which all who may read it know by then.
+    pub(crate) fn heirs_are_told(&self, heirs: &[Ledger], entry: EntryId, area: AreaId, slot: u64) -> bool {
+        let leaves = self.content.areas.leaving().any(|leaving| leaving.id == area);
+        if leaves && heirs_hold(heirs, entry) && !is_on(Sabotage::ToldOfLeavingArea) {
+            return false;
+        }
+        tell_heirs(heirs, entry, Location::Slot { area, slot });
+        true
+    }
+
+    /// From here on nobody is told that content has gone to an area that was to become empty when so much had been `announced`.
+    pub(crate) fn hear(&self, announced: u32) {
+        let heard = &self.member.slot().called.heard;
+        if heard.load(Relaxed) != announced {
+            let _nobody_is_being_told = self.content.heirs.lock();
+            heard.store(announced, Release);
+        }
+    }
+
+    /// Whether all ancestors have heard what was `announced`; then the books say what these have told until then.
+    pub(crate) fn follow_ancestors(&self, announced: u32) -> bool {
+        let ancestors = &self.content.ancestors;
+        let group = self.member.group;
+        let has_heard = |owner: Holder| group.process(owner.index).called.heard.load(Acquire) == announced;
+        if !ancestors.iter().all(|ancestor| has_heard(ancestor.owner) || !group.has(ancestor.owner)) {
+            return false;
+        }
+        self.core().follow_ancestors(|epoch, entry| ancestors.get(epoch.0 as usize)?.ledger.moved(entry));
+        true
+    }
+
     /// Frees what was kept for children that need it no more.
     pub(crate) fn settle_heirs(&self, worker: &mut Worker) {
         let mut heirs = self.content.heirs.lock();

@@ -8,6 +8,9 @@
 //! itself. The group knows of both ([`Heirs`]): such a ledger ends when all who could hold it have been seen to be at work or
 //! gone for a while.
 //!
+//! The parent may move the content of such an entry from its pool to an area, and write down here where it is by then, before it frees the
+//! object ([`Ledger::tell_moved`]). Whoever reads the object meanwhile finds that it does not have its hash, and looks here once more.
+//!
 //! A child that forks in turn shares its ledger with its own child. From then on nobody clears bits in it, because nobody
 //! knows what the other still needs: all goes when the last holder dies.
 
@@ -18,9 +21,9 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uswap_core::defects::{Sabotage, is_on};
-use uswap_core::{EntryId, EntrySet};
+use uswap_core::{EntryId, EntrySet, Location};
 use uswap_sys::placement;
-use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use uswap_system::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 use crate::group::{Heirs, Holder};
 
@@ -31,9 +34,32 @@ const HOLDERS_MAX: usize = 62;
 /// child for dead whose parent was stopped in the middle of the fork: then the parent, too, has not looked.
 const LOST_LOOKS: u32 = 100;
 
+/// Ledgers in which it is written where a content has gone: a word in each, for an object of some hundred bytes.
+const TOLD_MAX: usize = 32;
+
 /// Whether a child may still read `entry`.
 pub(crate) fn heirs_hold(heirs: &[Ledger], entry: EntryId) -> bool {
     heirs.iter().any(|ledger| ledger.holds(entry))
+}
+
+/// Whether the object of `entry` stays in the pool for the sake of children that may read it: one has read it since this was last asked, or
+/// there are too many to be told.
+pub(crate) fn heirs_keep(heirs: &[Ledger], entry: EntryId) -> bool {
+    let (mut holding, mut was_read) = (0, false);
+    for ledger in heirs.iter().filter(|ledger| ledger.holds(entry)) {
+        holding += 1;
+        was_read |= ledger.take_read(entry);
+    }
+    was_read || holding > TOLD_MAX
+}
+
+/// Children that may read `entry` are told that its content is at `place`.
+pub(crate) fn tell_heirs(heirs: &[Ledger], entry: EntryId, place: Location) {
+    if !is_on(Sabotage::HeirsNotTold) {
+        heirs.iter().filter(|ledger| ledger.holds(entry)).for_each(|ledger| ledger.tell_moved(entry, place));
+    }
+    // Before the object is another's.
+    fence(Release);
 }
 
 #[repr(C)]
@@ -48,7 +74,8 @@ struct Header {
 
 /// # Invariants
 /// `base` points to `len` bytes of shared memory that stay mapped as long as the process lives or until
-/// [`Ledger::discard`]: a header, then one bit for each of `entries` entries.
+/// [`Ledger::discard`]: a header, then for each of `entries` entries, rounded up to whole words of bits, one bit that says whether it is held,
+/// one whether it was read, and one word that says where its content has gone.
 pub struct Ledger {
     base: NonNull<u8>,
     len: usize,
@@ -62,10 +89,15 @@ unsafe impl Send for Ledger {}
 // SAFETY: as above.
 unsafe impl Sync for Ledger {}
 
+/// Bytes of one bit for each of so many entries.
+fn bits_bytes(entries: u32) -> usize {
+    (entries as usize).div_ceil(64) * 8
+}
+
 impl Ledger {
     /// A ledger for entries below `entries`, which nobody holds.
     pub fn new(entries: u32) -> io::Result<Ledger> {
-        let len = size_of::<Header>() + (entries as usize).div_ceil(64) * 8;
+        let len = size_of::<Header>() + (2 + 64) * bits_bytes(entries);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = placement::map(len, protection, MapFlags::SHARED | MapFlags::NORESERVE, None)?;
         Ok(Ledger { base: base.cast(), len, entries, lost: 0 })
@@ -91,13 +123,54 @@ impl Ledger {
         unsafe { self.base.cast().as_ref() }
     }
 
+    /// A word behind the header, if it is one of an entry that there was.
+    fn word(&self, entry: EntryId, offset: usize) -> Option<&AtomicU64> {
+        // SAFETY: by the invariant the words of an entry below `entries` lie inside the mapping; they are aligned, because the header's
+        // size is a multiple of eight.
+        (entry.0 < self.entries).then(|| unsafe { self.base.add(size_of::<Header>() + offset).cast().as_ref() })
+    }
+
+    /// The bit that follows so many bytes of bits.
+    fn bit(&self, entry: EntryId, behind: usize) -> Option<(&AtomicU64, u64)> {
+        Some((self.word(entry, behind + entry.0 as usize / 64 * 8)?, 1 << (entry.0 % 64)))
+    }
+
     fn place(&self, entry: EntryId) -> Option<(&AtomicU64, u64)> {
-        (entry.0 < self.entries).then(|| {
-            let offset = size_of::<Header>() + entry.0 as usize / 64 * 8;
-            // SAFETY: `entry` is below `entries`, so by the invariant its word lies inside the mapping; it is aligned,
-            // because the header's size is a multiple of eight.
-            (unsafe { self.base.add(offset).cast().as_ref() }, 1 << (entry.0 % 64))
-        })
+        self.bit(entry, 0)
+    }
+
+    fn read_place(&self, entry: EntryId) -> Option<(&AtomicU64, u64)> {
+        self.bit(entry, bits_bytes(self.entries))
+    }
+
+    fn moved_place(&self, entry: EntryId) -> Option<&AtomicU64> {
+        self.word(entry, 2 * bits_bytes(self.entries) + entry.0 as usize * 8)
+    }
+
+    /// Where the owner has moved the content of `entry`, if it has. Whoever has read another object in its place is told of it from then on.
+    pub fn moved(&self, entry: EntryId) -> Option<Location> {
+        let word = self.moved_place(entry)?.load(Acquire);
+        (word != 0).then(|| Location::unpack(word))
+    }
+
+    /// Owner: the content of `entry` is at `place`, a slot. Its object is freed after that.
+    fn tell_moved(&self, entry: EntryId, place: Location) {
+        if let Some(word) = self.moved_place(entry) {
+            word.store(place.pack(), Release);
+        }
+    }
+
+    /// Holder: has read the object of `entry`.
+    pub fn note_read(&self, entry: EntryId) {
+        if let Some((word, bit)) = self.read_place(entry).filter(|(word, bit)| word.load(Relaxed) & bit == 0) {
+            word.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// Whether that was so since the owner last asked.
+    fn take_read(&self, entry: EntryId) -> bool {
+        let was_read = self.read_place(entry).filter(|(word, bit)| word.load(Relaxed) & bit != 0);
+        was_read.inspect(|(word, bit)| _ = word.fetch_and(!bit, Relaxed)).is_some()
     }
 
     /// Child: this process, which is `holder`, holds what the ledger says.
@@ -271,6 +344,33 @@ mod tests {
         // It runs another program.
         assert_eq!(looks(&mut ledger, Heirs::None), LOST_LOOKS - 1);
         ledger.discard();
+    }
+
+    #[test]
+    fn heirs_are_told_where_content_has_gone() {
+        let ledgers = [Ledger::new(200).unwrap(), Ledger::new(65).unwrap()];
+        ledgers[0].fork_begins_with(&EntrySet::from_iter([EntryId(64), EntryId(199)]));
+        ledgers[1].fork_begins_with(&EntrySet::from_iter([EntryId(64)]));
+        let place = Location::Slot { area: uswap_core::AreaId(0), slot: 0 };
+        tell_heirs(&ledgers, EntryId(199), place);
+        tell_heirs(&ledgers, EntryId(64), place);
+        tell_heirs(&ledgers, EntryId(3), place);
+        let told = |entry| ledgers.each_ref().map(|ledger| ledger.moved(EntryId(entry)));
+        assert_eq!((told(64), told(199), told(3)), ([Some(place); 2], [Some(place), None], [None; 2]));
+        assert!(ledgers[0].holds(EntryId(64)) && !ledgers[0].holds(EntryId(63)), "each word has its own place");
+        ledgers.into_iter().for_each(Ledger::discard);
+    }
+
+    #[test]
+    fn what_a_child_reads_stays_in_the_pool_for_another_round() {
+        let ledgers: Vec<Ledger> = (0..=TOLD_MAX).map(|_| Ledger::new(64).unwrap()).collect();
+        ledgers[0].fork_begins_with(&EntrySet::from_iter([EntryId(7)]));
+        assert!(!heirs_keep(&ledgers, EntryId(7)));
+        ledgers[0].note_read(EntryId(7));
+        assert_eq!([7, 7, 6].map(|entry| heirs_keep(&ledgers, EntryId(entry))), [true, false, false]);
+        ledgers.iter().for_each(|ledger| ledger.fork_begins_with(&EntrySet::from_iter([EntryId(7)])));
+        assert!(heirs_keep(&ledgers, EntryId(7)), "so many are not told");
+        ledgers.into_iter().for_each(Ledger::discard);
     }
 
     #[test]

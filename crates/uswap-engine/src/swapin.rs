@@ -10,11 +10,15 @@ use std::time::Instant;
 
 use uswap_core::defects::{Sabotage, is_on};
 use uswap_core::fault::MAX_WINDOW;
-use uswap_core::{Core, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber, tuning};
+use uswap_core::{
+    Core, EntryId, FrameId, FrameLeft, Landing, LoadPage, LoadPlan, Location, PAGE_SIZE, PageNumber, tuning,
+};
+use uswap_system::atomic::{Ordering, fence};
 use uswap_system::faults::{Faults, Progress, Stop, Wake};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::areas::Area;
+use crate::content::Ancestor;
 use crate::engine::Engine;
 use crate::group::{Counter, LatencyKind};
 use crate::host::Host;
@@ -26,6 +30,7 @@ use crate::pause::pause;
 use crate::pending_fault::Served;
 use crate::store::IoOutcome;
 use crate::worker::Worker;
+use crate::zpool::{Handle, ObjectCopy};
 
 impl<H: Host> Engine<H> {
     /// Carries `plan` out.
@@ -61,13 +66,16 @@ impl<H: Host> Engine<H> {
     pub(crate) fn load(&self, loads: &mut [Load], worker: &mut Worker) {
         for load in loads.iter_mut() {
             for index in 0..load.plan.count {
-                let page = load.plan.pages()[index];
                 // SAFETY: this thread carries the load out, and is done with the page before the next one.
                 let target = unsafe { load.landing_page(index, &self.memory, &worker.buffer) };
+                let page = &mut load.plan.pages[index];
                 match (page.entry, page.location) {
                     (None, _) => load.contents[index] = self.load_zero(target),
-                    (Some(_), Location::Pool { handle, len }) => {
-                        load.contents[index] = self.load_object(&page, handle, len, target, worker);
+                    (Some(entry), Location::Pool { handle, len }) => {
+                        load.contents[index] = match self.content.ancestors.get(page.epoch.0 as usize) {
+                            Some(ancestor) => self.load_inherited(ancestor, page, entry, target, worker),
+                            None => self.load_object(page, handle, len, target, worker),
+                        };
                     }
                     (Some(_), Location::Slot { .. }) => {}
                 }
@@ -93,11 +101,44 @@ impl<H: Host> Engine<H> {
         worker: &mut Worker,
     ) -> Content {
         // SAFETY: the load pins its entry, or nothing is freed while it is carried out beside the books: its object stays as it is.
-        let object = unsafe { self.content.object(load.epoch, handle, len) };
+        let object = unsafe { self.content.object(handle, len) };
         let decompressed = worker.compression.decompress(object, page);
         self.count(Counter::Zswpin, 1);
         self.count(Counter::Pswpin, 1);
         if decompressed.is_ok() && xxh3_128(&page[..]) == load.hash { Content::Ready } else { Content::Lost }
+    }
+
+    /// The content of `entry`, which an ancestor has stored: its object, or, if that has gone to an area since the fork, that place, from
+    /// which it is to be read then.
+    fn load_inherited(
+        &self,
+        ancestor: &Ancestor,
+        load: &mut LoadPage,
+        entry: EntryId,
+        page: &mut [u8; PAGE_SIZE],
+        worker: &mut Worker,
+    ) -> Content {
+        let Location::Pool { handle, len } = load.location else { return Content::Wanted };
+        if ancestor.ledger.moved(entry).is_none() {
+            H::others_may_go_on();
+            ancestor.ledger.note_read(entry);
+            let mut copy = ObjectCopy::default();
+            let object = ancestor.pool.view().copy(Handle(handle), len as usize, &mut copy);
+            if worker.compression.decompress(object, page).is_ok() && xxh3_128(&page[..]) == load.hash {
+                self.count(Counter::Zswpin, 1);
+                self.count(Counter::Pswpin, 1);
+                return Content::Ready;
+            }
+            // The ancestor tells where it has gone before it frees the object.
+            fence(Ordering::Acquire);
+        }
+        match ancestor.ledger.moved(entry) {
+            Some(place) => {
+                load.location = place;
+                Content::Wanted
+            }
+            None => Content::Lost,
+        }
     }
 
     /// Reads what is on areas; what comes back wrong is read again a few times before it is given up, and what does not come back at

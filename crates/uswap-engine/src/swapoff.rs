@@ -29,6 +29,15 @@ pub(crate) enum Emptied {
 }
 
 impl<H: Host> Engine<H> {
+    /// Nothing is left on areas that leave.
+    fn has_carried_out(&self, announced: u32) {
+        let slot = self.member.slot();
+        self.content.areas.release_empty_clusters(self.books.lock(), &self.member);
+        self.content.areas.publish(&self.core(), &self.member);
+        slot.wants.waits_for_memory.store(0, Relaxed);
+        slot.called.carried_out.store(announced, Release);
+    }
+
     /// Brings some of what is on leaving areas in.
     pub(crate) fn empty_areas(&self, loads: &mut Vec<Load>, worker: &mut Worker) -> Emptied {
         let slot = self.member.slot();
@@ -36,6 +45,7 @@ impl<H: Host> Engine<H> {
             return Emptied::All;
         }
         let announced = self.member.group.announcements();
+        self.hear(announced);
         let mut swapoff = self.content.swapoff.lock();
         if swapoff.announced != announced {
             *swapoff = Swapoff::of(announced);
@@ -43,10 +53,7 @@ impl<H: Host> Engine<H> {
         let Some(area) = self.content.areas.leaving().map(|area| area.id).find(|&id| !swapoff.is_emptied(id)) else {
             if slot.called.carried_out.load(Relaxed) != announced {
                 swapoff.survey = None;
-                self.content.areas.release_empty_clusters(self.books.lock(), &self.member);
-                self.content.areas.publish(&self.core(), &self.member);
-                slot.wants.waits_for_memory.store(0, Relaxed);
-                slot.called.carried_out.store(announced, Release);
+                self.has_carried_out(announced);
             }
             return Emptied::All;
         };
@@ -57,6 +64,9 @@ impl<H: Host> Engine<H> {
             return Emptied::Later;
         }
         if swapoff.survey.as_ref().is_none_or(|survey| survey.area() != area) {
+            if !self.follow_ancestors(announced) {
+                return Emptied::Later;
+            }
             let used = self.core().slots(area).used();
             let how = self.member.group.config().policies.swapoff;
             swapoff.survey = Some(Survey::new(area, used).after_search(how));

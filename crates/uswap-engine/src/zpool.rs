@@ -30,7 +30,7 @@ use slab::{
 };
 
 pub use compaction::SlabSet;
-pub use region::{ForeignPool, PoolView};
+pub use region::{ForeignPool, ObjectCopy, PoolView};
 pub use slab::{Handle, OBJECT_BYTES_MAX, SLAB_BYTES};
 
 /// Empty slabs that keep their memory: 512 KiB, about what one reclaim batch stores. When twice as many are empty,

@@ -134,6 +134,8 @@ impl System for Model {
             (found.is_exclusive, found.is_lazy, found.is_zero_page) = (true, false, false);
         });
         if let Some(found) = pte.page() {
+            // It is written to: what is not its own takes a fault.
+            mm.faults += u64::from(mm.pte(page) != Pte::Present(found));
             mm.set(page, Pte::Present(found));
         }
     }

@@ -79,12 +79,14 @@ fn who_has_asked_for_a_page_comes_to_use_it() {
 /// for a second came back, as long as only time told that it was done. 45438578: the model refused an unmapping right behind memory that had
 /// been unmapped itself, unread: that memory may have grown, and nothing tells. 47642224: in a process that has changed its user, a frame
 /// whose page the kernel had dropped after MADV_FREE could not be filled while the program was changing its memory, and was read. 90043129: as 95001346 below.
+/// 90140003: the model kept what a parent's call had filled in a child that had just been killed (what that schedule counts it does no longer, since
+/// pools of parents are written back).
 #[test]
 fn seeds_of_single_findings() {
     for seed in [
         10_657_335, 11_645_534, 12_117_459, 12_207_746, 12_219_761, 15_054_090, 15_511_540, 13_500_862, 15_879_769,
         14_023_182, 17_545_282, 20_018_130, 20_020_986, 24_187_261, 39_050_290, 6_461, 45_438_578, 47_642_224,
-        90_043_129,
+        90_043_129, 90_140_003,
     ] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
@@ -93,11 +95,11 @@ fn seeds_of_single_findings() {
 
 /// 376: what a child had that its parent had not told of passed for pages that it had taken faults for, so that as many copies of its
 /// own were not seen when it was a parent itself. 1076 and 3205: pages of zeros that were given back passed for memory that was. 1120, 70006235 and
-/// 70006496: what came in while a process looked at what it had passed for changes, and as many real ones were not seen later. 90071963 and
-/// 90140003: the model kept what a parent's call had filled in a child that had just been killed.
+/// 70006496: what came in while a process looked at what it had passed for changes, and as many real ones were not seen later. 90071963: the
+/// model kept what a parent's call had filled in a child that had just been killed.
 #[test]
 fn all_that_forked_processes_have_counts() {
-    for seed in [376, 1_076, 3_205, 1_120, 70_006_235, 70_006_496, 90_071_963, 90_140_003] {
+    for seed in [376, 1_076, 3_205, 1_120, 70_006_235, 70_006_496, 90_071_963] {
         let soaked = soak::run_seed(seed);
         assert!(soaked.violation().is_none(), "seed {seed}: {soaked:?}");
         assert!(soaked.coverage.count(Happening::Counted) > 0, "seed {seed}");

@@ -109,11 +109,35 @@ static void compact_fork(void)
 	check_all(p, "a parent whose child has ended");
 }
 
+/* A parent has filled its pool before it forks, and then rests. What its child takes leaves the pool too little, and nothing of it may be lost. */
+static void inherited(void)
+{
+	size_t pages = 80 * MiB / PAGE, words = 48 * MiB / 8;
+	char *p = map(pages * PAGE);
+	for (size_t page = 0; page < pages; page++)
+		fill_uneven(p, page, 7);
+	sleep_ms(500);
+	pid_t child = forked();
+	if (!child) {
+		uint64_t *own = map(words * 8);
+		for (uint64_t round = 0; round < 3; round++)
+			for (size_t word = 0; word < words; word++)
+				own[word] = mix(word + round);
+		for (size_t page = 0; page < pages; page++)
+			check_uneven(p, page, 7, "what a child inherits");
+		_exit(0);
+	}
+	must_succeed(child, "a child of one with a full pool");
+	for (size_t page = 0; page < pages; page++)
+		check_uneven(p, page, 7, "what a child has inherited");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "compact", compact },
 		{ "compact-fork", compact_fork },
+		{ "inherited", inherited },
 	};
 	return RUN_CASE(argc, argv, cases);
 }

@@ -5,6 +5,11 @@ use std::time::Duration;
 use uswap_e2e::{Budget, Launch, TempDir, bare_only, c_program, repeat};
 
 fn case(name: &str) {
+    case_that_shows(name, &["compact_moved", "compact_freed"]);
+}
+
+/// Each of these counters grows in each run.
+fn case_that_shows(name: &str, counters: &[&str]) {
     let test = TempDir::new(name);
     let launch = Launch::new(&test, c_program("pool")).arg(name).time_limit(Duration::from_secs(120));
     let recorded = launch.bare().finish();
@@ -19,9 +24,10 @@ fn case(name: &str) {
         }
         finished.assert_swapped();
         let stats = finished.stats.as_ref().expect("the program has ended by itself");
-        let (moved, freed) = (stats.counter("compact_moved"), stats.counter("compact_freed"));
-        eprintln!("run {run}: {moved} objects moved, {freed} pages freed");
-        assert!(moved > 0 && freed > 0, "{:#}", stats.json());
+        for counter in counters {
+            eprintln!("run {run}: {counter} {}", stats.counter(counter));
+            assert!(stats.counter(counter) > 0, "{counter}: {:#}", stats.json());
+        }
         assert_eq!(stats.counter("checksum_failures"), 0, "{:#}", stats.json());
     }
 }
@@ -34,4 +40,10 @@ fn a_pool_with_holes_is_compacted() {
 #[test]
 fn a_pool_is_compacted_beside_a_child() {
     case("compact-fork");
+}
+
+/// What children may read of their parent's pool is written to the swap file all the same.
+#[test]
+fn a_pool_that_children_read_is_written_back() {
+    case_that_shows("inherited", &["zswpwb"]);
 }

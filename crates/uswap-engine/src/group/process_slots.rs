@@ -155,6 +155,8 @@ pub struct Called {
     pub calls: AtomicU32,
     /// The announcement that this process has carried out: see `control`.
     pub carried_out: AtomicU32,
+    /// The announcement after which its heirs are told of no content on an area that is to become empty by it.
+    pub heard: AtomicU32,
     /// Counts what the shared-memory server knows of what this process has handed over; the process waits on it. With
     /// [`SHARED_REFUSED`] turned over instead, it has refused something.
     pub shared_known: AtomicU32,
@@ -241,6 +243,7 @@ impl ProcessSlot {
         waits_for_memory.store(0, Relaxed);
         // Not even what was announced before it came: it may have inherited something.
         self.called.carried_out.store(u32::MAX, Relaxed);
+        self.called.heard.store(u32::MAX, Relaxed);
         self.life.ended_by_agent.store(0, Relaxed);
         self.lineage.forked.store(0, Relaxed);
         in_common.clear();

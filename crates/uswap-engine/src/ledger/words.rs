@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool as Plain;
 use std::sync::atomic::Ordering::SeqCst;
 
-use uswap_core::{EntryId, EntrySet};
+use uswap_core::{AreaId, EntryId, EntrySet, Location};
 use uswap_system::atomic::Ordering::*;
+use uswap_system::atomic::{AtomicU64, fence};
 use uswap_system::words::{Defect, finds, holds, preempt, thread};
 
 use super::{Heirs, Holder, Ledger};
 
+/// Where content goes.
+const SLOT: Location = Location::Slot { area: AreaId(0), slot: 5 };
 const FIRST: Holder = Holder { index: 0, generation: 1 };
 const SECOND: Holder = Holder { index: 1, generation: 1 };
 
@@ -144,4 +147,41 @@ fn entries_are_given_up() {
 fn a_bit_is_given_up_once_and_alone() {
     holds(entries_are_given_up);
     finds(Defect::Torn, entries_are_given_up);
+}
+
+/// The owner moves a content to a slot while an heir reads it: the heir finds it in one of the two. `leaves` is what the owner does when the slot has
+/// the content.
+fn content_moves(leaves: fn(&Ledger, &AtomicU64)) {
+    const CONTENT: u64 = 7;
+    let ledger = Mapped::new();
+    ledger.get().fork_begins_with(&EntrySet::from_iter([EntryId(3)]));
+    let object = Arc::new(AtomicU64::new(CONTENT));
+    let heir = {
+        let (ledger, object) = (ledger.again(), object.clone());
+        thread::spawn(move || {
+            let moved = || ledger.get().moved(EntryId(3));
+            if moved().is_none() && object.load(Relaxed) != CONTENT {
+                fence(Acquire);
+                assert_eq!(moved(), Some(SLOT), "an heir finds content nowhere");
+            }
+        })
+    };
+    leaves(ledger.get(), &object);
+    heir.join().expect("it ends");
+}
+
+#[test]
+fn an_heir_finds_content_that_moves() {
+    holds(|| {
+        content_moves(|ledger, object| {
+            ledger.tell_moved(EntryId(3), SLOT);
+            object.store(0, Relaxed);
+        });
+    });
+    finds(Defect::Own, || {
+        content_moves(|ledger, object| {
+            object.store(0, Relaxed);
+            ledger.tell_moved(EntryId(3), SLOT);
+        });
+    });
 }

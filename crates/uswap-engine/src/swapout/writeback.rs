@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::engine::{BATCH, Engine};
 use crate::group::Counter;
 use crate::host::Host;
-use crate::ledger::heirs_hold;
+use crate::ledger::heirs_keep;
 use crate::page_io::SlotPage;
 use crate::store::IoOutcome;
 use crate::worker::Worker;
@@ -45,7 +45,7 @@ impl<H: Host> Engine<H> {
             let heirs = self.content.heirs.lock();
             let mut core = self.core();
             while count < BATCH {
-                let Some(job) = core.next_writeback(|entry| heirs_hold(&heirs, entry)) else { break };
+                let Some(job) = core.next_writeback(|entry| heirs_keep(&heirs, entry)) else { break };
                 jobs[count] = Some(job);
                 count += 1;
             }
@@ -86,16 +86,33 @@ impl<H: Host> Engine<H> {
             }
         }
         worker.io.pages = pages;
+        let written = places.iter().flatten().count() as u64;
+        self.count(Counter::Zswpwb, written);
+        self.end_writeback(jobs.into_iter().flatten().zip(places), worker)
+    }
+
+    /// Objects leave the pool for the places that their content has now, if it has one; returns how many do.
+    fn end_writeback(
+        &self,
+        jobs: impl Iterator<Item = (WritebackJob, Option<(AreaId, u64)>)>,
+        worker: &mut Worker,
+    ) -> u64 {
+        let heirs = self.content.heirs.lock();
         let mut core = self.core();
         let mut left = 0;
-        for (job, place) in jobs.iter().flatten().zip(places) {
-            left += u64::from(core.written_back(*job, place));
+        for (job, mut place) in jobs {
+            if let Some((area, slot)) = place.filter(|_| core.may_leave_pool(&job))
+                && !self.heirs_are_told(&heirs, job.entry, area, slot)
+            {
+                let _ = core.slots_mut(area).free(slot);
+                place = None;
+            }
+            left += u64::from(core.written_back(job, place));
         }
         core.take_released(&mut worker.released);
         drop(core);
+        drop(heirs);
         self.content.release(&mut worker.released);
-        let written = places.iter().flatten().count() as u64;
-        self.count(Counter::Zswpwb, written);
         left
     }
 }

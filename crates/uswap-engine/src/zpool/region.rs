@@ -4,6 +4,8 @@
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, munmap};
@@ -14,6 +16,7 @@ use super::slab::{Handle, OBJECT_BYTES_MAX, SLAB_BYTES, UNIT_BYTES};
 
 /// What a handle can name: 2^32 units.
 const REGION_BYTES_MAX: usize = UNIT_BYTES << 32;
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// The mapping of a pool.
 ///
@@ -119,6 +122,18 @@ impl PoolView {
         unsafe { std::slice::from_raw_parts(address.as_ptr(), len) }
     }
 
+    /// A copy of the bytes of what may be freed meanwhile, and be another object by then.
+    pub fn copy<'a>(&self, handle: Handle, len: usize, copy: &'a mut ObjectCopy) -> &'a [u8] {
+        let from = self.address(handle, len.next_multiple_of(WORD_BYTES)).cast::<AtomicU64>();
+        for (index, word) in copy.0[..len.div_ceil(WORD_BYTES)].iter_mut().enumerate() {
+            // SAFETY: so many bytes from there are mapped, and handles name whole units, so that the word is aligned. Who writes there is
+            // another process.
+            *word = unsafe { from.add(index).as_ref() }.load(Relaxed);
+        }
+        // SAFETY: so many bytes of the words are initialized, and each of them is a u8.
+        unsafe { std::slice::from_raw_parts(copy.0.as_ptr().cast(), len) }
+    }
+
     /// The bytes of an object, for writing.
     ///
     /// # Safety
@@ -130,10 +145,19 @@ impl PoolView {
     }
 }
 
+/// Room for a [copy](PoolView::copy) of an object.
+pub struct ObjectCopy([u64; OBJECT_BYTES_MAX / WORD_BYTES]);
+
+impl Default for ObjectCopy {
+    fn default() -> ObjectCopy {
+        ObjectCopy([0; OBJECT_BYTES_MAX / WORD_BYTES])
+    }
+}
+
 /// A parent's pool as its forked child sees it: the objects of before the fork, for reading.
 ///
 /// The memory is one with the parent's: what the parent frees and reuses changes here too, and what is written here
-/// changes there. So the parent must keep an object for as long as a child may read it.
+/// changes there. So the parent must keep an object for as long as a child may read it, or tell where its content is by then.
 pub struct ForeignPool {
     pub(super) region: Region,
 }
