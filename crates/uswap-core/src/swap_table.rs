@@ -8,7 +8,8 @@
 //! only condemned; the last unpin releases it.
 //!
 //! A fork copies the table with the rest of the memory, so each entry that either side changes for its sake costs a copy of the
-//! page it lies in. Which entries a fork is about stands in sets beside them, and no entry is looked at for one.
+//! page it lies in. Which entries a fork is about stands in sets beside them, and no entry is looked at for one. Contents lie apart from what
+//! changes with each use of an entry, so that a child that only reads copies a quarter of the table.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -52,11 +53,16 @@ impl Marks {
     }
 }
 
+/// Where the content of an entry is, and its hash.
 #[derive(Clone, Copy)]
-struct Entry {
+struct Content {
     location: u64,
     hash_low: u64,
     hash_high: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
     epoch: Epoch,
     life: Life,
     pins: u8,
@@ -67,20 +73,23 @@ struct Entry {
     stamp: u16,
 }
 
-const FREE: Entry = Entry {
-    location: 0,
-    hash_low: 0,
-    hash_high: 0,
-    epoch: Epoch(0),
-    life: Life::Free,
-    pins: 0,
-    marks: Marks(0),
-    generation: 0,
-    stamp: 0,
-};
+const FREE: Entry = Entry { epoch: Epoch(0), life: Life::Free, pins: 0, marks: Marks(0), generation: 0, stamp: 0 };
 
-// One for each swapped page.
-const _: () = assert!(size_of::<Entry>() == 32);
+#[derive(Clone)]
+struct Chunk {
+    contents: [Content; CHUNK],
+    entries: [Entry; CHUNK],
+}
+
+impl Chunk {
+    fn new() -> Box<Chunk> {
+        let nothing = Content { location: 0, hash_low: 0, hash_high: 0 };
+        Box::new(Chunk { contents: [nothing; CHUNK], entries: [FREE; CHUNK] })
+    }
+}
+
+// One of each for each swapped page.
+const _: () = assert!(size_of::<Content>() == 24 && size_of::<Entry>() == 8);
 
 /// What became of an entry that its page has let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +106,7 @@ pub enum LetGo {
 /// The table.
 #[derive(Clone)]
 pub struct SwapTable {
-    chunks: Vec<Box<[Entry; CHUNK]>>,
+    chunks: Vec<Box<Chunk>>,
     free: Vec<EntryId>,
     /// Zombies of this process's ancestors, when it was forked: free here, though they do not look so yet.
     ended: Vec<EntryId>,
@@ -140,11 +149,19 @@ impl SwapTable {
     }
 
     fn at(&self, id: EntryId) -> &Entry {
-        &self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
+        &self.chunks[id.0 as usize / CHUNK].entries[id.0 as usize % CHUNK]
     }
 
     fn at_mut(&mut self, id: EntryId) -> &mut Entry {
-        &mut self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
+        &mut self.chunks[id.0 as usize / CHUNK].entries[id.0 as usize % CHUNK]
+    }
+
+    fn content(&self, id: EntryId) -> &Content {
+        &self.chunks[id.0 as usize / CHUNK].contents[id.0 as usize % CHUNK]
+    }
+
+    fn content_mut(&mut self, id: EntryId) -> &mut Content {
+        &mut self.chunks[id.0 as usize / CHUNK].contents[id.0 as usize % CHUNK]
     }
 
     /// A new entry of this process for content with `hash` at `location`.
@@ -154,14 +171,12 @@ impl SwapTable {
         let epoch = self.epoch;
         let entry = self.at_mut(id);
         assert!(entry.life == Life::Free, "{id:?} was handed out twice");
-        *entry = Entry {
+        *entry = Entry { epoch, life: Life::InUse, generation: entry.generation.wrapping_add(1), ..FREE };
+        let content = self.content_mut(id);
+        *content = Content {
             location: location.pack(),
-            hash_low: if is_on(Sabotage::StaleHash) { entry.hash_low } else { hash as u64 },
+            hash_low: if is_on(Sabotage::StaleHash) { content.hash_low } else { hash as u64 },
             hash_high: (hash >> 64) as u64,
-            epoch,
-            life: Life::InUse,
-            generation: entry.generation.wrapping_add(1),
-            ..FREE
         };
         id
     }
@@ -175,7 +190,7 @@ impl SwapTable {
         }
         let id = EntryId(self.entries);
         if (id.0 as usize).is_multiple_of(CHUNK) {
-            self.chunks.push(Box::new([FREE; CHUNK]));
+            self.chunks.push(Chunk::new());
         }
         self.used.grow_to(id);
         self.inherited.grow_to(id);
@@ -185,15 +200,18 @@ impl SwapTable {
 
     /// Where the content of `id` is.
     pub fn location(&self, id: EntryId) -> Location {
-        let entry = self.at(id);
-        assert!(entry.life != Life::Free, "{id:?} is free");
-        Location::unpack(entry.location)
+        assert!(self.at(id).life != Life::Free, "{id:?} is free");
+        self.place(id)
+    }
+
+    fn place(&self, id: EntryId) -> Location {
+        Location::unpack(self.content(id).location)
     }
 
     /// 128-bit hash of the content of `id`.
     pub fn hash(&self, id: EntryId) -> u128 {
-        let entry = self.at(id);
-        u128::from(entry.hash_high) << 64 | u128::from(entry.hash_low)
+        let content = self.content(id);
+        u128::from(content.hash_high) << 64 | u128::from(content.hash_low)
     }
 
     /// When the content of `id` left the program, by the clock of [`workingset`](crate::workingset).
@@ -276,7 +294,7 @@ impl SwapTable {
     }
 
     fn end(&mut self, id: EntryId) -> LetGo {
-        let Entry { location, epoch, .. } = *self.at(id);
+        let epoch = self.at(id).epoch;
         let is_inherited = self.inherited.contains(id) && !is_on(Sabotage::HeirForgotten);
         if self.has_heirs && is_inherited && epoch == self.epoch {
             self.at_mut(id).life = Life::Zombie;
@@ -285,7 +303,7 @@ impl SwapTable {
             return LetGo::Zombie;
         }
         self.clear(id);
-        LetGo::Freed(Location::unpack(location), epoch)
+        LetGo::Freed(self.place(id), epoch)
     }
 
     fn clear(&mut self, id: EntryId) {
@@ -298,20 +316,18 @@ impl SwapTable {
 
     /// No heir needs the zombie `id` any more: frees it and gives its place to the caller.
     pub fn bury(&mut self, id: EntryId) -> Location {
-        let entry = *self.at(id);
-        assert!(entry.life == Life::Zombie, "{id:?} is no zombie");
+        assert!(self.at(id).life == Life::Zombie, "{id:?} is no zombie");
         self.clear(id);
         self.zombies -= 1;
-        Location::unpack(entry.location)
+        self.place(id)
     }
 
     /// The content of `id` is now at `location` (writeback, compaction, swapoff); returns where it was.
     pub fn relocate(&mut self, id: EntryId, location: Location) -> Location {
-        let entry = self.at_mut(id);
-        assert!(entry.life == Life::InUse, "{id:?} is relocated while not in use");
-        let old = Location::unpack(entry.location);
+        assert!(self.at(id).life == Life::InUse, "{id:?} is relocated while not in use");
+        let old = self.place(id);
         if !is_on(Sabotage::PlaceNotChanged) {
-            entry.location = location.pack();
+            self.content_mut(id).location = location.pack();
         }
         old
     }
@@ -350,10 +366,10 @@ impl SwapTable {
         let pinned: Vec<EntryId> = self.used.iter().filter(|&id| self.at(id).pins > 0).collect();
         let mut ended = Vec::new();
         for id in pinned {
-            let Entry { life, location, epoch, .. } = *self.at(id);
+            let Entry { life, epoch, .. } = *self.at(id);
             if life == Life::Condemned {
                 self.clear(id);
-                ended.push((id, Location::unpack(location), epoch));
+                ended.push((id, self.place(id), epoch));
             } else {
                 self.at_mut(id).pins = 0;
             }
