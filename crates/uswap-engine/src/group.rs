@@ -30,6 +30,7 @@ use config::RawConfig;
 use memory_file::{Header, Layout, MAGIC, VERSION};
 
 pub use crate::store::faulty::FaultPlan;
+pub use census::ByCensus;
 pub use config::{AreaConfig, Compressor, GroupConfig, SwappedShared};
 pub use control::SwapoffProgress;
 pub use counters::{Counter, Tally};

@@ -79,7 +79,7 @@ impl<H: Host> Scale<H> {
         }
         let processes = group.processes().count() as u64;
         let looking = Looking::begin(engine);
-        let look = self.census.look();
+        let look = self.census.look(slot);
         let Ok((resident, shared)) = self.statm.read() else { return };
         let anon = resident.saturating_sub(shared);
         let changes = self.in_common.see(slot, told, anon, looking);

@@ -44,9 +44,9 @@ impl Censuses {
         }
         let again = match group.last_census() {
             None => LATEST,
-            Some(pages) => {
-                self.least = self.least.min(pages);
-                if (pages - self.least) * PAGE_BYTES <= limit / DOUBTFUL {
+            Some(counted) => {
+                self.least = self.least.min(counted.most);
+                if (counted.most - self.least) * PAGE_BYTES <= limit / DOUBTFUL {
                     return;
                 }
                 SOONEST

@@ -23,6 +23,17 @@ struct Entry {
     kin: AtomicU64,
     /// See [`census::entry`].
     pages: AtomicU64,
+    /// The process's share, without what it had resident: two's complement. With what it has since come to have, no more than there is.
+    least: AtomicU64,
+}
+
+/// Private pages of all processes, as a census has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ByCensus {
+    /// There are no more.
+    pub most: u64,
+    /// There are no fewer.
+    pub least: u64,
 }
 
 impl Entries {
@@ -79,26 +90,28 @@ impl Group {
         Mark { changes, kin: self.kin_of(slot) }
     }
 
-    /// The process enters `pages` in a census. What it has by then it has told.
-    pub(crate) fn enter(&self, slot: &ProcessSlot, census: u64, kin: Kin, pages: u64) {
+    /// The process enters `pages` in a census, with its `share` when it had `resident` pages. What it has by then it has told.
+    pub(crate) fn enter(&self, slot: &ProcessSlot, census: u64, kin: Kin, pages: u64, (share, resident): (u64, u64)) {
         let entry = slot.resident.in_common.entries.of(census);
         entry.census.store(0, Release);
         entry.kin.store(word(kin), Relaxed);
         entry.pages.store(pages, Relaxed);
+        // A share is rounded up.
+        entry.least.store(share.wrapping_sub(resident + 1), Relaxed);
         entry.census.store(census, Release);
     }
 
     /// Private pages of all processes by the last census that is complete and holds.
-    pub fn by_census(&self) -> Option<u64> {
+    pub fn by_census(&self) -> Option<ByCensus> {
         self.last_census().or_else(|| self.told_in(self.census().checked_sub(1)?))
     }
 
     /// The same by the last one that was announced.
-    pub fn last_census(&self) -> Option<u64> {
+    pub fn last_census(&self) -> Option<ByCensus> {
         self.told_in(self.census())
     }
 
-    fn told_in(&self, census: u64) -> Option<u64> {
+    fn told_in(&self, census: u64) -> Option<ByCensus> {
         let entered = |slot: &ProcessSlot| {
             let entry = slot.resident.in_common.entries.of(census);
             let mut kin = self.kin_of(slot);
@@ -108,11 +121,18 @@ impl Group {
             let holds = entry.census.load(Acquire) == census && entry.kin.load(Relaxed) == word(kin);
             let changes = slot.resident.in_common.changes.load(Relaxed);
             let resident = slot.resident.anon_pages.load(Relaxed);
-            (holds && changes != UNKNOWN).then(|| census::counted(entry.pages.load(Relaxed), resident, changes))
+            let most = census::counted(entry.pages.load(Relaxed), resident, changes);
+            let least = entry.least.load(Relaxed).wrapping_add(resident).cast_signed();
+            (holds && changes != UNKNOWN).then_some((most, least))
         };
         if census == 0 {
             return None;
         }
-        self.processes().map(|(_, slot)| entered(slot)).sum()
+        let mut sums = (0, 0);
+        for (_, slot) in self.processes() {
+            let (most, least) = entered(slot)?;
+            sums = (sums.0 + most, sums.1 + least);
+        }
+        Some(ByCensus { most: sums.0, least: sums.1.max(0).cast_unsigned().min(sums.0) })
     }
 }

@@ -56,6 +56,8 @@ struct Parent {
 pub struct Family {
     parents: [Parent; PARENTS_MAX],
     count: usize,
+    /// What parents bear is no more than a census knows of.
+    is_exact: bool,
 }
 
 impl Family {
@@ -65,8 +67,9 @@ impl Family {
             return;
         }
         let Some(by_census) = group.by_census() else { return };
+        self.is_exact = true;
         let counted: u64 = group.processes().map(|(index, slot)| self.private_pages(group, index, slot)).sum();
-        let mut surplus = counted.saturating_sub(by_census);
+        let mut surplus = counted.saturating_sub(by_census.most);
         for parent in &mut self.parents[..self.count] {
             let less = parent.borne.min(surplus);
             (parent.borne, surplus) = (parent.borne - less, surplus - less);
@@ -111,10 +114,16 @@ impl Family {
         unmanaged.min(private) + slot.shared.pages.load(Relaxed)
     }
 
-    /// Pages that the process counts for itself and for children that have them, too: it cannot give them back alone.
-    pub fn in_common(&self, index: u32, slot: &ProcessSlot) -> u64 {
-        let most = self.parent(index).map_or(0, |parent| parent.in_common);
-        most.min(slot.resident.anon_pages.load(Relaxed))
+    /// Pages that the process counts for itself and for children that have them, too: it cannot give them back alone. It need not have them
+    /// any more itself; what it bears is its children's together, of whom each may have others.
+    pub fn in_common(&self, group: &Group, index: u32, slot: &ProcessSlot) -> u64 {
+        let borne = if self.is_exact { self.parent(index).map_or(0, |parent| parent.borne) } else { 0 };
+        self.in_common_with_one(index).max(borne).min(self.private_pages(group, index, slot))
+    }
+
+    /// Pages that the process has, or counts, in common with the child that has most of them.
+    pub fn in_common_with_one(&self, index: u32) -> u64 {
+        self.parent(index).map_or(0, |parent| parent.in_common)
     }
 
     /// Pages that children of `parent`'s come to have, as far as the living ones show.
@@ -150,7 +159,7 @@ impl Group {
     /// What its processes have in common at this moment.
     pub fn family(&self) -> Family {
         let none = Parent { index: u32::MAX, borne: 0, in_common: 0, when_looked: 0 };
-        let mut family = Family { parents: [none; PARENTS_MAX], count: 0 };
+        let mut family = Family { parents: [none; PARENTS_MAX], count: 0, is_exact: false };
         for (_, slot) in self.processes().filter(|(_, slot)| slot.resident.in_common.left_out.load(Relaxed) > 0) {
             let Some(parent) = self.living_parent(slot) else { continue };
             if family.parent(parent.index).is_none() && family.count < PARENTS_MAX {

@@ -39,14 +39,19 @@ impl Group {
         self.family().usage_pages(self, index, self.process(index))
     }
 
-    /// Pages that living processes have resident at the least: what may be counted in several of them counts once.
+    /// Pages that living processes have resident at the least: what may be counted in several of them counts once, or by a census, as long
+    /// as one holds.
     pub fn resident_pages_at_least(&self) -> u64 {
-        let private = |slot: &ProcessSlot| {
+        let beside = |slot: &ProcessSlot| {
             let beside = slot.resident.shmem_pages.load(Relaxed).saturating_sub(slot.shared.pages.load(Relaxed));
-            slot.own_private_pages() + beside + slot.resident.nested_pages.load(Relaxed)
+            beside + slot.resident.nested_pages.load(Relaxed)
         };
-        let own = self.processes().map(|(_, slot)| private(slot)).sum::<u64>();
-        own + self.shared_pages_seen() + self.left_pool_pages()
+        let (mut private, mut others) = (0, 0);
+        for (_, slot) in self.processes() {
+            (private, others) = (private + slot.own_private_pages(), others + beside(slot));
+        }
+        let by_census = self.by_census().map_or(0, |counted| counted.least);
+        private.max(by_census) + others + self.shared_pages_seen() + self.left_pool_pages()
     }
 
     /// Pages of shared memory that living processes have, at the least, while they map each other's: how much there is was known

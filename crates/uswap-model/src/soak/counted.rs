@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use uswap_engine::group::ProcessSlot;
+use uswap_engine::group::{ByCensus, ProcessSlot};
 
 use super::scenario::Scenario;
 use crate::chance::Chance;
@@ -23,6 +23,8 @@ const STILL_NS: u64 = 400_000_000;
 /// Pages that a process may count too few, where they have come in without a fault: what only passes for that may as well be a huge page
 /// (`uswap_core::in_common`).
 const UNASKED_MAX: u64 = 256;
+/// Pages that may have come to a process and left it while that looked at its share.
+const LOOKED_MAX: u64 = 4;
 
 /// Looks at the processes of a tree.
 pub(super) struct Counted {
@@ -82,7 +84,8 @@ impl Counted {
         let unasked: u64 = living.map(|process| process.mm.filled_unasked.min(UNASKED_MAX)).sum();
         let by_census = self.tree.group.by_census();
         world.note(Happening::CensusHeld, by_census.iter().count());
-        match counted.min(by_census.unwrap_or(u64::MAX)) + unasked < there {
+        let by_census = by_census.unwrap_or(ByCensus { most: u64::MAX, least: 0 });
+        match counted.min(by_census.most) + unasked < there || by_census.least > there + LOOKED_MAX {
             true => Err(Violation {
                 checker: Checker::AllCounted,
                 detail: format!(
