@@ -209,8 +209,13 @@ pub fn in_common_max(limit: u64, works_in: u64, fixed: u64) -> u64 {
     limit.saturating_sub(fixed + works_in).min(limit / 8 * 7)
 }
 
-/// What a process works in at the least, in pages: an eighth of the budget, or 8 MiB.
+/// What a process works in at the least, in pages: an eighth of the budget, or 2 MiB.
 pub fn works_in(limit: u64) -> u64 {
+    (limit / 8).min(CHILD_WORKS_IN)
+}
+
+/// What most processes work in that turn out to work in more than the least, in pages: an eighth of the budget, or 8 MiB.
+pub fn mostly_works_in(limit: u64) -> u64 {
     (limit / 8).min(CHILD_NEEDS)
 }
 

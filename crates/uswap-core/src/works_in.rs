@@ -2,9 +2,9 @@
 //!
 //! A page that is in common serves all who have it, and each would have to store it, so it goes after what a process has alone. But where
 //! that is what the program works in, and what is in common is seldom touched (a server's data, of which each request reads a little), a
-//! process would bring in and move out the same few pages without an end. So each begins with a share that does for most
-//! ([`tuning::works_in`]), and where its pages come back so early that its part of what is in common would have kept them, it says that it
-//! works in more: less may stay in common then. One that goes through more than it could ever have, again and again, is not helped by that:
+//! process would bring in and move out the same few pages without an end. So each begins with a little ([`tuning::works_in`]), and where its
+//! pages come back so early that its part of what is in common would have kept them, it says that it works in more: twice as much each time until
+//! it is what does for most ([`tuning::mostly_works_in`]), then a little more. Less may stay in common then. One that goes through more than it could ever have, again and again, is not helped by that:
 //! its pages come back late. Nor is one whose data come back early: that a program works in so much is not believed.
 
 use crate::tuning;
@@ -19,11 +19,11 @@ const INTERVAL_MS: u64 = 100;
 const STORES: u64 = 8;
 /// So many pages that came back are enough to judge by, at the least.
 const ENOUGH_MIN: u64 = 128;
-/// It grows by one part in so many each time, and sinks so in each interval in which fewer than [`FEW`] came back early.
+/// Beyond what does for most it grows by one part in so many each time, and sinks so in each interval in which fewer than [`FEW`] came back early.
 const GROWS_BY: u64 = 8;
 const SINKS_BY: u64 = 64;
 const FEW: u64 = 16;
-/// It works in so many times what each begins with at the most: two forked readers of a table in CRuby, each with 60 MiB of its own, took
+/// It works in so many times what does for most at the most: two forked readers of a table in CRuby, each with 60 MiB of its own, took
 /// a quarter longer where they got all that they seemed to work in.
 const TIMES_MAX: u64 = 3;
 
@@ -56,13 +56,14 @@ impl WorksIn {
 
     /// What is in common is stored by each who lets it go. So before more of it has to, what came back early has cost as much.
     fn judge(&mut self, limit: u64, processes: u64, returns: Returns) {
-        let least = tuning::works_in(limit);
+        let (least, mostly) = (tuning::works_in(limit), tuning::mostly_works_in(limit));
         let since = returns.since(self.judged);
-        let step = (least + self.more) / GROWS_BY;
+        let works_in = least + self.more;
+        let step = if works_in < mostly { works_in.min(mostly - works_in) } else { works_in / GROWS_BY };
         let enough = (step * processes / STORES).max(ENOUGH_MIN);
         let is_early = 2 * since.early >= since.all;
         if is_early && since.early >= enough {
-            self.more = (self.more + step).min((TIMES_MAX - 1) * least);
+            self.more = (self.more + step).min(TIMES_MAX * mostly - least);
             self.judged = returns;
         } else if !is_early && since.all >= enough {
             self.judged = returns;
@@ -94,7 +95,7 @@ mod tests {
     fn whose_pages_come_back_early_gets_more() {
         let mut works_in = WorksIn::default();
         assert_eq!(go_on(&mut works_in, 0, 0, 0), tuning::works_in(LIMIT));
-        assert_eq!(go_on(&mut works_in, 1, 256, 300), 2048 + 256);
+        assert_eq!([1, 2, 1].map(|intervals| go_on(&mut works_in, intervals, 256, 300)), [1024, 2048, 2048 + 256]);
         let later = go_on(&mut works_in, 20, 256, 300);
         assert!(later > 4096, "{later}");
         assert_eq!(go_on(&mut works_in, 100, 256, 300), 3 * 2048);
@@ -103,14 +104,14 @@ mod tests {
     #[test]
     fn few_are_judged_when_they_have_cost_as_much_as_to_store_what_is_in_common() {
         let mut works_in = WorksIn::default();
-        assert_eq!(go_on(&mut works_in, 6, 20, 25), 2048);
-        assert_eq!(go_on(&mut works_in, 1, 20, 25), 2048 + 256);
+        assert_eq!(go_on(&mut works_in, 12, 20, 25), 512);
+        assert_eq!(go_on(&mut works_in, 1, 20, 25), 1024);
     }
 
     #[test]
     fn who_goes_through_more_than_it_could_have_gets_none() {
         let mut works_in = WorksIn::default();
-        assert_eq!(go_on(&mut works_in, 50, 400, 1000), 2048);
+        assert_eq!(go_on(&mut works_in, 50, 400, 1000), 512);
     }
 
     #[test]
@@ -118,15 +119,15 @@ mod tests {
         let mut works_in = WorksIn::default();
         let most = go_on(&mut works_in, 10, 256, 256);
         let later = go_on(&mut works_in, 20, 10, 10);
-        assert!(later < most && later > 2048 + (most - 2048) / 2, "{later} of {most}");
-        assert_eq!(go_on(&mut works_in, 1000, 0, 0), 2048);
+        assert!(later < most && later > 512 + (most - 512) / 2, "{later} of {most}");
+        assert_eq!(go_on(&mut works_in, 1000, 0, 0), 512);
     }
 
     #[test]
     fn few_processes_work_in_no_more() {
         let mut works_in = WorksIn::default();
         assert!(go_on(&mut works_in, 10, 256, 256) > 2048);
-        assert_eq!(works_in.update(LIMIT, 3, 0, || unreachable!()), 2048);
-        assert_eq!(go_on(&mut works_in, 0, 0, 0), 2048);
+        assert_eq!(works_in.update(LIMIT, 3, 0, || unreachable!()), 512);
+        assert_eq!(go_on(&mut works_in, 0, 0, 0), 512);
     }
 }

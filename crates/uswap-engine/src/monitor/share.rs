@@ -14,7 +14,7 @@ use super::Monitor;
 use super::births::Births;
 use super::precedence::Judgement;
 use crate::engine::Engine;
-use crate::group::{Family, Holder, Wants};
+use crate::group::{Family, Group, Holder, Wants};
 use crate::host::Host;
 use crate::in_common::Scarcity;
 use crate::last_told::LastTold;
@@ -66,9 +66,11 @@ pub(super) struct Kept {
     /// Those that this process leaves out, and that its parent has in common with the child that has most.
     left_out: u64,
     of_parent: u64,
-    /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then who has more of
-    /// them lets them go.
+    /// So many may stay, and what each process has alone goes before. More than that leaves too little to work in: then they go as early.
     pub most: u64,
+    /// So many leave each process enough to get on. More than that who has them lets go at once; until they are so few they count before
+    /// anything is shared out, for to let go of one takes as many copies as there are processes that have it.
+    bearable: u64,
     /// What all processes work in.
     pub work_in: u64,
     /// Pages of all processes that cannot be swapped, and those of this one.
@@ -76,13 +78,51 @@ pub(super) struct Kept {
     pub fixed_mine: u64,
 }
 
+/// What all processes of the group have and want, in pages.
+#[derive(Default)]
+struct All {
+    total: u64,
+    /// Those that use memory, or to whom some is promised.
+    processes: u64,
+    /// Claimed by others than this process.
+    claims: u64,
+    /// Cannot be swapped.
+    fixed: u64,
+    pools: u64,
+    in_common: u64,
+    work_in: u64,
+}
+
+impl All {
+    /// As the process with the index `mine` sees it.
+    fn of(group: &Group, family: &Family, mine: u32, limit: u64) -> All {
+        let mut all = All::default();
+        for (index, slot) in group.processes() {
+            let Wants { promised_pages, works_in_pages, claimed_pages, .. } = &slot.wants;
+            if index != mine {
+                all.claims += claimed_pages.load(Relaxed);
+            }
+            all.fixed += family.fixed_pages(group, index, slot);
+            all.in_common += family.in_common(group, index, slot);
+            all.pools += slot.pool.bytes.load(Relaxed) / PAGE_SIZE as u64;
+            let uses = family.usage_pages(group, index, slot);
+            for (pages, works_in) in [(uses, works_in_pages.load(Relaxed)), (promised_pages.load(Relaxed), 0)] {
+                all.total += pages;
+                all.processes += u64::from(pages > 0);
+                all.work_in += if pages > 0 { works_in.max(tuning::works_in(limit)) } else { 0 };
+            }
+        }
+        all
+    }
+}
+
 impl Kept {
     /// What concerns the process that is `member` alone.
     fn by<H: Host>(member: &Member<H>, family: &Family) -> Kept {
         let (group, index, slot) = (member.group, member.index, member.slot());
-        let of_parent = |parent: Holder| family.in_common(parent.index, group.process(parent.index));
+        let of_parent = |parent: Holder| family.in_common_with_one(parent.index);
         Kept {
-            mine: family.in_common(index, slot),
+            mine: family.in_common(group, index, slot),
             mine_when_looked: family.in_common_when_looked(index),
             left_out: family.leaves_out(group, slot),
             of_parent: group.living_parent(slot).map_or(0, of_parent),
@@ -91,11 +131,32 @@ impl Kept {
         }
     }
 
+    /// With what concerns all.
+    fn of_all(self, all: &All, limit: u64) -> Kept {
+        let All { fixed, pools, in_common, work_in, .. } = *all;
+        // As long as all fits, nobody has to let anything go.
+        let fits = all.total <= limit - limit / 16;
+        let leaves = |work_in| if fits { in_common } else { tuning::in_common_max(limit, work_in, fixed + pools) };
+        let bearable = leaves(all.processes * tuning::works_in(limit));
+        Kept { all: in_common, most: leaves(work_in), bearable, work_in, fixed, ..self }
+    }
+
     /// What is left to share out, without them.
     fn leave_out(&self, usage: &mut Usage) {
-        let all = self.all.min(self.most).min(usage.total);
+        let all = self.all.min(self.bearable).min(usage.total);
         let mine = (self.mine * all).checked_div(self.all).unwrap_or(0).min(usage.mine);
-        (usage.limit, usage.total, usage.mine) = (usage.limit - all, usage.total - all, usage.mine - mine);
+        let beyond = self.beyond_bearable();
+        (usage.limit, usage.total, usage.mine) =
+            (usage.limit - all, usage.total - all + beyond, usage.mine - mine + beyond);
+    }
+
+    /// What a child without children of its own has of its parent beyond its part of what is bearable: its own to let go, though it does not
+    /// count it.
+    fn beyond_bearable(&self) -> u64 {
+        if self.mine > 0 || self.all <= self.bearable {
+            return 0;
+        }
+        self.left_out.saturating_sub(self.of_parent * self.bearable / self.all)
     }
 
     /// Whether what this process has of them may stay, and goes last. A child without children of its own that has no more of its parent
@@ -149,48 +210,29 @@ impl<H: Staffed> Monitor<H> {
         self.tell_what_is_to_come(&family);
         let mine = family.usage_pages(group, mine_index, slot);
         let limit = group.limit_of_living_pages();
-        let (mut total, mut processes, mut claims, mut fixed, mut pools, mut in_common) = (0, 0, 0, 0, 0, 0);
-        let mut work_in = 0;
-        for (index, other) in group.processes() {
-            if index != mine_index {
-                claims += other.wants.claimed_pages.load(Relaxed);
-            }
-            fixed += family.fixed_pages(group, index, other);
-            in_common += family.in_common(index, other);
-            pools += other.pool.bytes.load(Relaxed) / PAGE_SIZE as u64;
-            let Wants { promised_pages, works_in_pages, .. } = &other.wants;
-            let uses = family.usage_pages(group, index, other);
-            for (pages, works_in) in [(uses, works_in_pages.load(Relaxed)), (promised_pages.load(Relaxed), 0)] {
-                total += pages;
-                processes += u64::from(pages > 0);
-                work_in += if pages > 0 { works_in.max(tuning::works_in(limit)) } else { 0 };
-            }
-        }
+        let all = All::of(group, &family, mine_index, limit);
         // Seen here at every moment that counts; the supervisor looks only now and then.
         group.note_resident_bytes(group.resident_pages_at_least() * PAGE_SIZE as u64);
         let now_ms = H::since(self.share.started).as_millis() as u64;
         let room = Room { unseen: self.share.growth.unseen(), gap_min: group.config().gap_min_pages.into() };
         // Where what cannot be swapped fills the budget, to give way makes none.
-        let makes_room = fixed < limit / 2;
+        let makes_room = all.fixed < limit / 2;
         let mut usage = Usage {
             limit,
-            total,
+            total: all.total,
             mine,
-            processes,
+            processes: all.processes,
             precedence: if makes_room { self.precedence(mine, now_ms) } else { Precedence::default() },
-            claims,
+            claims: all.claims,
             held_at: None,
             room,
-            siblings: if family.has(group, mine_index, slot) { processes } else { 1 },
+            siblings: if family.has(group, mine_index, slot) { all.processes } else { 1 },
             least: 0,
         };
-        // As long as all fits, nobody has to let anything go.
-        let fits = total <= limit - limit / 16;
-        let most = if fits { in_common } else { tuning::in_common_max(limit, work_in, fixed + pools) };
-        self.share.in_common = Kept { all: in_common, most, work_in, fixed, ..Kept::by(self.member(), &family) };
+        self.share.in_common = Kept::by(self.member(), &family).of_all(&all, limit);
         self.share.in_common.leave_out(&mut usage);
         self.tell_what_it_works_in(&usage, limit, now_ms);
-        usage.least = self.least(&usage, fixed, now_ms);
+        usage.least = self.least(&usage, all.fixed, now_ms);
         let claimed = self.share.claim.update(&usage, now_ms);
         usage.held_at = self.share.claim.held_at(&usage, now_ms);
         self.member().slot().wants.claimed_pages.store(claimed, Relaxed);
@@ -344,5 +386,33 @@ mod tests {
     fn each_family_keeps_its_part() {
         let child = Kept { all: 1600, of_parent: 800, most: 800, left_out: 400, ..Kept::default() };
         assert!(child.may_stay() && !Kept { left_out: 401, ..child }.may_stay());
+    }
+
+    /// Of 1000 pages, of which 700 are in common.
+    fn shared_out(kept: Kept, mine: u64) -> Usage {
+        let mut usage = Usage { limit: 1000, total: 1000, mine, processes: 4, siblings: 4, ..Usage::default() };
+        kept.leave_out(&mut usage);
+        usage
+    }
+
+    #[test]
+    fn what_is_in_common_counts_before_anything_is_shared_out_as_long_as_all_can_get_on() {
+        let kept = Kept { all: 700, most: 200, bearable: 800, ..Kept::default() };
+        let parent = shared_out(Kept { mine: 700, ..kept }, 750);
+        assert_eq!((parent.limit, parent.total, parent.mine), (300, 300, 50));
+        let child = shared_out(Kept { left_out: 700, of_parent: 700, ..kept }, 80);
+        assert_eq!((child.limit, child.total, child.mine), (300, 300, 80));
+    }
+
+    /// Nobody but a child can let go of what its parent has no more.
+    #[test]
+    fn what_is_beyond_that_is_the_childs_to_let_go() {
+        let kept = Kept { all: 700, most: 200, bearable: 500, ..Kept::default() };
+        let parent = shared_out(Kept { mine: 700, ..kept }, 750);
+        assert_eq!((parent.limit, parent.total, parent.mine), (500, 500, 250));
+        let child = shared_out(Kept { left_out: 600, of_parent: 700, ..kept }, 80);
+        assert_eq!((child.limit, child.total, child.mine), (500, 600, 180));
+        let child = shared_out(Kept { left_out: 400, of_parent: 700, ..kept }, 80);
+        assert_eq!(child.mine, 80, "the others have more");
     }
 }
