@@ -3,6 +3,7 @@
  *
  *     in_common read MIB COUNT   a parent of MIB forks COUNT children, who read all of it several times, at the same time
  *     in_common write MIB COUNT  the same, and each child and the parent write to each page, at the same time
+ *     in_common random MIB COUNT the same as read, each page of what hardly compresses, in no order, for five seconds
  *     in_common churn MIB COUNT  the same as read, by children that take memory and give it back all the time
  *     in_common more MIB COUNT   the same as read, while the parent works in as much memory again, which no child has
  *     in_common orphan MIB COUNT the same as more, but it is a child of each child's that works, after its parent has ended
@@ -64,6 +65,17 @@ static void read_at_random(const uint64_t *p, size_t rounds, uint64_t seed)
 	}
 }
 
+/* What fill_in wrote, for five seconds. */
+static void read_for_long(uint64_t seed)
+{
+	time_t end = time(NULL) + 5;
+	for (uint64_t n = 0; n % 256 || time(NULL) < end; n++) {
+		size_t k = mix(seed + n) % pages, w = n % (WORDS / 2);
+		if (at(k)[w] != mix(k << 12 | w))
+			bad("page %zu is %lx", k, (unsigned long)at(k)[w]);
+	}
+}
+
 static void work_in_more(void)
 {
 	uint64_t *more = (uint64_t *)map(pages * PAGE);
@@ -78,6 +90,10 @@ static void child(const char *what, uint64_t number)
 	if (strcmp(what, "write") == 0) {
 		write_all(number);
 		written_by(number);
+		return;
+	}
+	if (strcmp(what, "random") == 0) {
+		read_for_long(number << 56);
 		return;
 	}
 	if (strcmp(what, "more") == 0) {
@@ -173,7 +189,10 @@ int main(int argc, char **argv)
 	memory = (uint64_t *)map(pages * PAGE);
 	is_done = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	MUST(is_done != MAP_FAILED);
-	for (size_t k = 0; k < pages; k++)
+	int is_random = strcmp(argv[1], "random") == 0;
+	if (is_random)
+		fill_in(0);
+	for (size_t k = 0; k < pages && !is_random; k++)
 		*at(k) = value(k);
 	pid_t pids[64];
 	MUST(count <= 64);
@@ -199,7 +218,10 @@ int main(int argc, char **argv)
 		if (status)
 			bad("child %zu ended with %x", k, status);
 	}
-	check_all("parent");
+	if (is_random)
+		check_generation(0);
+	else
+		check_all("parent");
 	printf("ok %s\n", argv[1]);
 	return 0;
 }

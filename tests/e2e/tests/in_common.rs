@@ -58,6 +58,21 @@ fn children_read_more_than_the_budget_holds() {
     assert_held(&run("read-more", ["read", "160", "3"], 120), 120);
 }
 
+/// The parent lets go of what its children still have, of whom each has others. They had 240 to 275 MiB until they ended.
+#[test]
+fn what_only_children_have_still_keeps_the_budget() {
+    if !need_charges() {
+        return;
+    }
+    let finished = run("random", ["random", "300", "8"], 205);
+    if bare_only() {
+        return;
+    }
+    finished.assert_swapped();
+    let above = finished.charges.above(215 * MIB);
+    assert!(above < Duration::from_millis(500), "above 215 MiB for {above:.1?}\n{finished}");
+}
+
 /// Copy-on-write is as fast as memory, and asks nobody.
 #[test]
 fn all_write_to_all_pages_at_once() {
