@@ -145,18 +145,15 @@ impl Kept {
     fn leave_out(&self, usage: &mut Usage) {
         let all = self.all.min(self.bearable).min(usage.total);
         let mine = (self.mine * all).checked_div(self.all).unwrap_or(0).min(usage.mine);
-        let beyond = self.beyond_bearable();
+        // A child's own to let go, though it does not count it.
+        let beyond = if self.mine == 0 { self.beyond(self.bearable) } else { 0 };
         (usage.limit, usage.total, usage.mine) =
             (usage.limit - all, usage.total - all + beyond, usage.mine - mine + beyond);
     }
 
-    /// What a child without children of its own has of its parent beyond its part of what is bearable: its own to let go, though it does not
-    /// count it.
-    fn beyond_bearable(&self) -> u64 {
-        if self.mine > 0 || self.all <= self.bearable {
-            return 0;
-        }
-        self.left_out.saturating_sub(self.of_parent * self.bearable / self.all)
+    /// What a process has of its parent beyond its part of so many that may stay in all.
+    fn beyond(&self, may_stay: u64) -> u64 {
+        if self.all <= may_stay { 0 } else { self.left_out.saturating_sub(self.of_parent * may_stay / self.all) }
     }
 
     /// Whether what this process has of them may stay, and goes last. A child without children of its own that has no more of its parent
@@ -164,7 +161,7 @@ impl Kept {
     /// after the end of a parent, to let them go frees what they count.
     fn may_stay(&self) -> bool {
         let has_some = self.mine > 0 || self.left_out > 0;
-        let has_least = self.mine == 0 && self.left_out * self.all <= self.of_parent * self.most;
+        let has_least = self.mine == 0 && self.beyond(self.most) == 0;
         has_some && (self.all <= self.most || has_least)
     }
 }
@@ -389,19 +386,19 @@ mod tests {
     }
 
     /// Of 1000 pages, of which 700 are in common.
-    fn shared_out(kept: Kept, mine: u64) -> Usage {
+    fn shared_out(kept: Kept, mine: u64) -> (u64, u64, u64) {
         let mut usage = Usage { limit: 1000, total: 1000, mine, processes: 4, siblings: 4, ..Usage::default() };
         kept.leave_out(&mut usage);
-        usage
+        (usage.limit, usage.total, usage.mine)
     }
 
     #[test]
     fn what_is_in_common_counts_before_anything_is_shared_out_as_long_as_all_can_get_on() {
         let kept = Kept { all: 700, most: 200, bearable: 800, ..Kept::default() };
         let parent = shared_out(Kept { mine: 700, ..kept }, 750);
-        assert_eq!((parent.limit, parent.total, parent.mine), (300, 300, 50));
+        assert_eq!(parent, (300, 300, 50));
         let child = shared_out(Kept { left_out: 700, of_parent: 700, ..kept }, 80);
-        assert_eq!((child.limit, child.total, child.mine), (300, 300, 80));
+        assert_eq!(child, (300, 300, 80));
     }
 
     /// Nobody but a child can let go of what its parent has no more.
@@ -409,10 +406,10 @@ mod tests {
     fn what_is_beyond_that_is_the_childs_to_let_go() {
         let kept = Kept { all: 700, most: 200, bearable: 500, ..Kept::default() };
         let parent = shared_out(Kept { mine: 700, ..kept }, 750);
-        assert_eq!((parent.limit, parent.total, parent.mine), (500, 500, 250));
+        assert_eq!(parent, (500, 500, 250));
         let child = shared_out(Kept { left_out: 600, of_parent: 700, ..kept }, 80);
-        assert_eq!((child.limit, child.total, child.mine), (500, 600, 180));
+        assert_eq!(child, (500, 600, 180));
         let child = shared_out(Kept { left_out: 400, of_parent: 700, ..kept }, 80);
-        assert_eq!(child.mine, 80, "the others have more");
+        assert_eq!(child.2, 80, "the others have more");
     }
 }
